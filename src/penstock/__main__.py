@@ -1,0 +1,5 @@
+"""`python -m penstock`."""
+
+from penstock.apps.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""What every room stands on: ids, errors, settings, metrics, and the system's clock and dice."""

@@ -1,0 +1,86 @@
+"""One root and six kinds of error, by what the caller should do about it.
+
+| kind                | the caller should                                             |
+|---------------------|---------------------------------------------------------------|
+| `RetriableError`    | try the same call again, after a pause                        |
+| `FencedError`       | stop: someone newer owns this, or it was closed               |
+| `UnavailableError`  | wait for the component named, or use another one              |
+| `InvalidError`      | change the call: it can never succeed as it is                |
+| `CorruptError`      | stop and look: stored or received bytes are not what they say |
+| `BugError`          | report it: an invariant of ours does not hold                 |
+
+Every subclass carries its Kafka error name in `code` (a key of Kafka's `Errors` enum, lower
+case, as in `kio.schema.errors.ErrorCode`), so that each edge needs one mapping only, and a
+message that names the thing, the limit and the value.
+
+Source: the error taxonomy of slatedb's RFC-0007; Kafka's `org.apache.kafka.common.protocol.Errors`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Root of every error that Penstock raises on purpose."""
+
+    code: ClassVar[str] = "unknown_server_error"
+
+
+class RetriableError(PenstockError):
+    """The same call may succeed later."""
+
+    code: ClassVar[str] = "request_timed_out"
+
+
+class FencedError(PenstockError):
+    """The caller, or the component called, has been closed or replaced by a newer one."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+
+class UnavailableError(PenstockError):
+    """A component that is needed cannot be reached or has stopped for good."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class InvalidError(PenstockError):
+    """The call can never succeed as it is."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class CorruptError(PenstockError):
+    """Bytes are not what they claim to be."""
+
+    code: ClassVar[str] = "corrupt_message"
+
+
+class BugError(PenstockError):
+    """An invariant of Penstock itself does not hold."""
+
+    code: ClassVar[str] = "unknown_server_error"
+
+
+class InvalidTopicName(InvalidError):
+    """A topic name that Kafka's rules refuse."""
+
+    code: ClassVar[str] = "invalid_topic_exception"
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"topic name {name!r}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class InvalidSetting(InvalidError):
+    """A setting that is unknown, of the wrong type, or out of its bounds."""
+
+    code: ClassVar[str] = "invalid_config"
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(f"setting {name} = {value!r}: {reason}")
+        self.name = name
+        self.value = value
+        self.reason = reason

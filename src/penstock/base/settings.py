@@ -1,0 +1,213 @@
+"""Settings: frozen, validated, and documented where they are declared.
+
+A settings class is a frozen dataclass whose fields are made by `setting`; the field's metadata
+holds the dotted name (Kafka's own where one exists), the unit, the bounds and a sentence of
+documentation. `load` reads one from a mapping of dotted names to text or TOML values, and
+`describe` yields the rows of the generated configuration reference and of DescribeConfigs.
+
+Source: slatedb's RFC-0010 (settings are not components); Kafka's `ConfigDef`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeVar
+
+from penstock.base.errors import InvalidSetting
+
+_KEY: Final = "penstock.setting"
+
+LONG_MAX: Final = 2**63 - 1
+INT_MAX: Final = 2**31 - 1
+
+S = TypeVar("S")
+Value = int | float | bool | str | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingInfo:
+    """What a setting's declaration says of it. `unit` is empty for plain words and counts."""
+
+    name: str
+    doc: str
+    unit: str
+    default: Value
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    type_name: str
+    attribute: str
+
+
+def setting(
+    default: Any,
+    *,
+    name: str,
+    doc: str,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare one field of a settings class.
+
+    The field's annotation gives the type: `int`, `float`, `bool`, `str` or `tuple[str, ...]`
+    (a comma-separated list in text form). Bounds are inclusive; `choices` bounds each word.
+    """
+    metadata = {
+        _KEY: {
+            "name": name,
+            "doc": doc,
+            "unit": unit,
+            "minimum": minimum,
+            "maximum": maximum,
+            "choices": choices,
+        }
+    }
+    return field(default=default, metadata=metadata)
+
+
+def describe(settings_type: type[Any]) -> Iterator[SettingInfo]:
+    """Yield the declaration of every setting of a settings class, in order."""
+    hints = typing.get_type_hints(settings_type)
+    for item in fields(settings_type):
+        meta = item.metadata.get(_KEY)
+        if meta is None:
+            continue
+        hint = hints[item.name]
+        type_name = hint.__name__ if isinstance(hint, type) and hint in _SCALARS else "list"
+        yield SettingInfo(
+            default=typing.cast("Value", item.default),
+            type_name=type_name,
+            attribute=item.name,
+            **meta,
+        )
+
+
+def load(settings_type: type[S], values: Mapping[str, object]) -> S:
+    """Build a settings object from dotted names; names left out keep their defaults.
+
+    Raises:
+        InvalidSetting: an unknown name, a value of the wrong type, or one out of its bounds;
+            the message names the setting, the value and the rule.
+    """
+    known = {info.name: info for info in describe(settings_type)}
+    arguments: dict[str, Value] = {}
+    for name, value in values.items():
+        info = known.get(name)
+        if info is None:
+            raise InvalidSetting(name, value, "there is no setting of this name")
+        arguments[info.attribute] = parse(info, value)
+    return settings_type(**arguments)
+
+
+def parse(info: SettingInfo, value: object) -> Value:
+    """Read one value, text or typed, and check it against the setting's declaration.
+
+    Raises:
+        InvalidSetting: wrong type, out of bounds, or not one of the choices.
+    """
+    parsed = _PARSERS[info.type_name](info, value)
+    if isinstance(parsed, (int, float)) and not isinstance(parsed, bool):
+        if info.minimum is not None and parsed < info.minimum:
+            raise InvalidSetting(info.name, value, f"must be at least {_number(info.minimum)}")
+        if info.maximum is not None and parsed > info.maximum:
+            raise InvalidSetting(info.name, value, f"must be at most {_number(info.maximum)}")
+    if info.choices:
+        words = parsed if isinstance(parsed, tuple) else (parsed,)
+        for word in words:
+            if word not in info.choices:
+                raise InvalidSetting(info.name, value, f"must be one of {', '.join(info.choices)}")
+    return parsed
+
+
+def render(value: Value) -> str:
+    """Write a value in the text form that `parse` reads and that Kafka's tools show."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def to_mapping(settings: Any) -> dict[str, str]:
+    """Write a settings object as dotted names and text values."""
+    return {
+        info.name: render(getattr(settings, info.attribute)) for info in describe(type(settings))
+    }
+
+
+def replace(settings: S, changes: Mapping[str, object]) -> S:
+    """Return a copy with the dotted names in `changes` set.
+
+    Raises:
+        InvalidSetting: as `load` does.
+    """
+    known = {info.name: info for info in describe(type(settings))}
+    parsed: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in known:
+            raise InvalidSetting(name, value, "there is no setting of this name")
+        parsed[known[name].attribute] = parse(known[name], value)
+    return typing.cast("S", dataclasses.replace(typing.cast("Any", settings), **parsed))
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _parse_int(info: SettingInfo, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            return int(value.strip())
+        except ValueError:
+            pass
+    raise InvalidSetting(info.name, value, "must be a whole number")
+
+
+def _parse_float(info: SettingInfo, value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float(value.strip())
+        except ValueError:
+            pass
+    raise InvalidSetting(info.name, value, "must be a number")
+
+
+def _parse_bool(info: SettingInfo, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in {"true", "false"}:
+        return value.strip().lower() == "true"
+    raise InvalidSetting(info.name, value, "must be true or false")
+
+
+def _parse_str(info: SettingInfo, value: object) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    raise InvalidSetting(info.name, value, "must be text")
+
+
+def _parse_list(info: SettingInfo, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
+        return tuple(value)
+    raise InvalidSetting(info.name, value, "must be a list of words, separated by commas")
+
+
+_SCALARS: Final = (int, float, bool, str)
+_PARSERS: Final[Mapping[str, Callable[[SettingInfo, object], Value]]] = {
+    "int": _parse_int,
+    "float": _parse_float,
+    "bool": _parse_bool,
+    "str": _parse_str,
+    "list": _parse_list,
+}

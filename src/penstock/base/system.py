@@ -1,0 +1,68 @@
+"""The one place that asks the operating system for the time and for randomness.
+
+Cores take `now_ms` and ids as arguments; shells are handed a `System`. Tests and the simulator
+hand in their own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Final, Protocol
+from uuid import UUID
+
+
+class Clock(Protocol):
+    """Wall time for timestamps, monotonic time for timeouts."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes backwards."""
+        ...
+
+
+class Randomness(Protocol):
+    """A source of identifiers and jitter."""
+
+    def uuid(self) -> UUID:
+        """A random (version 4) UUID."""
+        ...
+
+    def bits(self, count: int) -> int:
+        """A random non-negative integer below 2 ** count."""
+        ...
+
+    def uniform(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class SystemRandomness:
+    """The machine's entropy."""
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=os.urandom(16), version=4)
+
+    def bits(self, count: int) -> int:
+        return random.SystemRandom().getrandbits(count)
+
+    def uniform(self) -> float:
+        return random.random()  # noqa: S311  (jitter, not a secret)
+
+
+SYSTEM_CLOCK: Final = SystemClock()
+SYSTEM_RANDOMNESS: Final = SystemRandomness()
