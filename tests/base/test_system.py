@@ -1,0 +1,20 @@
+"""The system's clock and dice behave as the ports say."""
+
+from __future__ import annotations
+
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+
+
+def test_the_clock_moves_forward() -> None:
+    clock: Clock = SYSTEM_CLOCK
+    first = clock.monotonic()
+    assert clock.monotonic() >= first
+    assert clock.now_ms() > 1_600_000_000_000
+
+
+def test_identifiers_differ() -> None:
+    randomness: Randomness = SYSTEM_RANDOMNESS
+    assert len({randomness.uuid() for _ in range(100)}) == 100
+    assert randomness.uuid().version == 4
+    assert all(0 <= randomness.bits(7) < 128 for _ in range(100))
+    assert 0 <= randomness.uniform() < 1
