@@ -1,0 +1,106 @@
+"""What every benchmark shares: rows, medians of interleaved runs, the host, the table.
+
+A benchmark module offers `measure(quick: bool) -> list[Row]`. A row says what was measured, what
+was predicted from first principles before measuring, and the limit or peer of the same run: the
+ratio between the two is the result, because absolute times on shared machines drift about
+two-fold between runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure. `ratio` is `value / reference` unless `lower_is_better`, then its inverse."""
+
+    name: str
+    value: float
+    unit: str
+    prediction: float | None = None
+    reference: float | None = None
+    reference_name: str = ""
+    lower_is_better: bool = False
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times better than the reference; None without one."""
+        if not self.reference or not self.value:
+            return None
+        if self.lower_is_better:
+            return self.reference / self.value
+        return self.value / self.reference
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], float]], *, runs: int = 5
+) -> dict[str, float]:
+    """Run every contender in turn, `runs` times over, and return each one's median.
+
+    A contender returns its own figure (a rate, or seconds). Interleaving spreads the machine's
+    drift evenly over all of them.
+    """
+    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(runs):
+        for name, contender in contenders.items():
+            figures[name].append(contender())
+    return {name: statistics.median(values) for name, values in figures.items()}
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """The wall time of one call."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def host() -> dict[str, str | int]:
+    """What the figures were measured on."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cores": os.cpu_count() or 0,
+        "memory_gib": round(pages / 2**30),
+        "processor": model,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def save(benchmark: str, rows: Sequence[Row], *, taken_at: str, quick: bool) -> Path:
+    """Write one benchmark's rows and the host as JSON below `results/`."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{benchmark}.json"
+    body = {
+        "benchmark": benchmark,
+        "taken_at": taken_at,
+        "quick": quick,
+        "host": host(),
+        "rows": [{**asdict(row), "ratio": row.ratio} for row in rows],
+    }
+    path.write_text(json.dumps(body, indent=1) + "\n")
+    return path
+
+
+def figure(value: float | None) -> str:
+    """A figure with three significant digits; a dash for none."""
+    if value is None:
+        return "–"
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,69 @@
+"""The generated page of results: one table and one plot per benchmark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import RESULTS, figure
+
+
+def write() -> Path:
+    """Make `results/README.md` and its plots from the JSON files beside it."""
+    parts = [
+        "# Results\n\nMade by `make bench`. Ratios are measured in one run on one machine; absolute"
+        " figures drift between runs. × better is against the reference of the same row.\n"
+    ]
+    for path in sorted(RESULTS.glob("*.json")):
+        body = json.loads(path.read_text())
+        plot = _plot(body)
+        described = ", ".join(f"{key} {value}" for key, value in body["host"].items())
+        parts.append(f"\n## {body['benchmark']}\n\n{body['taken_at']}; {described}")
+        parts.append(" (quick run)\n" if body["quick"] else "\n")
+        parts.append("\n| what | measured | unit | predicted | against | reference | × better |\n")
+        parts.append("|---|--:|---|--:|---|--:|--:|\n")
+        for row in body["rows"]:
+            cells = (
+                row["name"],
+                figure(row["value"]),
+                row["unit"],
+                figure(row["prediction"]),
+                row["reference_name"],
+                figure(row["reference"]),
+                figure(row["ratio"]),
+            )
+            parts.append("| " + " | ".join(cells) + " |\n")
+        parts.extend(f"\n- {row['name']}: {row['note']}" for row in body["rows"] if row["note"])
+        if plot is not None:
+            parts.append(f"\n\n![Ratios of {body['benchmark']}]({plot.name})\n")
+    page = RESULTS / "README.md"
+    page.write_text("".join(parts))
+    return page
+
+
+def _plot(body: dict[str, Any]) -> Path | None:
+    """Draw the ratios of one benchmark as bars on a logarithmic axis; None without ratios."""
+    rows = [row for row in body["rows"] if row["ratio"] is not None]
+    if not rows:
+        return None
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    height = 0.8 + 0.28 * len(rows)
+    drawing, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
+    labels = [f"{row['name']}  (vs {row['reference_name']})" for row in rows]
+    ratios = [row["ratio"] for row in rows]
+    colours = ["#2a7f62" if ratio >= 1 else "#b5652a" for ratio in ratios]
+    axes.barh(labels, ratios, color=colours)
+    axes.axvline(1, color="#444444", linewidth=1)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("times better than the reference of the same run")
+    axes.set_title(body["benchmark"], loc="left")
+    path = RESULTS / f"{body['benchmark']}.png"
+    drawing.savefig(path, dpi=110)
+    pyplot.close(drawing)
+    return path
