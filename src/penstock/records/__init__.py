@@ -1,0 +1,64 @@
+"""RecordBatch v2: header codec, checksum, compression; the columnar codec is `records.columnar`.
+
+The columnar codec needs NumPy and PyArrow, which a broker must not load; import it by its own
+name. The codecs' libraries are loaded when `compress` or `decompress` is first asked for: a
+broker passes compressed batches on as they are.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.records.crc import Readable, crc32c
+from penstock.records.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    LegacyBatch,
+    RecordTooLarge,
+    UnsupportedCodec,
+)
+from penstock.records.header import (
+    HEADER_BYTES,
+    BatchHeader,
+    Codec,
+    decode_header,
+    encode_header,
+    seal,
+    split_batches,
+    stamp,
+    stamp_append_time,
+    validate_batch,
+    verify_crc,
+)
+
+if TYPE_CHECKING:
+    from penstock.records.compression import compress, decompress
+
+__all__ = [
+    "HEADER_BYTES",
+    "BatchHeader",
+    "Codec",
+    "CorruptBatch",
+    "InvalidRecord",
+    "LegacyBatch",
+    "Readable",
+    "RecordTooLarge",
+    "UnsupportedCodec",
+    "compress",
+    "crc32c",
+    "decode_header",
+    "decompress",
+    "encode_header",
+    "seal",
+    "split_batches",
+    "stamp",
+    "stamp_append_time",
+    "validate_batch",
+    "verify_crc",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in {"compress", "decompress"}:
+        from penstock.records import compression
+
+        return getattr(compression, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

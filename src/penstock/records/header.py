@@ -1,0 +1,330 @@
+"""The header of Kafka's RecordBatch v2: read it, check it, stamp it; never open the records.
+
+Everything a broker must know of a batch stands in these 61 bytes, big endian:
+
+    at  bytes  field
+     0      8  base offset              stamped by the log; not under the checksum
+     8      4  batch length             bytes that follow this field
+    12      4  partition leader epoch   stamped by the log; not under the checksum
+    16      1  magic                    2
+    17      4  CRC32C                   of everything from byte 21 to the end of the batch
+    21      2  attributes               bits 0-2 codec, 3 timestamp type, 4 transactional,
+                                        5 control, 6 delete horizon is set
+    23      4  last offset delta
+    27      8  base timestamp           milliseconds; with bit 6 the delete horizon instead
+    35      8  max timestamp
+    43      8  producer id              -1: none
+    51      2  producer epoch
+    53      4  base sequence
+    57      4  record count
+    61      …  records                  compressed as a whole when there is a codec
+
+`BatchHeader` is a named tuple because it is made for every batch of every request: 0.3 µs
+instead of the 3.8 of a frozen dataclass with thirteen fields.
+
+Source: Kafka's `DefaultRecordBatch` and `LogValidator`; KIP-98, KIP-534 (delete horizon).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.records.crc import Readable, crc32c
+from penstock.records.errors import CorruptBatch, InvalidRecord, LegacyBatch, UnsupportedCodec
+from penstock.records.limits import BATCHES_MAX
+
+HEADER_BYTES: Final = 61
+LENGTH_OVERHEAD_BYTES: Final = 12
+"""Base offset and length field: what a batch has before its length starts to count."""
+MAGIC: Final = 2
+
+CODEC_MASK: Final = 0x07
+TIMESTAMP_TYPE_FLAG: Final = 0x08
+TRANSACTIONAL_FLAG: Final = 0x10
+CONTROL_FLAG: Final = 0x20
+DELETE_HORIZON_FLAG: Final = 0x40
+
+NO_PRODUCER_ID: Final = -1
+NO_TIMESTAMP: Final = -1
+_SEQUENCE_MODULUS: Final = 2**31
+_OFFSET_MAX: Final = 2**63 - 1
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+_CHECKED_FROM: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+_RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, two deltas, two lengths and a header count, one byte each."""
+
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_PREFIX: Final = Struct(">qii")
+_INT32: Final = Struct(">i")
+_UINT32: Final = Struct(">I")
+_INT16: Final = Struct(">h")
+_INT64: Final = Struct(">q")
+
+
+class Codec(IntEnum):
+    """Compression of a batch's records: bits 0 to 2 of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def parse(cls, name: str) -> Codec:
+        """Return the codec of Kafka's name: none, gzip, snappy, lz4 or zstd.
+
+        Raises:
+            UnsupportedCodec: another name.
+        """
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            raise UnsupportedCodec(
+                f"compression codec {name!r}; there are none, gzip, snappy, lz4 and zstd"
+            ) from None
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes as numbers, in their order."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header and records."""
+        return self.batch_length + LENGTH_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are not defined."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 create time (each record has its own), 1 log append time (all have the maximum)."""
+        return (self.attributes & TIMESTAMP_TYPE_FLAG) >> 3
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones of this batch may go; records then count from timestamp zero."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record, wrapping from 2**31 - 1 to 0; -1 without one."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
+
+
+def decode_header(buffer: Readable, offset: int = 0) -> BatchHeader:
+    """Read the header at `offset`; the batch behind it may be cut, the header may not.
+
+    Raises:
+        LegacyBatch: magic 0 or 1.
+        CorruptBatch: fewer than 61 bytes, another magic, or a length or count that cannot be.
+    """
+    if len(buffer) - offset < HEADER_BYTES:
+        raise _cut_header(buffer, offset)
+    header = BatchHeader._make(_HEADER.unpack_from(buffer, offset))
+    if (
+        header.magic != MAGIC
+        or header.base_offset < 0
+        or header.last_offset_delta < 0
+        or header.base_offset > _OFFSET_MAX - header.last_offset_delta - 1
+        or header.record_count < 0
+        or header.batch_length < HEADER_BYTES - LENGTH_OVERHEAD_BYTES
+    ):
+        raise _refused_header(header, offset)
+    return header
+
+
+def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[BatchHeader]:
+    """Read the headers of batches that stand back to back and fill `buffer` exactly.
+
+    Raises:
+        CorruptBatch: a header that cannot be, a batch that is cut, bytes left over, or more
+            than `max_batches`.
+    """
+    headers: list[BatchHeader] = []
+    position, end = 0, len(buffer)
+    while position < end:
+        header = decode_header(buffer, position)
+        size_bytes = header.batch_length + LENGTH_OVERHEAD_BYTES
+        if size_bytes > end - position:
+            raise CorruptBatch(
+                f"batch at byte {position} says it has {size_bytes} bytes, "
+                f"{end - position} are there"
+            )
+        if len(headers) >= max_batches:
+            raise CorruptBatch(f"more than {max_batches} batches in one buffer")
+        headers.append(header)
+        position += size_bytes
+    return headers
+
+
+def verify_crc(buffer: Readable, header: BatchHeader, offset: int = 0) -> None:
+    """Check the batch at `offset` against the checksum in its header.
+
+    Raises:
+        CorruptBatch: the batch is cut, or its checksum is another one.
+    """
+    end = offset + header.batch_length + LENGTH_OVERHEAD_BYTES
+    if end > len(buffer):
+        raise CorruptBatch(
+            f"batch at byte {offset} says it has {header.size_bytes} bytes, "
+            f"{len(buffer) - offset} are there"
+        )
+    actual = crc32c(memoryview(buffer)[offset + _CHECKED_FROM : end])
+    if actual != header.crc:
+        raise CorruptBatch(
+            f"batch at byte {offset} with base offset {header.base_offset} and "
+            f"{header.size_bytes} bytes has checksum {actual:#010x}, "
+            f"its header says {header.crc:#010x}"
+        )
+
+
+def validate_batch(header: BatchHeader) -> None:
+    """Check what a client may produce, by the header alone; the checksum is `verify_crc`'s.
+
+    Raises:
+        UnsupportedCodec: a codec from 5 to 7.
+        InvalidRecord: no records, a count that does not fit the offsets or the size, a control
+            batch, a delete horizon, a producer id without epoch or sequence, or timestamps
+            below -1 or out of order.
+    """
+    if header.codec > Codec.ZSTD:
+        raise UnsupportedCodec(f"compression codec {header.codec} of a batch; Kafka has 0 to 4")
+    if reason := _refusal(header):
+        raise InvalidRecord(f"produced batch of {header.size_bytes} bytes: {reason}")
+
+
+def _refusal(header: BatchHeader) -> str | None:
+    if header.record_count <= 0:
+        return f"it has {header.record_count} records, at least one is needed"
+    if header.last_offset_delta != header.record_count - 1:
+        return (
+            f"its last offset delta is {header.last_offset_delta}, "
+            f"with {header.record_count} records it must be {header.record_count - 1}"
+        )
+    if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
+        return f"attributes {header.attributes:#06x}: clients write no control batches or horizons"
+    records_bytes = header.size_bytes - HEADER_BYTES
+    if header.codec == 0 and header.record_count * _RECORD_BYTES_MIN > records_bytes:
+        return f"{header.record_count} records do not fit into {records_bytes} bytes"
+    return _producer_refusal(header) or _timestamp_refusal(header)
+
+
+def _producer_refusal(header: BatchHeader) -> str | None:
+    if header.producer_id < NO_PRODUCER_ID:
+        return f"producer id {header.producer_id} is below -1"
+    if header.producer_id == NO_PRODUCER_ID:
+        return "it is transactional but has no producer id" if header.is_transactional else None
+    if header.producer_epoch < 0 or header.base_sequence < 0:
+        return (
+            f"producer id {header.producer_id} comes with epoch {header.producer_epoch} "
+            f"and sequence {header.base_sequence}; neither may be negative"
+        )
+    return None
+
+
+def _timestamp_refusal(header: BatchHeader) -> str | None:
+    base, maximum = header.base_timestamp, header.max_timestamp
+    if base < NO_TIMESTAMP or maximum < NO_TIMESTAMP or NO_TIMESTAMP < maximum < base:
+        return f"its base timestamp is {base}, its maximum timestamp {maximum}"
+    return None
+
+
+def stamp(buffer: memoryview, offset: int, *, base_offset: int, leader_epoch: int) -> None:
+    """Write the base offset and the leader epoch in place; the checksum does not cover them."""
+    length = _INT32.unpack_from(buffer, offset + 8)[0]
+    _PREFIX.pack_into(buffer, offset, base_offset, length, leader_epoch)
+
+
+def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
+    """Turn a whole batch to log append time in place and renew its checksum."""
+    header = decode_header(buffer, offset)
+    end = offset + header.size_bytes
+    if end > len(buffer):
+        raise CorruptBatch(
+            f"batch at byte {offset} says it has {header.size_bytes} bytes, "
+            f"{len(buffer) - offset} are there"
+        )
+    _INT16.pack_into(buffer, offset + _CHECKED_FROM, header.attributes | TIMESTAMP_TYPE_FLAG)
+    _INT64.pack_into(buffer, offset + _MAX_TIMESTAMP_AT, now_ms)
+    _UINT32.pack_into(buffer, offset + _CRC_AT, crc32c(buffer[offset + _CHECKED_FROM : end]))
+
+
+def encode_header(header: BatchHeader) -> bytes:
+    """Write the 61 bytes as the header has them; the checksum is the caller's."""
+    return _HEADER.pack(*header)
+
+
+def seal(buffer: bytearray | memoryview, offset: int = 0) -> int:
+    """Compute the checksum of the whole batch at `offset`, write it into its header, return it."""
+    length = _INT32.unpack_from(buffer, offset + 8)[0]
+    end = offset + length + LENGTH_OVERHEAD_BYTES
+    checksum = crc32c(memoryview(buffer)[offset + _CHECKED_FROM : end])
+    _UINT32.pack_into(buffer, offset + _CRC_AT, checksum)
+    return checksum
+
+
+def _cut_header(buffer: Readable, offset: int) -> CorruptBatch:
+    left = max(len(buffer) - offset, 0)
+    if left > _MAGIC_AT and buffer[offset + _MAGIC_AT] in (0, 1):
+        return _legacy(buffer[offset + _MAGIC_AT], offset)
+    return CorruptBatch(
+        f"{left} bytes at byte {offset}: a batch header alone has {HEADER_BYTES} bytes"
+    )
+
+
+def _refused_header(header: BatchHeader, offset: int) -> CorruptBatch:
+    if header.magic in (0, 1):
+        return _legacy(header.magic, offset)
+    if header.magic != MAGIC:
+        return CorruptBatch(f"batch at byte {offset} has magic {header.magic}, expected {MAGIC}")
+    return CorruptBatch(
+        f"batch at byte {offset} has length {header.batch_length}, base offset "
+        f"{header.base_offset}, last offset delta {header.last_offset_delta} and "
+        f"{header.record_count} records, which cannot be"
+    )
+
+
+def _legacy(magic: int, offset: int) -> LegacyBatch:
+    return LegacyBatch(
+        f"message set at byte {offset} has magic {magic}, the format before Kafka 0.11; "
+        f"only magic {MAGIC} is read"
+    )
