@@ -1,0 +1,1 @@
+"""The broker: connections, dispatch, handlers, groups."""

@@ -1,0 +1,195 @@
+"""From a request frame to its handler, and from the handler's answer or error to a frame.
+
+The contract of a handler
+-------------------------
+`wire/kafka/apis.py` names each API's handler as `module:function` in `penstock.broker.handlers`;
+the module is imported at the first request of the API. A handler is
+
+    def handler(state: BrokerState, context: RequestContext, request: Any) -> Answer
+    async def handler(state: BrokerState, context: RequestContext, request: Any) -> Answer
+
+- `state` is the broker's shared state (`broker/state.py`), the same object for all requests;
+  a service that handlers of a family share (the group coordinator) is an attribute of it.
+- `context` (`broker/context.py`) has `api`, `version`, `client_id`, `client_host`, `connection`.
+- `request` is kio's own dataclass of that API and version, read by our guarded decoder. Fields
+  that the version lacks are absent: `getattr(request, "name", default)`. Durations are
+  `timedelta` (`wire.kafka.primitives.milliseconds` turns them into an int), a zero UUID is None.
+- `Answer` is a plain mapping by kio's field names of the *response*, nested likewise:
+  `{"throttle_time": 0, "topics": [{"name": "a", "error_code": 3, "partitions": []}]}`.
+  It need not know the version: fields that the version lacks are ignored, fields left out take
+  the schema's default (`error_code` and `throttle_time`: 0, nullable ones: null). Durations and
+  times are ints in ms, error codes ints or kio's ErrorCode, UUIDs are `UUID`, 16 bytes or None.
+  A handler may also return `bytes`: the response body, already encoded for this version.
+- Errors: raise a `PenstockError` to fail the whole request; the dispatcher answers in the
+  response's own shape, with the error at its top level or, where it has none, on every topic,
+  partition, group or resource that the request names (`broker/error_answers.py`). Errors of one
+  element belong into the answer: `error_of(exception)` in `broker/errors.py` gives
+  `(number, message)`. Anything else that is raised reads UNKNOWN_SERVER_ERROR and is logged.
+- A plain function answers within the event loop's turn and must not block. An `async` handler
+  holds back later requests of its own connection, as Kafka does, and may wait as long as it
+  likes; it is cancelled when the connection is lost or the broker stops.
+
+Produce and Fetch (`HOT`) have codecs of their own, and their handlers another signature:
+
+    def handler(state, context, frame: memoryview, offset: int, lease: Lease | None) -> None
+
+They call `context.reply(buffers)` with the whole frame, now or later, or set
+`context.no_answer` (acks=0). `frame` is only valid during the call unless they retain `lease`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.broker.context import RequestContext
+from penstock.broker.error_answers import error_answer
+from penstock.broker.errors import error_of
+from penstock.wire.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
+from penstock.wire.kafka.decoder import decoder
+from penstock.wire.kafka.encoder import encoder
+from penstock.wire.kafka.errors import MalformedRequest, UnsupportedVersion
+from penstock.wire.kafka.framing import read_request_header, response_prefix
+
+if TYPE_CHECKING:
+    from penstock.broker.buffers import Lease
+    from penstock.broker.connection import Connection
+    from penstock.broker.metrics import RequestMetrics
+    from penstock.broker.state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+Answer = Mapping[str, Any] | bytes
+HOT: Final = frozenset({PRODUCE, FETCH})
+HANDLERS_PACKAGE: Final = "penstock.broker.handlers"
+
+
+@cache
+def handler_of(api: Api) -> Callable[..., Any]:
+    """Import an API's handler."""
+    module, _, function = api.handler.partition(":")
+    handler: Callable[..., Any] = getattr(import_module(f"{HANDLERS_PACKAGE}.{module}"), function)
+    return handler
+
+
+class Dispatcher:
+    """Routes the requests of all connections of a broker."""
+
+    def __init__(self, state: BrokerState, metrics: RequestMetrics) -> None:
+        self._state = state
+        self._metrics = metrics
+        self._monotonic = state.clock.monotonic
+
+    def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> None:
+        """Handle one frame (without its length). Never raises for what a client sent.
+
+        Raises:
+            MalformedRequest: not even the header can be read; the connection must be closed.
+        """
+        header = read_request_header(frame)
+        api = APIS.get(header.api_key)
+        if api is None:
+            raise MalformedRequest(f"there is no API key {header.api_key}")
+        context = RequestContext(
+            api=api,
+            version=header.api_version,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            connection=connection,
+            started=self._monotonic(),
+        )
+        if not api.serves(context.version):
+            self._refuse_version(context)
+            return
+        connection.opened(context)
+        try:
+            if api.key in HOT:
+                handler_of(api)(self._state, context, frame, header.body_offset, lease)
+                if context.no_answer:
+                    connection.dropped(context)
+            else:
+                self._handle(context, frame, header.body_offset)
+        except Exception as error:
+            self.fail(context, None, error)
+
+    def _handle(self, context: RequestContext, frame: memoryview, offset: int) -> None:
+        api = context.api
+        request, end = decoder(api.name, context.version, "request")(frame, offset)
+        if end != len(frame):
+            raise MalformedRequest(
+                f"{api.name} v{context.version}: {len(frame) - end} bytes follow the request"
+            )
+        try:
+            answer = handler_of(api)(self._state, context, request)
+            if inspect.iscoroutine(answer):
+                self._await(context, request, answer)
+            else:
+                self.answer(context, answer)
+        except Exception as error:
+            self.fail(context, request, error)
+
+    def _await(
+        self, context: RequestContext, request: Any, coroutine: Coroutine[Any, Any, Answer]
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._finish(context, request, coroutine))
+        context.connection.waits_for(task)
+
+    async def _finish(
+        self, context: RequestContext, request: Any, coroutine: Coroutine[Any, Any, Answer]
+    ) -> None:
+        try:
+            self.answer(context, await coroutine)
+        except Exception as error:
+            self.fail(context, request, error)
+
+    def answer(self, context: RequestContext, answer: Answer) -> None:
+        """Send a handler's answer."""
+        api, version = context.api, context.version
+        body = (
+            answer if isinstance(answer, bytes) else encoder(api.name, version, "response")(answer)
+        )
+        header_version = api.response_header_version(version)
+        context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
+        self._metrics.answered(context, self._monotonic())
+
+    def fail(self, context: RequestContext, request: Any, error: Exception) -> None:
+        """Answer with an error in the shape of the API's response, or close the connection."""
+        if not isinstance(error, PenstockError):
+            logger.error(
+                "%s v%d from %s failed",
+                context.api.name,
+                context.version,
+                context.connection.client_host,
+                exc_info=error,
+            )
+        number, message = error_of(error)
+        self._metrics.failed(context, number)
+        if context.answer is not None:
+            return
+        try:
+            answer = error_answer(context.api, context.version, request, number, message)
+            self.answer(context, answer)
+        except Exception:
+            logger.exception("%s v%d: no error answer", context.api.name, context.version)
+            context.connection.close("an error answer could not be written")
+
+    def _refuse_version(self, context: RequestContext) -> None:
+        """Answer a version that is not served; ApiVersions in version 0 (KIP-511)."""
+        api, asked = context.api, context.version
+        error = UnsupportedVersion(
+            f"{api.name} version {asked} is not served, only {api.served_from} to {api.maximum}"
+        )
+        if api.key == API_VERSIONS:
+            context.version = 0
+        elif asked > api.maximum:
+            context.version = api.maximum
+        else:
+            context.version = api.served_from
+        context.connection.opened(context)
+        self.fail(context, None, error)

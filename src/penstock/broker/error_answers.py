@@ -1,0 +1,94 @@
+"""An error answer in the shape of any API's response, made from the schemas alone.
+
+Kafka's responses carry errors where it pleased their authors: at the top, or on each topic,
+partition, group or resource. `error_answer` walks the response's schema: a struct that has an
+`error_code` gets the error and empty arrays; an array whose elements carry error codes gets one
+element for each element of the request's array that corresponds to it, with the fields that both
+share by name.
+
+Source: the `getErrorResponse` methods of Kafka's `org.apache.kafka.common.requests`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from penstock.wire.kafka.apis import Api
+from penstock.wire.kafka.schema import MISSING, Field, Struct, load_struct
+
+_NUMBERS: Final = frozenset({"int32", "int64"})
+_PARTITION_NAMES: Final = ("partition_index", "partition", "index")
+_ZERO: Final[dict[str, Any]] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
+
+
+def error_answer(api: Api, version: int, request: Any, number: int, message: str) -> dict[str, Any]:
+    """The response to a request that failed as a whole; `request` is None if it was unreadable."""
+    return _fill(load_struct(api.name, version, "response"), request, number, message)
+
+
+def _fill(schema: Struct, source: Any, number: int, message: str) -> dict[str, Any]:
+    has_code = any(field.name == "error_code" for field in schema.fields)
+    answer: dict[str, Any] = {}
+    for field in schema.fields:
+        if field.name == "error_code":
+            answer[field.name] = number
+        elif field.name == "error_message":
+            answer[field.name] = message
+        elif field.array:
+            answer[field.name] = (
+                () if has_code else _elements(field, source, number=number, message=message)
+            )
+        else:
+            answer[field.name] = _value(field, source)
+    return answer
+
+
+def _elements(field: Field, source: Any, *, number: int, message: str) -> list[dict[str, Any]]:
+    if field.struct is None or not _carries_error(field.struct) or source is None:
+        return []
+    return [_fill(field.struct, item, number, message) for item in _counterpart(field, source)]
+
+
+def _counterpart(field: Field, source: Any) -> Any:
+    """The request's array that the response's array answers: by name, else the first one."""
+    slots = getattr(type(source), "__slots__", ())
+    if field.name in slots and isinstance(getattr(source, field.name), tuple):
+        return getattr(source, field.name)
+    for name in slots:
+        value = getattr(source, name)
+        if isinstance(value, tuple) and value:
+            return value
+    return ()
+
+
+@cache
+def _carries_error(schema: Struct) -> bool:
+    return any(
+        field.name == "error_code"
+        or (field.array and field.struct is not None and _carries_error(field.struct))
+        for field in schema.fields
+    )
+
+
+def _value(field: Field, source: Any) -> Any:
+    if source is None:
+        return _default(field)
+    if isinstance(source, str):
+        return source if field.kind == "string" and not field.nullable else _default(field)
+    if isinstance(source, int):
+        return source if field.name in _PARTITION_NAMES else _default(field)
+    for name in _PARTITION_NAMES if field.name in _PARTITION_NAMES else (field.name,):
+        if hasattr(source, name):
+            return getattr(source, name)
+    return _default(field)
+
+
+def _default(field: Field) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    if field.nullable:
+        return None
+    if field.struct is not None:
+        return {item.name: _default(item) for item in field.struct.fields}
+    return -1 if field.kind in _NUMBERS else _ZERO.get(field.kind, 0)

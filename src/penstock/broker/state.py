@@ -1,0 +1,170 @@
+"""What all handlers share: settings, the control plane, the store, and the image in memory.
+
+`BrokerState` belongs to the event-loop thread. Its image is replaced as a whole: a handler that
+changes metadata awaits its call of the control plane and then `refresh()`, which opens, creates
+and deletes partition logs until they match what this broker leads, and tells the listeners of
+`on_image` (caches of encoded answers, fetch waiters). Reads of the image never wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.broker.errors import NotLeader, UnknownTopicId, UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from penstock.base.metrics import Registry
+    from penstock.base.system import Clock, Randomness
+    from penstock.broker.settings import BrokerSettings
+    from penstock.control import ControlPlane, MetadataImage, Topic
+    from penstock.storage import LogStore, PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class TopicState:
+    """A topic and the logs of its partitions, by index; None where another broker leads."""
+
+    __slots__ = ("encoded_name", "logs", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.encoded_name = topic.name.encode()
+        self.logs: list[PartitionLog | None] = [None] * len(topic.partitions)
+
+
+class BrokerState:
+    """The broker's shared state; see the module's text for who may change it."""
+
+    def __init__(
+        self,
+        *,
+        settings: BrokerSettings,
+        control: ControlPlane,
+        store: LogStore,
+        clock: Clock,
+        randomness: Randomness,
+        registry: Registry,
+    ) -> None:
+        self.settings = settings
+        self.node_id = settings.node_id
+        self.control = control
+        self.store = store
+        self.clock = clock
+        self.randomness = randomness
+        self.registry = registry
+        self.advertised: tuple[str, int] = ("", 0)
+        self.image: MetadataImage | None = None
+        self.topics: dict[str, TopicState] = {}
+        self.topics_by_id: dict[bytes, TopicState] = {}
+        self.on_image: list[Callable[[], None]] = []
+        self.stopping = False
+
+    @property
+    def metadata(self) -> MetadataImage:
+        """The image; only before `refresh` has run once is there none."""
+        if self.image is None:
+            raise PenstockError("the broker has not loaded its metadata yet")
+        return self.image
+
+    async def refresh(self) -> None:
+        """Load the newest image and bring the partition logs in line with it."""
+        image = await self.control.image()
+        if self.image is not None and image.version == self.image.version:
+            return
+        self.image = image
+        self._apply(image)
+        for listener in self.on_image:
+            listener()
+
+    def log(self, topic: str, partition: int) -> PartitionLog:
+        """The log of a partition that this broker leads.
+
+        Raises:
+            UnknownTopicOrPartition: no such topic, or no such partition.
+            NotLeader: another broker leads it.
+        """
+        state = self.topics.get(topic)
+        if state is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
+        return self.log_of(state, partition)
+
+    def log_by_id(self, topic_id: UUID | None, partition: int) -> PartitionLog:
+        """As `log`, for a topic named by its id.
+
+        Raises:
+            UnknownTopicId: no topic has this id.
+            UnknownTopicOrPartition, NotLeader: as `log`.
+        """
+        state = None if topic_id is None else self.topics_by_id.get(topic_id.bytes)
+        if state is None:
+            raise UnknownTopicId(f"there is no topic of id {topic_id}")
+        return self.log_of(state, partition)
+
+    def log_of(self, state: TopicState, partition: int) -> PartitionLog:
+        """The log of one partition of a topic; raises as `log`."""
+        logs = state.logs
+        if not 0 <= partition < len(logs):
+            raise UnknownTopicOrPartition(
+                f"topic {state.topic.name!r} has partitions 0 to {len(logs) - 1}, not {partition}"
+            )
+        log = logs[partition]
+        if log is None:
+            leader = state.topic.partitions[partition].leader
+            raise NotLeader(
+                f"broker {leader}, not {self.node_id}, leads {state.topic.name}-{partition}"
+            )
+        return log
+
+    def led_logs(self) -> Iterator[PartitionLog]:
+        """The logs of all partitions that this broker leads."""
+        for state in self.topics.values():
+            for log in state.logs:
+                if log is not None:
+                    yield log
+
+    def _apply(self, image: MetadataImage) -> None:
+        topics: dict[str, TopicState] = {}
+        for name, topic in image.topics.items():
+            known = self.topics.get(name)
+            topics[name] = (
+                known if known is not None and known.topic == topic else self._open(topic)
+            )
+        self._delete_gone(image)
+        self.topics = topics
+        self.topics_by_id = {state.topic.topic_id.bytes: state for state in topics.values()}
+
+    def _open(self, topic: Topic) -> TopicState:
+        state = TopicState(topic)
+        for partition in topic.partitions:
+            if partition.leader != self.node_id:
+                continue
+            try:
+                state.logs[partition.index] = self._log(topic, partition.index)
+            except PenstockError:
+                logger.exception("cannot open the log of %s-%d", topic.name, partition.index)
+        return state
+
+    def _log(self, topic: Topic, index: int) -> PartitionLog:
+        epoch = topic.partitions[index].leader_epoch
+        where = TopicPartition(topic.name, index)
+        log = self.store.partitions.get(where)
+        if log is not None and log.topic_id != topic.topic_id:
+            self.store.delete(where)
+            log = None
+        if log is None:
+            return self.store.create(where, topic_id=topic.topic_id, leader_epoch=epoch)
+        if log.leader_epoch != epoch:
+            log.set_leader_epoch(epoch)
+        return log
+
+    def _delete_gone(self, image: MetadataImage) -> None:
+        for where in list(self.store.partitions):
+            topic = image.topics.get(where.topic)
+            if topic is None or where.partition >= len(topic.partitions):
+                self.store.delete(where)

@@ -1,0 +1,121 @@
+"""Frames and headers of the Kafka protocol.
+
+    frame      length i32 | header | body             length counts the bytes behind it
+    request    key i16 | version i16 | correlation id i32 | client id (i16 length, -1 = null)
+               | tagged fields, from header version 2 on
+    response   correlation id i32 | tagged fields, from header version 1 on
+
+The client id keeps its old encoding in every header version. Headers are read by hand: it is
+done for every request, before any schema is known.
+
+Source: Kafka's protocol guide; `RequestHeader.json`, `ResponseHeader.json`; KIP-511.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from penstock.base.errors import InvalidError
+from penstock.wire.kafka.apis import APIS
+from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.primitives import skip_tags
+
+LENGTH_BYTES: Final = 4
+HEADER_BYTES_MIN: Final = 10
+_TLS_HANDSHAKE: Final = (0x16, 0x03)
+
+_PREFIX = struct.Struct(">hhih")
+_LENGTH_AND_CORRELATION = struct.Struct(">ii")
+_LENGTH = struct.Struct(">i")
+
+
+class UntrustworthyFrame(InvalidError):
+    """A frame length that cannot be meant: the connection can only be closed."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+@dataclass(slots=True)
+class RequestHeader:
+    """The header of a request; `body_offset` is where its body starts in the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+def check_length(length: int, limit: int) -> None:
+    """Refuse the length of a frame before anything is allocated for it.
+
+    Raises:
+        UntrustworthyFrame: negative, shorter than a header, or above `limit`; a TLS hello sent
+            to a plain port is named as such.
+    """
+    if HEADER_BYTES_MIN <= length <= limit:
+        return
+    first, second = (length >> 24) & 255, (length >> 16) & 255
+    if (first, second) == _TLS_HANDSHAKE:
+        raise UntrustworthyFrame(
+            f"the first bytes are a TLS hello (read as a length of {length:,}): the client speaks"
+            " TLS to a plain-text listener"
+        )
+    if length < HEADER_BYTES_MIN:
+        raise UntrustworthyFrame(
+            f"a frame length of {length} is less than the {HEADER_BYTES_MIN} bytes of a header"
+        )
+    raise UntrustworthyFrame(
+        f"a frame length of {length:,} is above socket.request.max.bytes = {limit:,}"
+    )
+
+
+def read_request_header(frame: memoryview | bytes) -> RequestHeader:
+    """Read the header of a request, from a frame without its length.
+
+    An unknown key is returned as it is, its header read as version 1.
+
+    Raises:
+        MalformedRequest: the frame ends within the header, or the client id is not UTF-8.
+    """
+    try:
+        key, version, correlation_id, length = _PREFIX.unpack_from(frame)
+    except struct.error:
+        raise MalformedRequest(
+            f"a frame of {len(frame)} bytes ends within the request header"
+        ) from None
+    offset = 10
+    client_id: str | None = None
+    if length >= 0:
+        offset += length
+        if offset > len(frame):
+            raise MalformedRequest(f"a client id of {length} bytes reaches beyond the frame")
+        try:
+            client_id = str(frame[10:offset], "utf-8")
+        except UnicodeDecodeError:
+            raise MalformedRequest("the client id is not UTF-8") from None
+    api = APIS.get(key)
+    if api is not None and version >= api.flexible_from:
+        try:
+            offset = skip_tags(frame, offset)
+        except IndexError:
+            raise MalformedRequest("the frame ends within the header's tagged fields") from None
+    return RequestHeader(key, version, correlation_id, client_id, offset)
+
+
+def response_prefix(correlation_id: int, header_version: int, body_bytes: int) -> bytes:
+    """The length and the header in front of a response body of `body_bytes`."""
+    if header_version == 0:
+        return _LENGTH_AND_CORRELATION.pack(4 + body_bytes, correlation_id)
+    return _LENGTH_AND_CORRELATION.pack(5 + body_bytes, correlation_id) + b"\0"
+
+
+def request_frame(
+    api_key: int, version: int, correlation_id: int, client_id: bytes, body: bytes
+) -> bytes:
+    """A whole request frame, for clients."""
+    tags = b"\0" if APIS[api_key].request_header_version(version) == 2 else b""
+    header = _PREFIX.pack(api_key, version, correlation_id, len(client_id)) + client_id + tags
+    return _LENGTH.pack(len(header) + len(body)) + header + body

@@ -1,0 +1,111 @@
+"""Small pieces that generated codecs and hand-made ones share: varints, times, ids.
+
+uvarint    7 bits a byte, least significant group first, high bit = more follows; at most
+           5 bytes for the lengths and tags that the protocol has
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from penstock.wire.kafka.errors import MalformedRequest
+
+ZERO_UUID: Final = bytes(16)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SHORT: Final = tuple(bytes([value]) for value in range(128))
+
+
+def uvarint(value: int) -> bytes:
+    """Write an unsigned varint."""
+    if value < 128:
+        return _SHORT[value]
+    pieces = bytearray()
+    while value > 127:
+        pieces.append(value & 127 | 128)
+        value >>= 7
+    pieces.append(value)
+    return bytes(pieces)
+
+
+def read_uvarint(buffer: memoryview | bytes, offset: int) -> tuple[int, int]:
+    """Read an unsigned varint: the value, and the offset behind it.
+
+    Raises:
+        MalformedRequest: more than five bytes.
+        IndexError: the buffer ends within it.
+    """
+    value = buffer[offset]
+    offset += 1
+    if value < 128:
+        return value, offset
+    value &= 127
+    for shift in (7, 14, 21, 28):
+        byte = buffer[offset]
+        offset += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, offset
+    raise MalformedRequest("a varint is longer than five bytes")
+
+
+def skip_tags(buffer: memoryview | bytes, offset: int) -> int:
+    """Step over a section of tagged fields, none of which is known; the offset behind it.
+
+    Raises:
+        MalformedRequest: a field reaches beyond the buffer.
+        IndexError: the buffer ends within the section.
+    """
+    count = buffer[offset]
+    if count == 0:
+        return offset + 1
+    count, offset = read_uvarint(buffer, offset)
+    for _ in range(count):
+        _, offset = read_uvarint(buffer, offset)
+        length, offset = read_uvarint(buffer, offset)
+        offset += length
+        if offset > len(buffer):
+            raise MalformedRequest(f"a tagged field of {length} bytes reaches beyond the frame")
+    return offset
+
+
+def milliseconds(value: Any) -> int:
+    """A duration as milliseconds; kio holds durations as `timedelta`."""
+    if isinstance(value, int):
+        return value
+    return round(value.total_seconds() * 1000)
+
+
+def timestamp_ms(value: Any) -> int:
+    """A point in time as milliseconds since the epoch, -1 for none; kio holds `datetime`s."""
+    if value is None:
+        return -1
+    if isinstance(value, int):
+        return value
+    return round(value.timestamp() * 1000)
+
+
+def uuid_bytes(value: Any) -> bytes:
+    """A UUID as its 16 bytes, zeros for none."""
+    if value is None:
+        return ZERO_UUID
+    return value if isinstance(value, bytes) else value.bytes
+
+
+def read_uuid(value: bytes) -> UUID | None:
+    """16 bytes as a UUID, none for zeros."""
+    return None if value == ZERO_UUID else UUID(bytes=value)
+
+
+def read_duration(value: int) -> timedelta:
+    return timedelta(milliseconds=value)
+
+
+def read_time(value: int) -> datetime:
+    return _EPOCH + value * _MILLISECOND
+
+
+def read_optional_time(value: int) -> datetime | None:
+    return None if value == -1 else read_time(value)
