@@ -1,0 +1,1 @@
+"""Other systems that Penstock is measured against, and that its tests take as the oracle."""

@@ -1,0 +1,1 @@
+"""Foreign clients against a Kafka-compatible server: Apache Kafka as the oracle, or Penstock."""

@@ -1,0 +1,158 @@
+"""Foreign parts: the jars, the npm packages and the Debian tool that the suite drives.
+
+None of it belongs to Penstock, so none of it is in the repository: each part is fetched once, with
+the machine's own tools, into a cache outside it (`$PENSTOCK_CACHE/interop`, by default
+`~/.cache/penstock/interop`). A part's directory is named after the digest of the file that declares
+it (`jars/pom.xml`, `kafkajs/package-lock.json`, `java/ForeignClient.java`), is built beside its
+place and renamed into it: what is there is complete, and a changed declaration is a new place.
+
+A part that cannot be had raises `PartMissing`; the suite's fixtures make that a skip, or a failure
+where `PENSTOCK_REQUIRE_INTEROP=1`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FETCH_TIMEOUT_SECONDS = 300
+
+
+class PartMissing(Exception):
+    """A foreign part cannot be had on this machine; the text says which, and why."""
+
+
+def cache() -> Path:
+    """The directory that foreign parts live in, outside the repository."""
+    root = Path(os.environ.get("PENSTOCK_CACHE") or Path.home() / ".cache" / "penstock")
+    directory = root / "interop"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def jars(profile: str) -> list[Path]:
+    """The jars of one profile of `jars/pom.xml`: `kafka` (broker, Java client) or `spark`."""
+    pom = HERE / "jars" / "pom.xml"
+
+    def fetch(directory: Path) -> None:
+        shutil.copy(pom, directory / "pom.xml")
+        copy = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+        _run(
+            [
+                "mvn",
+                "--batch-mode",
+                "--quiet",
+                "--file",
+                "pom.xml",
+                "--activate-profiles",
+                profile,
+                copy,
+                "-DincludeScope=runtime",
+                f"-DoutputDirectory={directory}",
+            ],
+            directory,
+        )
+
+    return sorted(_part(f"jars-{profile}", [pom], fetch).glob("*.jar"))
+
+
+def class_path(paths: list[Path]) -> str:
+    """The paths as Java wants them."""
+    return os.pathsep.join(str(path) for path in paths)
+
+
+def java_client() -> str:
+    """The class path of `ForeignClient`, compiled against the Java client's jars."""
+    source = HERE / "java" / "ForeignClient.java"
+    libraries = jars("kafka")
+
+    def compile_source(directory: Path) -> None:
+        command = ["javac", "-nowarn", "-proc:none", "-cp", class_path(libraries)]
+        _run([*command, "-d", str(directory), str(source)], directory)
+
+    classes = _part("java-client", [source, HERE / "jars" / "pom.xml"], compile_source)
+    return class_path([classes, *libraries])
+
+
+def kafkajs() -> Path:
+    """A directory whose `node_modules` holds KafkaJS and its codecs."""
+    declared = [HERE / "kafkajs" / name for name in ("package.json", "package-lock.json")]
+
+    def install(directory: Path) -> None:
+        for path in declared:
+            shutil.copy(path, directory / path.name)
+        quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+        _run(["npm", "ci", *quiet], directory)
+
+    return _part("kafkajs", declared, install)
+
+
+def kcat() -> str:
+    """The path of kcat, installed from the distribution's packages where we may."""
+    found = shutil.which("kcat") or shutil.which("kafkacat")
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        with _lock("kcat"):
+            install = ["apt-get", "install", "--yes", "--quiet", "kcat"]
+            try:
+                _run(install, HERE)
+            except PartMissing:
+                _run(["apt-get", "update", "--quiet"], HERE)
+                _run(install, HERE)
+        found = shutil.which("kcat")
+    if found is None:
+        raise PartMissing("kcat is not installed, and only root could install it by apt-get")
+    return found
+
+
+def _part(name: str, declared: list[Path], build: Callable[[Path], None]) -> Path:
+    """The directory of one part, built by `build` when it is not there yet."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in declared)).hexdigest()[:12]
+    place = cache() / f"{name}-{digest}"
+    if place.exists():
+        return place
+    with _lock(name):
+        if place.exists():
+            return place
+        partial = place.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        build(partial)
+        partial.rename(place)
+    return place
+
+
+@contextmanager
+def _lock(name: str) -> Iterator[None]:
+    """Only one process builds a part at a time."""
+    with (cache() / f"{name}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: list[str], directory: Path) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_SECONDS,
+        )
+    except FileNotFoundError as error:
+        raise PartMissing(f"{command[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        limit = FETCH_TIMEOUT_SECONDS
+        raise PartMissing(f"{command[0]} took more than {limit} s: {' '.join(command)}") from error
+    if done.returncode != 0:
+        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-6:])
+        raise PartMissing(f"{' '.join(command)} ended with status {done.returncode}:\n{said}")
