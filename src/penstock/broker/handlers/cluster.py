@@ -1,0 +1,141 @@
+"""DescribeCluster and DescribeTopicPartitions: what the metadata image says, in pages.
+
+DescribeTopicPartitions goes through topics in the order of their names; a page ends after
+`max.request.partition.size.limit` partitions, and its cursor names the first that is missing.
+
+Source: KIP-700, KIP-919, KIP-1073 (DescribeCluster); KIP-966 and Kafka's
+`DescribeTopicPartitionsRequestHandler`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from penstock.base.errors import InvalidError, InvalidTopicName
+from penstock.base.ids import validate_topic_name
+from penstock.broker.admin_errors import BadRequest
+from penstock.broker.context import RequestContext
+from penstock.broker.errors import error_number
+from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from penstock.broker.state import BrokerState
+from penstock.control import MetadataImage, Topic
+
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
+
+Entry = dict[str, Any]
+
+
+class MismatchedEndpointType(InvalidError):
+    """Controllers were asked for where brokers answer."""
+
+    code: ClassVar[str] = "mismatched_endpoint_type"
+
+
+class UnsupportedEndpointType(InvalidError):
+    """An endpoint type that nobody knows."""
+
+    code: ClassVar[str] = "unsupported_endpoint_type"
+
+
+async def describe_cluster(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    endpoint_type = getattr(request, "endpoint_type", BROKERS)
+    if endpoint_type == CONTROLLERS:
+        raise MismatchedEndpointType("this endpoint knows brokers (1), not controllers (2)")
+    if endpoint_type != BROKERS:
+        raise UnsupportedEndpointType(f"there is no endpoint type {endpoint_type}")
+    await state.refresh()
+    image = state.metadata
+    asked = request.include_cluster_authorized_operations
+    return {
+        "endpoint_type": endpoint_type,
+        "cluster_id": image.cluster_id,
+        "controller_id": min((broker.broker_id for broker in image.brokers), default=-1),
+        "brokers": [
+            {
+                "broker_id": broker.broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack or None,
+                "is_fenced": False,
+            }
+            for broker in image.brokers
+        ],
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    }
+
+
+async def describe_topic_partitions(
+    state: BrokerState, context: RequestContext, request: Any
+) -> Entry:
+    await state.refresh()
+    names, first = _range(state.metadata, request)
+    limit = state.settings.max_request_partition_size_limit
+    left = max(1, min(limit, request.response_partition_limit))
+    topics: list[Entry] = []
+    for name in names:
+        if left == 0:
+            return _page(topics, name, 0)
+        topic = state.metadata.topics.get(name)
+        if topic is None:
+            topics.append(_unknown(name))
+            continue
+        end = min(len(topic.partitions), first + left)
+        topics.append(_described(topic, first, end))
+        left -= max(0, end - first)
+        if end < len(topic.partitions):
+            return _page(topics, name, end)
+        first = 0
+    return {"topics": topics, "next_cursor": None}
+
+
+def _range(image: MetadataImage, request: Any) -> tuple[list[str], int]:
+    """Names of the topics to go through, and the partition to start from in the first."""
+    asked = [topic.name for topic in request.topics]
+    names = sorted(set(asked) if asked else image.topics)
+    cursor = request.cursor
+    if cursor is None:
+        return names, 0
+    if cursor.partition_index < 0:
+        raise BadRequest(f"cursor: partition {cursor.partition_index} is negative")
+    names = [name for name in names if name >= cursor.topic_name]
+    starts_within = bool(names) and names[0] == cursor.topic_name
+    return names, cursor.partition_index if starts_within else 0
+
+
+def _page(topics: list[Entry], name: str, partition: int) -> Entry:
+    return {
+        "topics": topics,
+        "next_cursor": {"topic_name": name, "partition_index": partition},
+    }
+
+
+def _unknown(name: str) -> Entry:
+    code = "unknown_topic_or_partition"
+    try:
+        validate_topic_name(name)
+    except InvalidTopicName as error:
+        code = error.code
+    return {"error_code": error_number(code), "name": name, "partitions": ()}
+
+
+def _described(topic: Topic, start: int, end: int) -> Entry:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "partitions": [
+            {
+                "partition_index": partition.index,
+                "leader_id": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": partition.replicas,
+                "isr_nodes": partition.isr,
+                "eligible_leader_replicas": (),
+                "last_known_elr": (),
+                "offline_replicas": (),
+            }
+            for partition in topic.partitions[start:end]
+        ],
+    }

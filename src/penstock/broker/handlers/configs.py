@@ -1,0 +1,232 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, for topics and brokers.
+
+Values are decided in `broker/configs.py`. A change is stored by compare-and-set against the
+configurations that it was computed from; when another change came between, it is computed
+again, `ATTEMPTS_MAX` times at most.
+
+Source: Kafka's `ConfigHelper` and `ConfigAdminManager`; KIP-133, KIP-226, KIP-339, KIP-569.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.ids import validate_topic_name
+from penstock.broker.admin_errors import BadRequest
+from penstock.broker.configs import (
+    Change,
+    ConfigEntry,
+    Levels,
+    Operation,
+    apply_broker_changes,
+    apply_topic_changes,
+    check_broker_configs,
+    check_topic_configs,
+    check_unique,
+    describe_broker,
+    describe_cluster_defaults,
+    describe_topic,
+)
+from penstock.broker.context import RequestContext
+from penstock.broker.errors import UnknownTopicOrPartition, error_of
+from penstock.broker.state import BrokerState
+from penstock.broker.topic_admin import levels_of
+from penstock.control import Topic
+
+TOPIC: Final = 2
+BROKER: Final = 4
+ATTEMPTS_MAX: Final = 5
+
+Entry = dict[str, Any]
+Configs = Mapping[str, str | None]
+Computed = Callable[[Levels, Mapping[str, str]], Configs]
+
+
+# -- DescribeConfigs ------------------------------------------------------------------------
+
+
+async def describe_configs(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    await state.refresh()
+    synonyms = request.include_synonyms
+    documentation = getattr(request, "include_documentation", False)
+    return {
+        "results": [
+            _described(state, resource, synonyms=synonyms, documentation=documentation)
+            for resource in request.resources
+        ]
+    }
+
+
+def _described(state: BrokerState, resource: Any, *, synonyms: bool, documentation: bool) -> Entry:
+    answer = _named(resource)
+    try:
+        entries = _entries(state, resource)
+    except PenstockError as error:
+        return {**answer, **_failed(error), "configs": ()}
+    answer["configs"] = [
+        _entry(entry, synonyms=synonyms, documentation=documentation) for entry in entries
+    ]
+    return answer
+
+
+def _entries(state: BrokerState, resource: Any) -> list[ConfigEntry]:
+    kind, name = resource.resource_type, resource.resource_name
+    keys = resource.configuration_keys or None
+    levels = levels_of(state)
+    if kind == TOPIC:
+        return describe_topic(levels, _topic(state, name).configs, keys)
+    if kind != BROKER:
+        raise BadRequest(f"resource type {kind} is not served, only topics (2) and brokers (4)")
+    if not name:
+        return describe_cluster_defaults(levels, keys)
+    _check_broker_name(state, name)
+    return describe_broker(levels, keys)
+
+
+def _entry(entry: ConfigEntry, *, synonyms: bool, documentation: bool) -> Entry:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": int(entry.source),
+        "is_sensitive": entry.sensitive,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": int(synonym.source)}
+            for synonym in entry.synonyms
+        ]
+        if synonyms
+        else (),
+        "config_type": int(entry.type),
+        "documentation": entry.documentation if documentation else None,
+    }
+
+
+def _topic(state: BrokerState, name: str) -> Topic:
+    validate_topic_name(name)
+    topic = state.metadata.topics.get(name)
+    if topic is None:
+        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+    return topic
+
+
+def _check_broker_name(state: BrokerState, name: str) -> None:
+    if not name.isascii() or not name.isdigit():
+        raise BadRequest(f"broker name {name!r} is not a whole number")
+    if int(name) != state.node_id:
+        raise BadRequest(f"broker {name} was asked for, this is broker {state.node_id}")
+
+
+# -- changes --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alteration:
+    """One resource's change, as a function of what is stored when it is applied."""
+
+    resource: Any
+    topic: Computed
+    broker: Computed
+
+
+async def alter_configs(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    def replaced(resource: Any) -> _Alteration:
+        check_unique(config.name for config in resource.configs)
+        configs = {config.name: config.value for config in resource.configs}
+        return _Alteration(
+            resource=resource,
+            topic=lambda levels, current: configs,
+            broker=lambda levels, current: configs,
+        )
+
+    return await _alter(state, request, replaced)
+
+
+async def incremental_alter_configs(
+    state: BrokerState, context: RequestContext, request: Any
+) -> Entry:
+    def changed(resource: Any) -> _Alteration:
+        changes = tuple(_change(config) for config in resource.configs)
+        return _Alteration(
+            resource=resource,
+            topic=lambda levels, current: apply_topic_changes(levels, current, changes),
+            broker=lambda levels, current: apply_broker_changes(levels, current, changes),
+        )
+
+    return await _alter(state, request, changed)
+
+
+def _change(config: Any) -> Change:
+    try:
+        operation = Operation(config.config_operation)
+    except ValueError:
+        raise BadRequest(
+            f"configuration {config.name}: there is no operation {config.config_operation}"
+        ) from None
+    return Change(name=config.name, operation=operation, value=config.value)
+
+
+async def _alter(state: BrokerState, request: Any, read: Callable[[Any], _Alteration]) -> Entry:
+    counts = Counter((item.resource_type, item.resource_name) for item in request.resources)
+    await state.refresh()
+    responses = []
+    for resource in request.resources:
+        answer = _named(resource)
+        try:
+            if counts[resource.resource_type, resource.resource_name] > 1:
+                raise BadRequest("Each resource must appear at most once.")
+            await _apply(state, read(resource), validate_only=request.validate_only)
+        except PenstockError as error:
+            answer.update(_failed(error))
+        responses.append(answer)
+    return {"responses": responses}
+
+
+async def _apply(state: BrokerState, alteration: _Alteration, *, validate_only: bool) -> None:
+    kind = alteration.resource.resource_type
+    store = {TOPIC: _apply_topic, BROKER: _apply_broker}.get(kind)
+    if store is None:
+        raise BadRequest(f"resource type {kind} is not served, only topics (2) and brokers (4)")
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            await store(state, alteration, validate_only=validate_only)
+            await state.refresh()
+            return
+        except RetriableError:
+            if attempt == ATTEMPTS_MAX:
+                raise
+            await state.refresh()
+
+
+async def _apply_topic(state: BrokerState, alteration: _Alteration, *, validate_only: bool) -> None:
+    topic, levels = _topic(state, alteration.resource.resource_name), levels_of(state)
+    wanted = alteration.topic(levels, topic.configs)
+    configs = check_topic_configs(topic.name, levels, wanted)
+    if not validate_only and configs != topic.configs:
+        await state.control.set_topic_configs(
+            topic_id=topic.topic_id, configs=configs, expected=topic.configs
+        )
+
+
+async def _apply_broker(
+    state: BrokerState, alteration: _Alteration, *, validate_only: bool
+) -> None:
+    name = alteration.resource.resource_name
+    if name:
+        _check_broker_name(state, name)
+    current = state.metadata.broker_configs.get(name, {})
+    configs = check_broker_configs(alteration.broker(levels_of(state), current))
+    if not validate_only and configs != current:
+        await state.control.set_broker_configs(broker=name, configs=configs, expected=current)
+
+
+def _named(resource: Any) -> Entry:
+    return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+
+
+def _failed(error: PenstockError) -> Entry:
+    number, message = error_of(error)
+    return {"error_code": number, "error_message": message}

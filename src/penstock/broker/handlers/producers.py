@@ -1,0 +1,56 @@
+"""DescribeProducers: the idempotent producers that a partition remembers.
+
+Source: KIP-664.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.base.errors import PenstockError
+from penstock.broker.context import RequestContext
+from penstock.broker.errors import error_of
+from penstock.broker.state import BrokerState
+
+Entry = dict[str, Any]
+
+
+def describe_producers(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _described(state, topic.name, index) for index in topic.partition_indexes
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _described(state: BrokerState, topic: str, index: int) -> Entry:
+    try:
+        producers = state.log(topic, index).producers()
+    except PenstockError as error:
+        number, message = error_of(error)
+        return {
+            "partition_index": index,
+            "error_code": number,
+            "error_message": message,
+            "active_producers": (),
+        }
+    return {
+        "partition_index": index,
+        "active_producers": [
+            {
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.producer_epoch,
+                "last_sequence": producer.last_sequence,
+                "last_timestamp": producer.last_timestamp,
+                "coordinator_epoch": -1,
+                "current_txn_start_offset": -1,
+            }
+            for producer in producers
+        ],
+    }

@@ -1,0 +1,222 @@
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
+
+What a request asks for is decided in `broker/topic_plan.py`; these functions read requests,
+store plans, and write the answers, one entry for every topic asked for, in the request's order.
+
+Source: Kafka's `ControllerApis`; KIP-4, KIP-107, KIP-195, KIP-464, KIP-516, KIP-525, KIP-599.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDeletionDisabled
+from penstock.broker.configs import describe_topic
+from penstock.broker.context import RequestContext
+from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_of
+from penstock.broker.state import BrokerState
+from penstock.broker.topic_admin import (
+    CONCURRENT_CHANGES_MAX,
+    levels_of,
+    plan_topics,
+)
+from penstock.broker.topic_admin import (
+    create_topics as store_topics,
+)
+from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions
+from penstock.control import Topic
+
+Entry = dict[str, Any]
+
+
+def failed(error: PenstockError) -> Entry:
+    """The error fields that most answers share."""
+    number, message = error_of(error)
+    return {"error_code": number, "error_message": message}
+
+
+# -- CreateTopics ---------------------------------------------------------------------------
+
+
+async def create_topics(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    counts = Counter(topic.name for topic in request.topics)
+    specs = [_spec(topic) for topic in request.topics if counts[topic.name] == 1]
+    await state.refresh()
+    plans = plan_topics(state, specs)
+    if request.validate_only:
+        outcomes: list[TopicPlan | Topic | PenstockError] = list(plans)
+    else:
+        outcomes = list(await store_topics(state, plans))
+    answers = {
+        spec.name: _created(state, plan, outcome)
+        for spec, plan, outcome in zip(specs, plans, outcomes, strict=True)
+    }
+    twice = failed(BadRequest("Duplicate topic name."))
+    return {"topics": [{"name": name, **answers.get(name, twice)} for name in counts]}
+
+
+def _spec(topic: Any) -> TopicSpec:
+    return TopicSpec(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple((item.partition_index, item.broker_ids) for item in topic.assignments),
+        configs=tuple((config.name, config.value) for config in topic.configs),
+    )
+
+
+def _created(
+    state: BrokerState, plan: TopicPlan | PenstockError, outcome: TopicPlan | Topic | PenstockError
+) -> Entry:
+    if isinstance(outcome, PenstockError):
+        return {**failed(outcome), "configs": ()}
+    if isinstance(plan, PenstockError):
+        return {**failed(plan), "configs": ()}
+    configs = [
+        {
+            "name": entry.name,
+            "value": entry.value,
+            "read_only": entry.read_only,
+            "config_source": int(entry.source),
+            "is_sensitive": entry.sensitive,
+        }
+        for entry in describe_topic(levels_of(state), plan.configs)
+    ]
+    return {
+        "topic_id": outcome.topic_id if isinstance(outcome, Topic) else None,
+        "num_partitions": len(plan.partitions),
+        "replication_factor": len(plan.partitions[0]),
+        "configs": configs,
+    }
+
+
+# -- DeleteTopics ---------------------------------------------------------------------------
+
+
+async def delete_topics(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    if not state.settings.delete_topic_enable:
+        if context.version < 3:
+            raise BadRequest("Topic deletion is disabled.")
+        raise TopicDeletionDisabled("topics cannot be deleted: delete.topic.enable is false")
+    await state.refresh()
+    if context.version < 6:
+        asked = [(name, None) for name in request.topic_names]
+    else:
+        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+    counts = Counter(_resolved(state, name, topic_id) for name, topic_id in asked)
+    responses: list[Entry] = []
+    for start in range(0, len(asked), CONCURRENT_CHANGES_MAX):
+        chunk = dict.fromkeys(asked[start : start + CONCURRENT_CHANGES_MAX])
+        responses += await asyncio.gather(
+            *(_delete(state, name, topic_id, counts) for name, topic_id in chunk)
+        )
+    await state.refresh()
+    return {"responses": responses}
+
+
+def _resolved(state: BrokerState, name: str | None, topic_id: UUID | None) -> object:
+    """What two elements that mean the same topic have in common."""
+    topic = state.metadata.topics.get(name) if name is not None else None
+    return topic.topic_id if topic is not None else (topic_id or name)
+
+
+async def _delete(
+    state: BrokerState, name: str | None, topic_id: UUID | None, counts: Mapping[object, int]
+) -> Entry:
+    answer: Entry = {"name": name, "topic_id": topic_id}
+    try:
+        if counts[_resolved(state, name, topic_id)] > 1:
+            raise BadRequest("Duplicate topic name or id.")
+        topic = _find(state, name, topic_id)
+        await state.control.delete_topic(topic.topic_id)
+        return {"name": topic.name, "topic_id": topic.topic_id}
+    except PenstockError as error:
+        return {**answer, **failed(error)}
+
+
+def _find(state: BrokerState, name: str | None, topic_id: UUID | None) -> Topic:
+    if name is not None and topic_id is not None:
+        raise BadRequest("You may not specify both topic name and topic id.")
+    if name is not None:
+        topic = state.metadata.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return topic
+    if topic_id is None:
+        raise BadRequest("Neither topic name nor id were specified.")
+    topic = state.metadata.topic_by_id(topic_id)
+    if topic is None:
+        raise UnknownTopicId(f"there is no topic of id {topic_id}")
+    return topic
+
+
+# -- CreatePartitions -----------------------------------------------------------------------
+
+
+async def create_partitions(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    counts = Counter(topic.name for topic in request.topics)
+    await state.refresh()
+    results = [
+        await _grow(state, topic, validate_only=request.validate_only)
+        for topic in request.topics
+        if counts[topic.name] == 1
+    ]
+    twice = failed(BadRequest("Duplicate topic name."))
+    results += [{"name": name, **twice} for name, count in counts.items() if count > 1]
+    await state.refresh()
+    return {"results": results}
+
+
+async def _grow(state: BrokerState, asked: Any, *, validate_only: bool) -> Entry:
+    try:
+        topic = _find(state, asked.name, None)
+        new = plan_partitions(
+            topic,
+            total_count=asked.count,
+            assignments=None
+            if asked.assignments is None
+            else [tuple(item.broker_ids) for item in asked.assignments],
+            image=state.metadata,
+            settings=state.settings,
+        )
+        if not validate_only:
+            await state.control.create_partitions(
+                topic_id=topic.topic_id, expected_count=len(topic.partitions), new=new
+            )
+            await state.refresh()
+    except PenstockError as error:
+        return {"name": asked.name, **failed(error)}
+    return {"name": asked.name}
+
+
+# -- DeleteRecords --------------------------------------------------------------------------
+
+
+def delete_records(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    return {
+        "topics": [
+            {"name": topic.name, "partitions": list(_trimmed(state, topic))}
+            for topic in request.topics
+        ]
+    }
+
+
+def _trimmed(state: BrokerState, topic: Any) -> Iterable[Entry]:
+    for partition in topic.partitions:
+        answer: Entry = {"partition_index": partition.partition_index, "low_watermark": -1}
+        try:
+            log = state.log(topic.name, partition.partition_index)
+            if "delete" not in log.config.cleanup_policy:
+                raise PolicyViolation(
+                    f"topic {topic.name!r}: cleanup.policy is "
+                    f"{','.join(log.config.cleanup_policy)}, without delete"
+                )
+            answer["low_watermark"] = log.delete_records(partition.offset)
+        except PenstockError as error:
+            answer["error_code"], _ = error_of(error)
+        yield answer

@@ -1,0 +1,223 @@
+"""What a new topic, or more partitions of an old one, will look like: pure decisions.
+
+A request is turned into a plan (partitions with their replicas, configurations) or into an
+error that says why not; the handlers store plans by compare-and-set. Nothing here changes
+anything, so `validate_only` is simply a plan that is not stored.
+
+Source: Kafka's `ReplicationControlManager.createTopics` and `createPartitions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import InvalidTopicName
+from penstock.base.ids import validate_topic_name
+from penstock.broker.admin_errors import (
+    BadRequest,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    PolicyViolation,
+    TopicNameCollision,
+)
+from penstock.broker.configs import Levels, check_topic_configs
+from penstock.broker.placement import Replicas, check_assignment, place
+from penstock.broker.settings import BrokerSettings
+from penstock.control import MetadataImage, Topic, TopicExists
+
+RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """A topic as a client asks for it; -1 asks for the broker's default."""
+
+    name: str
+    partition_count: int = -1
+    replication_factor: int = -1
+    assignments: tuple[tuple[int, Replicas], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """A topic as it will be stored."""
+
+    name: str
+    partitions: tuple[Replicas, ...]
+    configs: Mapping[str, str]
+
+
+def plan_topic(
+    spec: TopicSpec, *, image: MetadataImage, settings: BrokerSettings, levels: Levels
+) -> TopicPlan:
+    """Decide what a new topic looks like.
+
+    Raises:
+        InvalidTopicName, TopicNameCollision, TopicExists: the name cannot be used.
+        InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment, PolicyViolation:
+            the partitions cannot be placed.
+        InvalidConfig: a configuration is unknown or out of its bounds.
+        BadRequest: the request contradicts itself.
+    """
+    check_new_name(spec.name, image)
+    names = [name for name, _ in spec.configs]
+    if len(set(names)) != len(names):
+        raise BadRequest(f"topic {spec.name!r}: a configuration is given more than once")
+    configs = check_topic_configs(spec.name, levels, dict(spec.configs))
+    if spec.assignments:
+        partitions = _assigned(spec, image)
+        _check_count(spec.name, len(partitions), image, settings)
+    else:
+        partitions = _placed(spec, image, settings)
+    return TopicPlan(name=spec.name, partitions=partitions, configs=configs)
+
+
+def plan_partitions(
+    topic: Topic,
+    *,
+    total_count: int,
+    assignments: Sequence[Replicas] | None,
+    image: MetadataImage,
+    settings: BrokerSettings,
+) -> tuple[Replicas, ...]:
+    """Decide where partitions go that grow a topic to `total_count`; only the new ones.
+
+    Raises:
+        InvalidPartitions: `total_count` is no increase, or above the limit.
+        InvalidReplicaAssignment, InvalidReplicationFactor, PolicyViolation: no placement.
+    """
+    current = len(topic.partitions)
+    if total_count <= current:
+        raise InvalidPartitions(
+            f"topic {topic.name!r} has {current} partition(s); {total_count} is no increase"
+        )
+    new = total_count - current
+    factor = len(topic.partitions[0].replicas)
+    if assignments is None:
+        _check_count(topic.name, total_count, image, settings, already=current)
+        return place(
+            image.brokers,
+            partition_count=new,
+            replication_factor=factor,
+            start=partition_count_of(image),
+        )
+    if len(assignments) != new:
+        raise InvalidReplicaAssignment(
+            f"topic {topic.name!r}: {new} partition(s) are new, "
+            f"but {len(assignments)} assignment(s) are given"
+        )
+    _check_count(topic.name, total_count, image, settings, already=current)
+    return tuple(
+        check_assignment(
+            replicas, image.brokers, partition=current + index, replication_factor=factor
+        )
+        for index, replicas in enumerate(assignments)
+    )
+
+
+def check_new_name(name: str, image: MetadataImage) -> None:
+    """Raise unless a topic of this name may be created."""
+    if name in RESERVED_NAMES:
+        raise BadRequest(f"topic {name!r} is internal and cannot be created")
+    validate_topic_name(name)
+    if name in image.topics:
+        raise TopicExists(f"Topic '{name}' already exists.")
+    if "." in name or "_" in name:
+        unified = unify(name)
+        for other in image.topics:
+            if len(other) == len(name) and unify(other) == unified:
+                raise TopicNameCollision(
+                    f"topic {name!r} collides with the existing topic {other!r}: "
+                    "names must differ in more than '.' and '_', which metrics do not tell apart"
+                )
+
+
+def unify(name: str) -> str:
+    """A name as metrics of old see it, where '.' and '_' are one character."""
+    return name.replace(".", "_")
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether Kafka's rules allow a topic of this name."""
+    try:
+        validate_topic_name(name)
+    except InvalidTopicName:
+        return False
+    return True
+
+
+def partition_count_of(image: MetadataImage) -> int:
+    """Partitions over all topics."""
+    return sum(len(topic.partitions) for topic in image.topics.values())
+
+
+def _assigned(spec: TopicSpec, image: MetadataImage) -> tuple[Replicas, ...]:
+    if spec.replication_factor != -1:
+        raise BadRequest(
+            f"topic {spec.name!r}: replicas are assigned by hand, so the replication factor "
+            f"must be -1, not {spec.replication_factor}"
+        )
+    if spec.partition_count != -1:
+        raise BadRequest(
+            f"topic {spec.name!r}: replicas are assigned by hand, so the number of partitions "
+            f"must be -1, not {spec.partition_count}"
+        )
+    by_index = dict(spec.assignments)
+    if len(by_index) != len(spec.assignments):
+        raise InvalidReplicaAssignment(
+            f"topic {spec.name!r}: a partition is assigned more than once"
+        )
+    if sorted(by_index) != list(range(len(by_index))):
+        raise InvalidReplicaAssignment(
+            f"topic {spec.name!r}: partitions must be numbered from 0 without gaps"
+        )
+    factor: int | None = None
+    checked = []
+    for index in range(len(by_index)):
+        replicas = check_assignment(
+            by_index[index], image.brokers, partition=index, replication_factor=factor
+        )
+        factor = len(replicas)
+        checked.append(replicas)
+    return tuple(checked)
+
+
+def _placed(
+    spec: TopicSpec, image: MetadataImage, settings: BrokerSettings
+) -> tuple[Replicas, ...]:
+    count, factor = spec.partition_count, spec.replication_factor
+    if count == -1:
+        count = settings.num_partitions
+    if factor == -1:
+        factor = settings.default_replication_factor
+    if count < 1:
+        raise InvalidPartitions(
+            f"topic {spec.name!r}: number of partitions {count} must be at least 1, "
+            "or -1 for the default"
+        )
+    _check_count(spec.name, count, image, settings)
+    return place(
+        image.brokers,
+        partition_count=count,
+        replication_factor=factor,
+        start=partition_count_of(image),
+    )
+
+
+def _check_count(
+    name: str, count: int, image: MetadataImage, settings: BrokerSettings, already: int = 0
+) -> None:
+    if count > settings.topic_partitions_max:
+        raise InvalidPartitions(
+            f"topic {name!r}: number of partitions {count} is above "
+            f"topic.partitions.max = {settings.topic_partitions_max}"
+        )
+    total = partition_count_of(image) + count - already
+    if total > settings.broker_partitions_max:
+        raise PolicyViolation(
+            f"topic {name!r}: with it there would be {total} partitions, above "
+            f"broker.partitions.max = {settings.broker_partitions_max}"
+        )

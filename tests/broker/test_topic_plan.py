@@ -1,0 +1,152 @@
+"""Plans of new topics and partitions: what is accepted, and every way to be refused."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock.base.errors import PenstockError
+from penstock.broker.configs import Levels
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.topic_plan import TopicSpec, plan_partitions, plan_topic
+from penstock.control import Broker, MetadataImage, Partition, Topic
+
+
+def topic(name: str, partitions: int = 1, factor: int = 1) -> Topic:
+    replicas = tuple(range(1, factor + 1))
+    return Topic(
+        topic_id=UUID(int=7),
+        name=name,
+        configs={},
+        partitions=tuple(
+            Partition(index=index, leader=1, leader_epoch=0, replicas=replicas, isr=replicas)
+            for index in range(partitions)
+        ),
+        internal=False,
+    )
+
+
+def image(*topics: Topic, brokers: int = 2) -> MetadataImage:
+    return MetadataImage(
+        version=1,
+        cluster_id="cluster",
+        brokers=tuple(
+            Broker(
+                broker_id=broker_id,
+                host="h",
+                port=1,
+                rack=None,
+                incarnation=UUID(int=broker_id),
+                epoch=1,
+            )
+            for broker_id in range(1, brokers + 1)
+        ),
+        topics={item.name: item for item in topics},
+        broker_configs={},
+    )
+
+
+SETTINGS = BrokerSettings(num_partitions=3, topic_partitions_max=100, broker_partitions_max=120)
+LEVELS = Levels(file=(SETTINGS,), cluster={}, broker={})
+
+
+def plan(spec: TopicSpec, known: MetadataImage | None = None) -> Any:
+    return plan_topic(spec, image=known or image(), settings=SETTINGS, levels=LEVELS)
+
+
+def test_defaults_fill_in() -> None:
+    made = plan(TopicSpec(name="orders", configs=(("retention.ms", "5"),)))
+    assert made.partitions == ((1,), (2,), (1,))
+    assert made.configs == {"retention.ms": "5"}
+
+
+def test_manual_assignment() -> None:
+    made = plan(TopicSpec(name="orders", assignments=((1, (2, 1)), (0, (1, 2)))))
+    assert made.partitions == ((1, 2), (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "named"),
+    [
+        (TopicSpec(name=""), "invalid_topic_exception", "empty"),
+        (TopicSpec(name="a/b"), "invalid_topic_exception", "a/b"),
+        (TopicSpec(name="x" * 250), "invalid_topic_exception", "249"),
+        (TopicSpec(name="old"), "topic_already_exists", "old"),
+        (TopicSpec(name="a_b"), "invalid_topic_exception", r"a\.b"),
+        (TopicSpec(name="__cluster_metadata"), "invalid_request", "internal"),
+        (TopicSpec(name="t", partition_count=0), "invalid_partitions", "0"),
+        (TopicSpec(name="t", partition_count=-2), "invalid_partitions", "-2"),
+        (TopicSpec(name="t", partition_count=101), "invalid_partitions", "100"),
+        (TopicSpec(name="t", partition_count=99), "policy_violation", "120"),
+        (TopicSpec(name="t", replication_factor=0), "invalid_replication_factor", "0"),
+        (TopicSpec(name="t", replication_factor=3), "invalid_replication_factor", "2 broker"),
+        (
+            TopicSpec(name="t", assignments=((0, (1,)),), partition_count=1),
+            "invalid_request",
+            "-1",
+        ),
+        (
+            TopicSpec(name="t", assignments=((0, (1,)),), replication_factor=1),
+            "invalid_request",
+            "-1",
+        ),
+        (
+            TopicSpec(name="t", assignments=((1, (1,)),)),
+            "invalid_replica_assignment",
+            "without gaps",
+        ),
+        (
+            TopicSpec(name="t", assignments=((0, (1,)), (0, (2,)))),
+            "invalid_replica_assignment",
+            "more than once",
+        ),
+        (
+            TopicSpec(name="t", assignments=((0, (1,)), (1, (1, 2)))),
+            "invalid_replica_assignment",
+            "before it",
+        ),
+        (TopicSpec(name="t", configs=(("no.such", "1"),)), "invalid_config", "no.such"),
+        (TopicSpec(name="t", configs=(("retention.ms", None),)), "invalid_config", "no value"),
+        (
+            TopicSpec(name="t", configs=(("retention.ms", "1"), ("retention.ms", "2"))),
+            "invalid_request",
+            "more than once",
+        ),
+    ],
+)
+def test_refusals_name_their_cause(spec: TopicSpec, code: str, named: str) -> None:
+    with pytest.raises(PenstockError, match=named) as caught:
+        plan(spec, image(topic("old", 10), topic("a.b", 20)))
+    assert caught.value.code == code
+
+
+def grow(total: int, assignments: list[tuple[int, ...]] | None = None) -> Any:
+    old = topic("orders", partitions=2, factor=2)
+    return plan_partitions(
+        old, total_count=total, assignments=assignments, image=image(old), settings=SETTINGS
+    )
+
+
+def test_more_partitions() -> None:
+    assert grow(4) == ((1, 2), (2, 1))
+    assert grow(3, [(2, 1)]) == ((2, 1),)
+
+
+@pytest.mark.parametrize(
+    ("total", "assignments", "code"),
+    [
+        (2, None, "invalid_partitions"),
+        (1, None, "invalid_partitions"),
+        (-1, None, "invalid_partitions"),
+        (101, None, "invalid_partitions"),
+        (4, [(1, 2)], "invalid_replica_assignment"),
+        (3, [(1,)], "invalid_replica_assignment"),
+        (3, [(1, 9)], "invalid_replica_assignment"),
+    ],
+)
+def test_growth_that_cannot_be(
+    total: int, assignments: list[tuple[int, ...]] | None, code: str
+) -> None:
+    with pytest.raises(PenstockError) as caught:
+        grow(total, assignments)
+    assert caught.value.code == code
