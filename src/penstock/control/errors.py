@@ -1,0 +1,90 @@
+"""What the control plane refuses, and why."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from penstock.base.errors import FencedError, InvalidError, UnavailableError
+
+
+class TopicExists(InvalidError):
+    """A topic of this name is there already."""
+
+    code: ClassVar[str] = "topic_already_exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"topic {name!r} already exists")
+        self.name = name
+
+
+class UnknownTopic(InvalidError):
+    """No topic has this id; it may have been deleted in the meantime."""
+
+    code: ClassVar[str] = "unknown_topic_id"
+
+    def __init__(self, topic_id: UUID) -> None:
+        super().__init__(f"there is no topic of id {topic_id}")
+        self.topic_id = topic_id
+
+
+class StaleTopic(FencedError):
+    """The topic changed between the caller's reading and its writing."""
+
+    code: ClassVar[str] = "invalid_update_version"
+
+    def __init__(self, name: str, what: str, expected: object, found: object) -> None:
+        super().__init__(f"topic {name!r}: {what} is {found!r}, the change expected {expected!r}")
+        self.name = name
+
+
+class StaleConfigs(FencedError):
+    """A broker's configs changed between the caller's reading and its writing."""
+
+    code: ClassVar[str] = "invalid_update_version"
+
+    def __init__(self, broker: str) -> None:
+        super().__init__(f"the configs of broker {broker or '(default)'} changed in the meantime")
+        self.broker = broker
+
+
+class StaleGroup(FencedError):
+    """A group's record was saved by someone else in the meantime."""
+
+    code: ClassVar[str] = "not_coordinator"
+
+    def __init__(self, group_id: str, expected: int, found: int) -> None:
+        super().__init__(f"group {group_id!r} is at version {found}, the save expected {expected}")
+        self.group_id = group_id
+
+
+class StaleBroker(FencedError):
+    """A newer incarnation of this broker has registered."""
+
+    code: ClassVar[str] = "stale_broker_epoch"
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(f"broker {broker_id} was registered by a newer incarnation")
+        self.broker_id = broker_id
+
+
+class ControlUnavailable(UnavailableError):
+    """The metadata database cannot be used now; the message gives its reason."""
+
+    code: ClassVar[str] = "coordinator_not_available"
+
+
+class ControlBusy(UnavailableError):
+    """More operations wait for the metadata database than the limit allows."""
+
+    code: ClassVar[str] = "coordinator_load_in_progress"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} operations wait for the metadata database, which is the limit")
+        self.limit = limit
+
+
+class IncompatibleDatabase(InvalidError):
+    """The database was written by a newer Penstock, or is not one of ours."""
+
+    code: ClassVar[str] = "unsupported_version"

@@ -1,0 +1,156 @@
+"""The control-plane port: every change is a compare-and-set, and is durable when it returns.
+
+The port is asynchronous because some forms of it reach over a network. All forms are held to
+one contract suite (`tests/control/`). Commit rules are pure functions in `rules.py` that all
+forms share; databases store and lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from penstock.control.values import Broker, CommittedOffset, GroupRecord, MetadataImage, Topic
+
+
+class ControlPlane(Protocol):
+    """Topics, brokers, configs, producer ids, group offsets and group records.
+
+    Every method may raise `ControlUnavailable` or `ControlBusy`; after either, whether the
+    change took effect is unknown and the caller reads again by key.
+    """
+
+    async def start(self) -> None:
+        """Open the store and bring its schema up to date.
+
+        Raises:
+            IncompatibleDatabase: written by a newer Penstock, or not one of ours.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what was queued and close the store. Idempotent."""
+        ...
+
+    async def image(self) -> MetadataImage:
+        """The newest committed image; the same object as long as nothing changed."""
+        ...
+
+    async def register_broker(
+        self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
+    ) -> Broker:
+        """Register one incarnation of a broker and give it a new, higher epoch.
+
+        Idempotent for the same incarnation and address.
+        """
+        ...
+
+    async def unregister_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        """Remove a broker, if this incarnation still owns the id.
+
+        Raises:
+            StaleBroker: a newer incarnation owns it.
+        """
+        ...
+
+    async def create_topic(
+        self,
+        *,
+        name: str,
+        topic_id: UUID,
+        partitions: Sequence[Sequence[int]],
+        configs: Mapping[str, str],
+        internal: bool = False,
+    ) -> Topic:
+        """Create a topic; `partitions` lists each partition's replicas, the leader first.
+
+        Raises:
+            TopicExists: the name is taken.
+        """
+        ...
+
+    async def delete_topic(self, topic_id: UUID) -> Topic:
+        """Delete a topic and every group's offsets in it; returns what it was.
+
+        Raises:
+            UnknownTopic: no topic of this id.
+        """
+        ...
+
+    async def create_partitions(
+        self, *, topic_id: UUID, expected_count: int, new: Sequence[Sequence[int]]
+    ) -> Topic:
+        """Add partitions to a topic that has `expected_count` of them.
+
+        Raises:
+            UnknownTopic: no topic of this id.
+            StaleTopic: it has another number of partitions.
+        """
+        ...
+
+    async def set_topic_configs(
+        self, *, topic_id: UUID, configs: Mapping[str, str], expected: Mapping[str, str] | None
+    ) -> Topic:
+        """Replace a topic's own configs, if they still are `expected` (None: whatever they are).
+
+        Raises:
+            UnknownTopic: no topic of this id.
+            StaleTopic: they have changed.
+        """
+        ...
+
+    async def set_broker_configs(
+        self, *, broker: str, configs: Mapping[str, str], expected: Mapping[str, str] | None
+    ) -> None:
+        """Replace a broker's dynamic configs; the empty name is the cluster-wide default.
+
+        Raises:
+            StaleConfigs: they are not `expected` any more.
+        """
+        ...
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        """Hand out `count` producer ids that were never handed out and never will be again."""
+        ...
+
+    async def commit_offsets(self, *, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
+        """Store a group's offsets, all of them or none; the newest commit of a partition wins."""
+        ...
+
+    async def committed_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]] | None
+    ) -> list[CommittedOffset]:
+        """A group's offsets in the named partitions, or in all; those without one are left out.
+
+        Ordered by topic and partition.
+        """
+        ...
+
+    async def delete_offsets(self, *, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+        """Forget a group's offsets in the named partitions; those without one do not matter."""
+        ...
+
+    async def offset_group_ids(self) -> list[str]:
+        """The ids of all groups that have an offset, in order."""
+        ...
+
+    async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
+        """Save a group's record, if it is at `expected_version` (0: not there); the new version.
+
+        Raises:
+            StaleGroup: it is at another version.
+        """
+        ...
+
+    async def groups(self) -> list[GroupRecord]:
+        """All group records, by group id."""
+        ...
+
+    async def delete_group(self, group_id: str) -> None:
+        """Delete a group's record and its offsets; one that is not there does not matter."""
+        ...
+
+    async def expire_offsets(self, *, now_ms: int, limit: int) -> int:
+        """Delete at most `limit` offsets whose own expiry has passed; how many were deleted."""
+        ...
