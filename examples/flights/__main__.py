@@ -1,0 +1,156 @@
+"""`make demo`: log, pipeline, crash, proof, findings; in that order."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from examples.flights import data, proof, report
+from examples.flights.processes import BrokerProcess, Process, start_pipeline
+from examples.flights.producer import Producer, create_topics
+from examples.flights.watch import Watch
+from penstock.client import Client
+from penstock.spark import JavaMissing, require_java
+
+LOOK_SECONDS: Final = 0.02
+SHOW_SECONDS: Final = 0.25
+CRASH_AFTER_BATCHES: Final = 3
+TABLE_LOG: Final = "tables/flights/_delta_log"
+CHECKPOINT_COMMITS: Final = "checkpoints/rows/commits"
+
+
+def main() -> int:
+    arguments = _arguments()
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    try:
+        require_java()
+    except JavaMissing as error:
+        console.print(f"[red]{error}[/red]")
+        return 2
+    folder: Path = arguments.output.resolve()
+    for name in ("log", "tables", "checkpoints", "stop", "weather-snapshot.json"):
+        _remove(folder / name)
+    folder.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    with ExitStack() as stack:
+        console.print("Reading the year 2013 …")
+        flights, weather = data.flight_records(), data.weather_records()
+        broker = BrokerProcess(folder)
+        stack.callback(broker.process.end)
+        console.print(f"A broker serves {broker.bootstrap}, admin page {broker.admin_url}")
+        client = stack.enter_context(Client(broker.bootstrap))
+        create_topics(client)
+        client.write_arrow(data.WEATHER, weather)
+        producer = Producer(broker.bootstrap, flights, arguments.rate)
+        stack.callback(producer.end)
+        producer.start()
+        with Watch(console, producer) as watch:
+            _run(folder, broker, producer, watch, crash=not arguments.no_crash)
+        held = _prove(folder, client, console)
+        plot = report.show(folder, console)
+        _next_steps(console, folder, plot, time.monotonic() - begin)
+        if arguments.keep:
+            console.input("The broker keeps running; press Enter to end it. ")
+    return 0 if held else 1
+
+
+def _run(
+    folder: Path, broker: BrokerProcess, producer: Producer, watch: Watch, *, crash: bool
+) -> None:
+    pipeline = start_pipeline(folder, broker, watch.line)
+    try:
+        while pipeline.status is None:
+            if producer.error is not None:
+                raise SystemExit(f"Producing failed: {producer.error}")
+            if crash and _batches(folder / TABLE_LOG) > CRASH_AFTER_BATCHES:
+                _crash(folder, pipeline, watch)
+                pipeline = start_pipeline(folder, broker, watch.line)
+                crash = False
+            elif producer.done and not crash:
+                (folder / "stop").touch()
+            watch.show()
+            pipeline.wait(LOOK_SECONDS if crash else SHOW_SECONDS)
+        if pipeline.status != 0:
+            raise SystemExit(f"The pipeline failed:\n{pipeline.tail()}")
+    finally:
+        if pipeline.status is None:
+            pipeline.kill()
+        pipeline.end()
+
+
+def _crash(folder: Path, pipeline: Process, watch: Watch) -> None:
+    pid = pipeline.pid
+    pipeline.kill()
+    table, checkpoint = _batches(folder / TABLE_LOG), _batches(folder / CHECKPOINT_COMMITS)
+    watch.say(
+        f"[bold red]kill -9 {pid}[/bold red]: the Spark driver died with {table} batches of flights"
+        f" in the table and {checkpoint} in its checkpoint. Starting it again: batch {checkpoint}"
+        f" will be {'replayed' if table > checkpoint else 'next'}."
+    )
+
+
+def _batches(folder: Path) -> int:
+    # Commits of a Delta table and of a checkpoint alike: files named by a number.
+    if not folder.is_dir():
+        return 0
+    return sum(path.name.removesuffix(".json").isdecimal() for path in folder.iterdir())
+
+
+def _prove(folder: Path, client: Client, console: Console) -> bool:
+    console.print("\n[bold]Proof[/bold] (by topic, partition and offset)")
+    claims = proof.claims(folder, client, data.read(data.FLIGHTS))
+    for claim in claims:
+        mark = "[green]holds[/green]" if claim.holds else "[bold red]FAILS[/bold red]"
+        console.print(f"  {mark}  {claim.text}")
+    console.print("  Nothing was injected: every impossible row is in the published data.\n")
+    return all(claim.holds for claim in claims)
+
+
+def _next_steps(console: Console, folder: Path, plot: Path, seconds: float) -> None:
+    tables = folder / "tables"
+    lines = [
+        f"\nDone in {seconds:.0f} s. Plot: {plot}",
+        f"Tables: {tables} (flights, weather, dead_letters, delays)",
+        "Try next:",
+        f"  penstock serve --data-dir {folder / 'log'}    the same log again; its admin page has"
+        " /metrics and /v1/topics",
+        f"  penstock consume -t {data.DEAD_LETTERS} -o beginning -e    why rows were refused",
+        f"  duckdb -c \"select * from delta_scan('{tables / 'delays'}') limit 9\"",
+        f"  python -c \"import polars as pl; print(pl.read_delta('{tables / 'flights'}'))\"",
+        '  make demo ARGS="--rate 20000"    the flights as a live stream; --keep leaves the'
+        " broker up to look at",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--rate", type=int, help="flights a second; at full speed if left out")
+    parser.add_argument("--no-crash", action="store_true", help="do not kill the Spark driver")
+    parser.add_argument("--keep", action="store_true", help="keep the broker up at the end")
+    parser.add_argument(
+        "--output", type=Path, default=Path("demo-output"), help="folder for log, tables and plot"
+    )
+    arguments = parser.parse_args()
+    if arguments.rate is not None and arguments.rate <= 0:
+        parser.error("--rate must be positive")
+    return arguments
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

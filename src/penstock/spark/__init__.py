@@ -1,0 +1,46 @@
+"""PySpark: the data source `penstock`, a session set up for it, and exactly-once tables.
+
+Everything is imported on first use: Spark's workers and planner processes import this package
+for one of its modules.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.spark.delta import DeltaSink, Written
+    from penstock.spark.delta_upsert import DeltaUpsert
+    from penstock.spark.listener import GroupCommitListener
+    from penstock.spark.source import PenstockSource
+    from penstock.spark.spark_session import JavaMissing, require_java, session
+
+__all__ = [
+    "DeltaSink",
+    "DeltaUpsert",
+    "GroupCommitListener",
+    "JavaMissing",
+    "PenstockSource",
+    "Written",
+    "require_java",
+    "session",
+]
+
+_HOMES: Final = {
+    "DeltaSink": "delta",
+    "Written": "delta",
+    "DeltaUpsert": "delta_upsert",
+    "GroupCommitListener": "listener",
+    "JavaMissing": "spark_session",
+    "require_java": "spark_session",
+    "PenstockSource": "source",
+    "session": "spark_session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

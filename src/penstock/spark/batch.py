@@ -1,0 +1,95 @@
+"""The batch reader: one bounded range of every partition, pinned when `load()` was called.
+
+Spark plans a DataFrame's partitions once and keeps them, but counts and caches may plan anew;
+with pinned ends every plan of one `load()` reads the same records. `earliest` stays open until
+planning, so that retention between the two does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter
+
+from penstock.base.ids import TopicPartition
+from penstock.spark.broker_log import BrokerLog
+from penstock.spark.errors import DataLoss
+from penstock.spark.extents import HttpExtents
+from penstock.spark.log import Log, check_lineage, latest, resolve
+from penstock.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from penstock.spark.planning import Range, Task, plan
+from penstock.spark.positions import Positions
+from penstock.spark.pushdown import Selection, narrow
+from penstock.spark.reading import TaskReader
+
+FROM_START: Final = Bound(option="startingOffsets", kind="offset", everywhere=EARLIEST)
+TO_END: Final = Bound(option="endingOffsets", kind="offset", everywhere=LATEST)
+
+
+class PenstockReader(DataSourceReader):
+    """Reads [start, end) of every partition that the options name."""
+
+    def __init__(self, options: SourceOptions, end: Positions) -> None:
+        self._options = options
+        self._end = end
+        self._selection = Selection()
+
+    def partitions(self) -> list[Task]:
+        """The tasks; called once per plan, on the driver."""
+        log = BrokerLog(self._options.bootstrap)
+        try:
+            ranges = self._ranges(log)
+            extents = HttpExtents(self._options.admin_url) if self._options.admin_url else None
+            tasks = plan(ranges, extents, parallelism=self._options.parallelism)
+        finally:
+            log.close()
+        return tasks or [Task(())]
+
+    def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """A task's records; called on an executor."""
+        return TaskReader(
+            self._options.columns,
+            bootstrap=self._options.bootstrap,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        ).read(partition)
+
+    def _ranges(self, log: Log) -> dict[TopicPartition, Range]:
+        options, selection = self._options, self._selection
+        start = resolve(log, options, options.start or FROM_START)
+        check_lineage(start, self._end, require_progress=False)
+        check_lineage(self._end, latest(log, options))
+        first = resolve(log, options, FROM_START)
+        ranges: dict[TopicPartition, Range] = {}
+        for at, position in self._end.partitions.items():
+            low = start.offset(at)
+            if low is None or not selection.keeps(at):
+                continue
+            floor = first.partitions[at].offset
+            if low < floor and options.fail_on_data_loss:
+                raise DataLoss(at.topic, at.partition, low, floor)
+            low = max(low, floor, selection.offset_min)
+            ranges[at] = (low, min(position.offset, selection.offset_end))
+        return self._since(log, ranges)
+
+    def _since(self, log: Log, ranges: dict[TopicPartition, Range]) -> dict[TopicPartition, Range]:
+        oldest = self._selection.timestamp_min_ms
+        if oldest is None:
+            return ranges
+        raised: dict[TopicPartition, Range] = {}
+        found = {topic: log.offsets(topic, oldest) for topic in {at.topic for at in ranges}}
+        for at, (low, end) in ranges.items():
+            first = found[at.topic].get(at.partition, -1)
+            if first >= 0:
+                raised[at] = (max(low, first), end)
+        return raised
+
+
+class PushdownReader(PenstockReader):
+    """The same with filters pushed down; only where Spark's flag for it is on."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take the filters on topic, partition, offset and timestamp; the rest is Spark's."""
+        self._selection, left = narrow(self._selection, filters)
+        return left

@@ -1,0 +1,262 @@
+"""Exactly-once appends to a Delta table from `foreachBatch`.
+
+    sink = DeltaSink("lake/orders", application="orders-to-lake")
+    stream.writeStream.foreachBatch(sink).option("checkpointLocation", …).start()
+
+Theory of operation. Spark replays a batch under the same number with the same records when a
+driver died before its checkpoint had the batch. So every batch is one commit in the table's log,
+and that commit carries (application, batch number) as a Delta transaction identifier:
+
+1. If the table has this batch number of the application or a later one, there is nothing to do.
+2. Spark writes Parquet into a directory that no other attempt uses.
+3. One commit adds those files and the identifier. Until it is there nobody sees them.
+
+A crash before 3 leaves files that no commit names; `remove_orphans` deletes them once they are
+older than any running attempt can be. A crash after 3 makes the replay end at 1. Two drivers at
+once are told apart at 3: both add the same identifier, and Delta lets only one of them.
+
+Source: the Delta transaction protocol, "Transaction Identifiers".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow.fs as pa_fs
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.spark.delta_files import WrittenFile, written_files
+from penstock.spark.errors import InvalidOption, TableMismatch
+
+COMMIT_ATTEMPTS_MAX: Final = 5
+ORPHAN_AGE_HOURS_MIN: Final = 1
+ORPHAN_AGE_HOURS_DEFAULT: Final = 24 * 7
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a batch did: `replayed` says that the table had it already."""
+
+    batch_id: int
+    rows: int
+    files: int
+    version: int | None
+    replayed: bool
+
+
+class DeltaSink:
+    """Appends each batch of one query once; pass it to `foreachBatch`, or call `write`."""
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        application: str,
+        partition_by: Sequence[str] = (),
+        add_columns: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        """
+        Args:
+            table: directory or URI of the table; made by the first batch that has rows.
+            application: names the query for good, as its checkpoint does: batch numbers are
+                compared within it. A query that starts anew needs another.
+            partition_by: partition columns; fixed when the table is made.
+            add_columns: take new columns of a batch into the table's schema; refused otherwise.
+            storage_options: for object stores, as `deltalake` names them.
+        """
+        if not application:
+            raise InvalidOption("application", application, "name the query")
+        self.table = table if "://" in table else os.path.abspath(table)
+        self.application = application
+        self._partition_by = tuple(partition_by)
+        self._add_columns = add_columns
+        self._storage_options = dict(storage_options or {}) or None
+        self._randomness = randomness
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """`foreachBatch` calls this."""
+        self.write(batch, batch_id)
+
+    def write(self, batch: DataFrame, batch_id: int) -> Written:
+        """Append a batch unless the table has it; the table is unchanged if this raises
+        anything but a lost connection.
+
+        Raises:
+            TableMismatch: the batch's columns or the partition columns differ from the table's.
+        """
+        if self.has(batch_id):
+            return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
+        self._check(batch.schema)
+        directory = f"batches/{batch_id:012d}-{self._randomness.uuid().hex}"
+        writer = batch.write.mode("errorifexists")
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.parquet(f"{self.table}/{directory}")
+        filesystem, root = _filesystem(self.table)
+        files = written_files(filesystem, root, directory, self._partition_by)
+        version = self._commit(files, batch.schema, batch_id) if files else None
+        if version is None:
+            filesystem.delete_dir(f"{root}/{directory}")
+        return Written(
+            batch_id=batch_id,
+            rows=sum(item.rows for item in files) if version is not None else 0,
+            files=len(files) if version is not None else 0,
+            version=version,
+            replayed=bool(files) and version is None,
+        )
+
+    def has(self, batch_id: int) -> bool:
+        """Whether the table has this batch, or a later one, of this application."""
+        table = self.open()
+        last = table.transaction_version(self.application) if table is not None else None
+        return last is not None and last >= batch_id
+
+    def open(self) -> DeltaTable | None:
+        """The table as it is now; None before its first batch."""
+        try:
+            return DeltaTable(self.table, storage_options=self._storage_options)
+        except TableNotFoundError:
+            return None
+
+    def remove_orphans(self, *, older_than_hours: int = ORPHAN_AGE_HOURS_DEFAULT) -> list[str]:
+        """Delete files that no commit names and that are older than this; returns their paths.
+
+        Raises:
+            InvalidOption: an age that a running attempt may still have.
+        """
+        if older_than_hours < ORPHAN_AGE_HOURS_MIN:
+            raise InvalidOption(
+                "older_than_hours", older_than_hours, f"must be at least {ORPHAN_AGE_HOURS_MIN}"
+            )
+        table = self.open()
+        if table is None:
+            return []
+        return table.vacuum(
+            retention_hours=older_than_hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=True,
+        )
+
+    def _commit(
+        self, files: Sequence[WrittenFile], schema: StructType, batch_id: int
+    ) -> int | None:
+        """The version that added the files; None when another attempt had committed the batch."""
+        properties = CommitProperties(
+            app_transactions=[Transaction(self.application, batch_id)],
+            custom_metadata={"penstock.application": self.application, "penstock.batch": batch_id},
+        )
+        actions: list[AddAction | RemoveAction] = [item.action for item in files]
+        for attempt in range(1, COMMIT_ATTEMPTS_MAX + 1):
+            if self.has(batch_id):
+                return None
+            table = self.open()
+            try:
+                if table is None:
+                    create_table_with_add_actions(
+                        self.table,
+                        schema_of(schema),
+                        [item.action for item in files],
+                        mode="error",
+                        partition_by=list(self._partition_by),
+                        storage_options=self._storage_options,
+                        commit_properties=properties,
+                    )
+                    return 0
+                table.create_write_transaction(
+                    actions,
+                    mode="append",
+                    schema=table.schema(),
+                    partition_by=list(self._partition_by),
+                    commit_properties=properties,
+                )
+                table.update_incremental()
+                return table.version()
+            except (CommitFailedError, DeltaError) as error:
+                # Another writer was faster: look again whether it was this very batch.
+                if attempt == COMMIT_ATTEMPTS_MAX:
+                    raise
+                _LOG.info("table %s: batch %s: %s; trying again", self.table, batch_id, error)
+        return None
+
+    def _check(self, schema: StructType) -> None:
+        unknown = [name for name in self._partition_by if name not in schema.names]
+        if unknown:
+            raise TableMismatch(
+                f"table {self.table}: partition column {unknown[0]} is not in the batch"
+            )
+        table = self.open()
+        if table is None:
+            return
+        partition_columns = tuple(table.metadata().partition_columns)
+        if partition_columns != self._partition_by:
+            raise TableMismatch(
+                f"table {self.table} is partitioned by {partition_columns or 'nothing'}, "
+                f"the sink by {self._partition_by or 'nothing'}"
+            )
+        added = check_schema(self.table, table.schema(), schema_of(schema))
+        if not added:
+            return
+        if not self._add_columns:
+            raise TableMismatch(
+                f"table {self.table} has no column {', '.join(field.name for field in added)}; "
+                "add_columns=True would add it"
+            )
+        table.alter.add_columns(added)
+
+
+def schema_of(schema: StructType) -> Schema:
+    """A Spark schema as Delta's, every column nullable: both are the same JSON."""
+    return Schema.from_json(json.dumps(_nullable(schema.jsonValue())))
+
+
+def _nullable(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_nullable(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    open_ended = {"nullable", "containsNull", "valueContainsNull"}
+    return {name: True if name in open_ended else _nullable(item) for name, item in node.items()}
+
+
+def check_schema(name: str, table: Schema, batch: Schema) -> list[Field]:
+    """The fields of `batch` that the table lacks.
+
+    Raises:
+        TableMismatch: a column has another type, or the table needs one that the batch lacks.
+    """
+    known = {field.name: field for field in table.fields}
+    added: list[Field] = []
+    for field in batch.fields:
+        existing = known.pop(field.name, None)
+        if existing is None:
+            added.append(field)
+        elif existing.type != field.type:
+            raise TableMismatch(
+                f"table {name}: column {field.name} is {existing.type} in the table and "
+                f"{field.type} in the batch"
+            )
+    if required := [field.name for field in known.values() if not field.nullable]:
+        raise TableMismatch(f"table {name}: the batch lacks the column {required[0]}")
+    return added
+
+
+def _filesystem(table: str) -> tuple[pa_fs.FileSystem, str]:
+    if "://" in table:
+        filesystem, root = pa_fs.FileSystem.from_uri(table)
+        return filesystem, root.rstrip("/")
+    return pa_fs.LocalFileSystem(), table.rstrip("/")

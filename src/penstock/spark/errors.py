@@ -1,0 +1,92 @@
+"""What a pipeline can be told: every refusal of the Spark source and of the table sink.
+
+Spark prints the message of a Python error to the user, so each one names the option, topic or
+partition, the value found, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.base.errors import CorruptError, FencedError, InvalidError, UnavailableError
+
+
+class InvalidOption(InvalidError):
+    """An option of the source or the sink that is unknown, malformed or contradicts another."""
+
+    code: ClassVar[str] = "invalid_config"
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(f"option {name} = {value!r}: {reason}")
+        self.name = name
+        self.value = value
+        self.reason = reason
+
+
+class UnknownTopics(InvalidError):
+    """A topic or partition that was asked for does not exist."""
+
+    code: ClassVar[str] = "unknown_topic_or_partition"
+
+
+class TopicRecreated(InvalidError):
+    """The topic has the same name, but is not the topic that the checkpoint was made from."""
+
+    code: ClassVar[str] = "inconsistent_topic_id"
+
+    def __init__(self, topic: str, expected_id: str, actual_id: str) -> None:
+        super().__init__(
+            f"topic {topic} was deleted and created again: the checkpoint was made from topic id "
+            f"{expected_id}, the broker now has {actual_id}. Its offsets mean other records; "
+            "start with a new checkpoint"
+        )
+        self.topic = topic
+
+
+class OffsetWentBack(CorruptError):
+    """The log now ends before the offset up to which it was already read."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+    def __init__(self, topic: str, partition: int, read_to: int, log_end: int) -> None:
+        super().__init__(
+            f"{topic}-{partition} ends at offset {log_end}, but was already read up to {read_to}: "
+            "the log lost records or was replaced. Start with a new checkpoint once you know which"
+        )
+        self.topic = topic
+        self.partition = partition
+
+
+class DataLoss(InvalidError):
+    """Records that should be read were deleted before they were."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+    def __init__(self, topic: str, partition: int, start: int, log_start: int) -> None:
+        super().__init__(
+            f"{topic}-{partition}: offsets {start} to {log_start - 1} are to be read, but the log "
+            f"starts at {log_start}: they were deleted (retention, or a delete-records call). "
+            "Set failOnDataLoss=false to go on from there"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.log_start = log_start
+
+
+class ExtentsUnavailable(UnavailableError):
+    """The admin address did not say where the bytes of a partition are."""
+
+    code: ClassVar[str] = "broker_not_available"
+
+
+class TableMismatch(InvalidError):
+    """A batch does not fit the table that it is written to."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class BatchSuperseded(FencedError):
+    """A later batch of this query is in the table already."""
+
+    code: ClassVar[str] = "invalid_producer_epoch"

@@ -1,0 +1,102 @@
+"""Streams shown as consumer groups: after each batch its end offsets are committed to the broker.
+
+Spark keeps progress in its checkpoint, where lag tools cannot see it. This listener runs on the
+driver and hears of every batch after the checkpoint has it; a query whose source has the option
+`groupId` has group and address in its positions, so nothing needs to be registered per query.
+The group is for looking at: Spark itself always restarts from its checkpoint. A failed commit is
+logged and forgotten, as the next batch's commit covers it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from typing import Final
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.client import Client
+from penstock.spark.positions import TOPICS, Positions, from_json
+
+CLIENTS_MAX: Final = 16
+REQUEST_TIMEOUT_MS: Final = 10_000
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class GroupCommitListener(StreamingQueryListener):
+    """Commits the positions of every `penstock` source that names a group."""
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._committed: dict[tuple[str, str], Positions] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Commit the batch's end offsets, once for each source of the query."""
+        for source in event.progress.sources:
+            positions = positions_of(source.endOffset)
+            if positions is not None and positions.group_id:
+                self._commit(positions)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Nothing to do: the last batch was committed when it ended."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._clients:
+            self._clients.popitem()[1].close()
+
+    def _commit(self, positions: Positions) -> None:
+        key = (positions.bootstrap, positions.group_id or "")
+        before = self._committed.get(key)
+        if before is not None and before.same_offsets(positions):
+            return
+        offsets = {
+            (at.topic, at.partition): position.offset
+            for at, position in positions.partitions.items()
+        }
+        try:
+            self._client(positions.bootstrap).commit_offsets(key[1], offsets)
+        except (PenstockError, OSError) as error:
+            _LOG.warning("group %s: offsets were not committed: %s", key[1], error)
+            return
+        self._committed[key] = positions
+
+    def _client(self, bootstrap: str) -> Client:
+        client = self._clients.pop(bootstrap, None)
+        if client is None:
+            client = Client(
+                bootstrap, client_id="penstock-spark", request_timeout_ms=REQUEST_TIMEOUT_MS
+            )
+        self._clients[bootstrap] = client
+        if len(self._clients) > CLIENTS_MAX:
+            self._clients.popitem(last=False)[1].close()
+        return client
+
+
+def positions_of(end_offset: str | None) -> Positions | None:
+    """The positions in a source's progress; None when it is another kind of source."""
+    try:
+        body = json.loads(end_offset or "null")
+    except ValueError:
+        return None
+    if not isinstance(body, dict) or TOPICS not in body:
+        return None
+    try:
+        return from_json(body)
+    except InvalidError:
+        return None

@@ -1,0 +1,175 @@
+"""The log as the Spark driver sees it: topics, offsets and the resolving of options to positions.
+
+`Log` is the port; `BrokerLog` asks a broker through Penstock's client. What the options mean
+(which topics, where to start, where to end) is decided here and nowhere else, for batch and
+streaming alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.base.ids import TopicPartition
+from penstock.spark.errors import InvalidOption, OffsetWentBack, TopicRecreated, UnknownTopics
+from penstock.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from penstock.spark.positions import Position, Positions
+
+NOT_FOUND = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic's id and the leader epoch of each of its partitions."""
+
+    topic_id: str
+    leader_epochs: Mapping[int, int]
+
+
+class Log(Protocol):
+    """What the driver asks of a broker."""
+
+    def topics(self, names: tuple[str, ...] | None) -> Mapping[str, TopicState]:
+        """The topics of these names that exist; all that are not internal for None."""
+        ...
+
+    def offsets(self, topic: str, at: int) -> Mapping[int, int]:
+        """Per partition the offset at `EARLIEST`, `LATEST` or a timestamp in ms (-1: none)."""
+        ...
+
+
+def selected(log: Log, options: SourceOptions) -> Mapping[str, TopicState]:
+    """The topics and partitions that the options name, as they are now.
+
+    Raises:
+        UnknownTopics: a topic or partition named does not exist.
+    """
+    if options.pattern is not None:
+        matches = re.compile(options.pattern).fullmatch
+        found = log.topics(None)
+        return {name: found[name] for name in sorted(found) if matches(name)}
+    names = options.topics if options.assign is None else tuple(options.assign)
+    found = log.topics(names)
+    if missing := sorted(set(names) - set(found)):
+        raise UnknownTopics(f"{options.bootstrap} has no topic {', '.join(missing)}")
+    if options.assign is None:
+        return {name: found[name] for name in names}
+    return {name: _assigned(name, found[name], numbers) for name, numbers in options.assign.items()}
+
+
+def latest(log: Log, options: SourceOptions) -> Positions:
+    """The end of every partition selected."""
+    return resolve(log, options, Bound(option="endingOffsets", kind="offset", everywhere=LATEST))
+
+
+def resolve(log: Log, options: SourceOptions, bound: Bound) -> Positions:
+    """The position in every partition selected that a starting or ending option means.
+
+    Raises:
+        InvalidOption: the option leaves out a partition, names one that is not read, lies
+            outside the log, or is a time after which nothing was written.
+        UnknownTopics: as `selected`.
+    """
+    topics = selected(log, options)
+    if bound.each is not None:
+        _check_complete(bound, topics)
+    partitions: dict[TopicPartition, Position] = {}
+    for name, state in topics.items():
+        resolver = _Resolver(log, name, bound, options.missing_timestamp_is_latest)
+        for index, epoch in state.leader_epochs.items():
+            offset = resolver.offset(index)
+            partitions[TopicPartition(name, index)] = Position(offset=offset, leader_epoch=epoch)
+    return Positions(
+        topic_ids={name: state.topic_id for name, state in topics.items()},
+        partitions=partitions,
+        bootstrap=options.bootstrap,
+        group_id=options.group_id,
+    )
+
+
+def check_lineage(start: Positions, now: Positions, *, require_progress: bool = True) -> None:
+    """Refuse to go on in a log that is not the one `start` was taken from.
+
+    Raises:
+        TopicRecreated: a topic's id changed.
+        OffsetWentBack: a partition ends before the position in it.
+    """
+    for topic, topic_id in start.topic_ids.items():
+        actual = now.topic_ids.get(topic)
+        if actual is not None and actual != topic_id:
+            raise TopicRecreated(topic, topic_id, actual)
+    if not require_progress:
+        return
+    for at, position in start.partitions.items():
+        end = now.offset(at)
+        if end is not None and end < position.offset:
+            raise OffsetWentBack(at.topic, at.partition, position.offset, end)
+
+
+class _Resolver:
+    """Offsets of one topic for one bound, with one request per point in time asked for."""
+
+    def __init__(self, log: Log, topic: str, bound: Bound, missing_is_latest: bool) -> None:
+        self._log = log
+        self._topic = topic
+        self._bound = bound
+        self._missing_is_latest = missing_is_latest or bound.option.startswith("ending")
+        self._known: dict[int, Mapping[int, int]] = {}
+
+    def offset(self, partition: int) -> int:
+        """The offset that the bound means in one partition."""
+        bound = self._bound
+        wanted = bound.everywhere if bound.each is None else bound.each[self._topic][partition]
+        if bound.kind == "offset":
+            return self._at(wanted)[partition] if wanted < 0 else self._within(partition, wanted)
+        found = self._at(wanted).get(partition, NOT_FOUND)
+        if found != NOT_FOUND:
+            return found
+        if not self._missing_is_latest:
+            raise InvalidOption(
+                bound.option, wanted,
+                f"{self._topic}-{partition} holds no record of that time or later "
+                "(startingOffsetsByTimestampStrategy=latest starts at its end)",
+            )  # fmt: skip
+        return self._at(LATEST)[partition]
+
+    def _within(self, partition: int, offset: int) -> int:
+        low, high = self._at(EARLIEST)[partition], self._at(LATEST)[partition]
+        ahead = offset > high
+        if ahead:
+            raise InvalidOption(
+                self._bound.option, offset,
+                f"{self._topic}-{partition} holds offsets {low} to {high}",
+            )  # fmt: skip
+        return offset
+
+    def _at(self, point: int) -> Mapping[int, int]:
+        if point not in self._known:
+            self._known[point] = self._log.offsets(self._topic, point)
+        return self._known[point]
+
+
+def _assigned(name: str, state: TopicState, numbers: tuple[int, ...]) -> TopicState:
+    if missing := [number for number in numbers if number not in state.leader_epochs]:
+        count = len(state.leader_epochs)
+        raise UnknownTopics(f"topic {name} has partitions 0 to {count - 1}, not {missing}")
+    epochs = {number: state.leader_epochs[number] for number in numbers}
+    return TopicState(topic_id=state.topic_id, leader_epochs=epochs)
+
+
+def _check_complete(bound: Bound, topics: Mapping[str, TopicState]) -> None:
+    each = bound.each or {}
+    asked = {TopicPartition(topic, index) for topic, map_ in each.items() for index in map_}
+    there = {
+        TopicPartition(topic, index)
+        for topic, state in topics.items()
+        for index in state.leader_epochs
+    }
+    if lacking := sorted(there - asked):
+        raise InvalidOption(bound.option, each, f"leaves out {', '.join(map(str, lacking))}")
+    if extra := sorted(asked - there):
+        raise InvalidOption(
+            bound.option, each, f"names {', '.join(map(str, extra))}, which is not read"
+        )

@@ -1,0 +1,194 @@
+"""What a Spark task does: bytes to Arrow batches in the source's schema, by columns.
+
+Theory of operation. A slice names a file range; the file is opened if it is there, is long
+enough and starts with the batch that the broker named, and is read in chunks of whole batches.
+Each batch's CRC is checked, headers tell which batches hold offsets that are wanted, and those
+are decoded by columns in one go. When the file is not there (another machine, or retention
+removed it) or ends early, the rest of the slice is fetched from the broker: the same bytes, by
+another road. Loops run over chunks and batches, never over records.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.ids import TopicPartition
+from penstock.records.columnar import decode_batches
+from penstock.records.errors import CorruptBatch
+from penstock.records.header import HEADER_BYTES, decode_header
+from penstock.spark.errors import DataLoss
+from penstock.spark.planning import Slice, Task
+from penstock.spark.schema import (
+    BATCH_ROWS_MAX,
+    HEADERS,
+    HEADERS_ARROW,
+    TIMESTAMP_ARROW,
+    arrow_schema,
+)
+
+CHUNK_BYTES: Final = 4 << 20
+BATCH_BYTES_MAX: Final = 256 << 20
+MICROSECONDS_PER_MILLISECOND: Final = 1_000
+_DECODED: Final = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp",
+                   "timestampType": "timestamp_type", HEADERS: HEADERS}  # fmt: skip
+
+
+class Fetcher(Protocol):
+    """Gets whole batches from a broker: the road for bytes that are in no file at hand."""
+
+    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that holds `offset` on; empty at the end of the log.
+
+        Raises:
+            DataLoss: the log starts after `offset`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up the connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Whole batches back to back, and the offset after the last one."""
+
+    data: memoryview
+    next_offset: int
+
+
+class TaskReader:
+    """Reads tasks; opens a broker connection only when a file is not enough."""
+
+    def __init__(self, columns: Sequence[str], *, bootstrap: str, fail_on_data_loss: bool) -> None:
+        self._columns = tuple(columns)
+        self._bootstrap = bootstrap
+        self._fail_on_data_loss = fail_on_data_loss
+        self._fetcher: Fetcher | None = None
+
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """The task's records, at most `BATCH_ROWS_MAX` rows a batch, in offset order per slice."""
+        try:
+            for item in task.slices:
+                for chunk in self._chunks(item):
+                    yield from self._shape(item, chunk)
+        finally:
+            if self._fetcher is not None:
+                self._fetcher.close()
+                self._fetcher = None
+
+    def _chunks(self, item: Slice) -> Iterator[Chunk]:
+        here = item.start
+        for chunk in file_chunks(item):
+            here = max(here, chunk.next_offset)
+            yield chunk
+        while here < item.end:
+            try:
+                data = self._connected().fetch(_at(item), here, CHUNK_BYTES)
+            except DataLoss as loss:
+                if self._fail_on_data_loss:
+                    raise
+                here = min(loss.log_start, item.end)
+                continue
+            chunk = whole_batches(memoryview(data))
+            if not chunk.data:
+                return
+            here = max(here + 1, chunk.next_offset)
+            yield chunk
+
+    def _connected(self) -> Fetcher:
+        if self._fetcher is None:
+            from penstock.spark.broker_log import BrokerLog
+
+            self._fetcher = BrokerLog(self._bootstrap)
+        return self._fetcher
+
+    def _shape(self, item: Slice, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        wanted = [_DECODED[name] for name in self._columns if name in _DECODED]
+        decoded = decode_batches(
+            chunk.data,
+            columns=tuple(wanted) or ("offset",),
+            start_offset=item.start,
+            end_offset=item.end,
+        )
+        schema = arrow_schema(self._columns)
+        for low in range(0, decoded.num_rows, BATCH_ROWS_MAX):
+            piece = decoded.slice(low, BATCH_ROWS_MAX)
+            arrays = [_column(name, piece, item) for name in self._columns]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def file_chunks(item: Slice) -> Iterator[Chunk]:
+    """The slice's batches from its file; ends early where the file does not serve."""
+    if item.path is None:
+        return
+    with ExitStack() as stack:
+        try:
+            descriptor = os.open(item.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        stack.callback(os.close, descriptor)
+        end = item.position + item.size_bytes
+        if os.fstat(descriptor).st_size < end:
+            return
+        yield from _walk(descriptor, item, end)
+
+
+def _walk(descriptor: int, item: Slice, end: int) -> Iterator[Chunk]:
+    position, expected = item.position, item.base_offset
+    while position < end:
+        data = memoryview(os.pread(descriptor, min(CHUNK_BYTES, end - position), position))
+        if len(data) < HEADER_BYTES:
+            return
+        first = decode_header(data)
+        if expected >= 0 and first.base_offset != expected:
+            return
+        if first.size_bytes > len(data):
+            if first.size_bytes > min(BATCH_BYTES_MAX, end - position):
+                raise CorruptBatch(
+                    f"{item.path} at {position}: a batch of {first.size_bytes} bytes in "
+                    f"{end - position} left"
+                )
+            data = memoryview(os.pread(descriptor, first.size_bytes, position))
+        expected = -1
+        chunk = whole_batches(data)
+        yield chunk
+        if chunk.next_offset >= item.end:
+            return
+        position += len(chunk.data)
+
+
+def whole_batches(data: memoryview) -> Chunk:
+    """The batches that lie in `data` entirely, from its start."""
+    size, next_offset = 0, -1
+    while size + HEADER_BYTES <= len(data):
+        header = decode_header(data, size)
+        if size + header.size_bytes > len(data):
+            break
+        next_offset = header.next_offset
+        size += header.size_bytes
+    return Chunk(data=data[:size], next_offset=next_offset)
+
+
+def _at(item: Slice) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)
+
+
+def _column(name: str, piece: pa.RecordBatch, item: Slice) -> pa.Array:
+    if name == "topic":
+        return pa.repeat(pa.scalar(item.topic, pa.string()), piece.num_rows)
+    if name == "partition":
+        return pa.repeat(pa.scalar(item.partition, pa.int32()), piece.num_rows)
+    array = piece.column(_DECODED[name])
+    if name == "timestamp":
+        return pc.multiply(array, MICROSECONDS_PER_MILLISECOND).cast(TIMESTAMP_ARROW)
+    if name == "timestampType":
+        return array.cast(pa.int32())
+    return array.cast(HEADERS_ARROW) if name == HEADERS else array

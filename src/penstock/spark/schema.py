@@ -1,0 +1,63 @@
+"""The one schema of the source, in Spark's types and in Arrow's.
+
+The columns are those of Spark's Kafka source, in its order, so that queries move over unchanged.
+Spark compares the schema of a Python source's Arrow batches with exact equality, nullability and
+time zone included, so both forms are declared here side by side and nowhere else. Every column
+is nullable; `timestamp` is in microseconds UTC; `headers` is there only when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+BATCH_ROWS_MAX: Final = 65_536
+HEADERS: Final = "headers"
+
+_HEADER_SPARK: Final = StructType(
+    [StructField("key", StringType()), StructField("value", BinaryType())]
+)
+HEADERS_ARROW: Final = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]),
+        nullable=True,
+    )
+)
+TIMESTAMP_ARROW: Final = pa.timestamp("us", tz="UTC")
+
+_COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "key": (BinaryType(), pa.binary()),
+    "value": (BinaryType(), pa.binary()),
+    "topic": (StringType(), pa.string()),
+    "partition": (IntegerType(), pa.int32()),
+    "offset": (LongType(), pa.int64()),
+    "timestamp": (TimestampType(), TIMESTAMP_ARROW),
+    "timestampType": (IntegerType(), pa.int32()),
+    HEADERS: (ArrayType(_HEADER_SPARK), HEADERS_ARROW),
+}
+COLUMN_NAMES: Final = tuple(_COLUMNS)
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != HEADERS)
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    """The schema that `load()` shows, for some of `COLUMN_NAMES`, in the order given."""
+    return StructType([StructField(name, _COLUMNS[name][0], nullable=True) for name in columns])
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The same in Arrow, exactly as Spark's check wants it."""
+    return pa.schema([pa.field(name, _COLUMNS[name][1], nullable=True) for name in columns])

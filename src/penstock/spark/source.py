@@ -1,0 +1,79 @@
+"""The data source that Spark knows as `penstock`.
+
+    spark.readStream.format("penstock").option("bootstrap", "localhost:9092")
+        .option("penstock.admin.url", "http://localhost:9644").option("subscribe", "orders").load()
+
+Spark creates an instance at `load()`, pickles it, and makes readers from copies of it in other
+processes. What must be the same in all of them, the ends of a batch read, is therefore looked up
+in `schema()`, which Spark calls once, right before it pickles.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from typing import Final
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from penstock.spark.batch import TO_END, PenstockReader, PushdownReader
+from penstock.spark.broker_log import BrokerLog
+from penstock.spark.errors import InvalidOption
+from penstock.spark.log import resolve
+from penstock.spark.options import SourceOptions, parse
+from penstock.spark.positions import Positions
+from penstock.spark.schema import spark_schema
+from penstock.spark.stream import PenstockStreamReader
+
+PUSHDOWN_VARIABLE: Final = "PENSTOCK_SPARK_PUSHDOWN"
+
+
+class PenstockSource(DataSource):
+    """Format `penstock`: batch and micro-batch reads of a Penstock (or Kafka) log."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._parsed: SourceOptions = parse(options)
+        self._end: Positions | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for `format()`."""
+        return "penstock"
+
+    def schema(self) -> StructType:
+        """The columns asked for; fixes the ends of a batch read on the way."""
+        self._end = self._resolved_end()
+        return spark_schema(self._parsed.columns)
+
+    def reader(self, schema: StructType) -> PenstockReader:
+        """A batch reader up to the ends fixed at `load()`."""
+        self._check_schema(schema)
+        end = self._end or self._resolved_end()
+        kind = PushdownReader if os.environ.get(PUSHDOWN_VARIABLE) == "1" else PenstockReader
+        return kind(self._parsed, end)
+
+    def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802
+        """A micro-batch reader."""
+        self._check_schema(schema)
+        if self._parsed.end is not None:
+            raise InvalidOption(
+                self._parsed.end.option, "set", "a stream has no end; use it with spark.read"
+            )
+        return PenstockStreamReader(self._parsed)
+
+    def _resolved_end(self) -> Positions:
+        log = BrokerLog(self._parsed.bootstrap)
+        try:
+            return resolve(log, self._parsed, self._parsed.end or TO_END)
+        finally:
+            log.close()
+
+    def _check_schema(self, schema: StructType) -> None:
+        expected = spark_schema(self._parsed.columns)
+        if schema != expected:
+            raise InvalidOption(
+                "schema", schema.simpleString(),
+                f"the schema is fixed: {expected.simpleString()}; choose with option columns",
+            )  # fmt: skip

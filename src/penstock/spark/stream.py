@@ -1,0 +1,187 @@
+"""The micro-batch reader: where a stream starts, how far a trigger goes, what its tasks are.
+
+Theory of operation. Spark keeps positions as JSON and asks for the next one at every trigger; an
+unchanged text means that there is nothing to do, so an idle trigger gets back exactly what it
+passed in. A batch's range is written to the checkpoint before it runs, which makes a replay read
+the same offsets; here nothing is remembered between calls except the target that
+`Trigger.AvailableNow` froze and the moment of the last batch (for `maxTriggerDelay`).
+
+`commit` is left alone: Spark calls it one batch late, and not at all for the last one. The
+driver's listener (`penstock.spark.listener`) shows progress as a consumer group instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.base.ids import TopicPartition
+from penstock.base.settings import LONG_MAX
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.spark import limits
+from penstock.spark.batch import FROM_START, TO_END
+from penstock.spark.broker_log import BrokerLog
+from penstock.spark.errors import DataLoss
+from penstock.spark.extents import HttpExtents
+from penstock.spark.log import check_lineage, latest, resolve
+from penstock.spark.options import SourceOptions
+from penstock.spark.planning import RECORD_BYTES_GUESS, Range, Task, plan
+from penstock.spark.positions import Position, Positions, from_json
+from penstock.spark.reading import TaskReader
+
+MILLISECONDS: Final = 1_000
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream by triggers; lives in the planner process of one query run."""
+
+    def __init__(self, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._options = options
+        self._clock = clock
+        self._log = BrokerLog(options.bootstrap)
+        self._extents = HttpExtents(options.admin_url) if options.admin_url else None
+        self._frozen: Positions | None = None
+        self._last_batch_at = clock.monotonic()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint starts: at the end unless told otherwise."""
+        return resolve(self._log, self._options, self._options.start or TO_END).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Says whether options limit a trigger; how much is decided in `latestOffset`."""
+        return ReadMaxRows(LONG_MAX) if self._options.limited else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the target of the whole run: what is there now, and nothing later."""
+        self._frozen = latest(self._log, self._options)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The end of the log, for Spark's progress report."""
+        return (self._frozen or latest(self._log, self._options)).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; `start` itself when there is nothing to read.
+
+        Raises:
+            TopicRecreated, OffsetWentBack: the log is not the one `start` was taken from.
+        """
+        begin = from_json(start)
+        now = latest(self._log, self._options) if self._frozen is None else self._frozen
+        check_lineage(begin, now, require_progress=self._frozen is None)
+        froms, tos = self._spans(begin, now)
+        if not isinstance(limit, ReadAllAvailable) and self._options.limited:
+            tos = self._limited(froms, tos)
+        end = _moved(begin, now, tos)
+        if end.same_offsets(begin):
+            return start
+        self._last_batch_at = self._clock.monotonic()
+        return end.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
+        """The tasks of the batch from `start` to `end`.
+
+        Raises:
+            TopicRecreated: the topic in the checkpoint is gone.
+            DataLoss: records of the batch were deleted (see `failOnDataLoss`).
+        """
+        begin, stop = from_json(start), from_json(end)
+        first = resolve(self._log, self._options, FROM_START)
+        check_lineage(stop, first, require_progress=False)
+        ranges: dict[TopicPartition, Range] = {}
+        for at, position in stop.partitions.items():
+            floor = first.offset(at)
+            low = begin.offset(at)
+            if floor is None:
+                continue
+            if low is not None and low < floor and self._options.fail_on_data_loss:
+                raise DataLoss(at.topic, at.partition, low, floor)
+            ranges[at] = (floor if low is None else max(low, floor), position.offset)
+        return plan(ranges, self._extents, parallelism=self._options.parallelism)
+
+    def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """A task's records; called on an executor."""
+        return TaskReader(
+            self._options.columns,
+            bootstrap=self._options.bootstrap,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        ).read(partition)
+
+    def stop(self) -> None:
+        """Close the connections."""
+        self._log.close()
+        if self._extents is not None:
+            self._extents.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark ships the reader to executors for `read`; connections stay on the driver.
+        return {"options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        PenstockStreamReader.__init__(self, state["options"])
+
+    def _spans(
+        self, begin: Positions, now: Positions
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        froms = {at: position.offset for at, position in begin.partitions.items()}
+        added = [at for at in now.partitions if at not in froms]
+        if added:  # partitions and topics that came since are read from their start
+            first = resolve(self._log, self._options, FROM_START)
+            froms.update({at: first.partitions[at].offset for at in added})
+        tos = {at: position.offset for at, position in now.partitions.items()}
+        return {at: froms[at] for at in tos}, {at: max(froms[at], tos[at]) for at in tos}
+
+    def _limited(
+        self, froms: Mapping[TopicPartition, int], tos: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        options = self._options
+        waited_ms = int((self._clock.monotonic() - self._last_batch_at) * MILLISECONDS)
+        if (
+            options.trigger_records_min is not None
+            and self._frozen is None
+            and limits.worth_waiting(
+                froms,
+                tos,
+                records_min=options.trigger_records_min,
+                waited_ms=waited_ms,
+                delay_max_ms=options.trigger_delay_max_ms,
+            )
+        ):
+            return dict(froms)
+        ends = dict(tos)
+        if options.trigger_records_max is not None:
+            ends = limits.share_records(froms, ends, options.trigger_records_max)
+        if options.trigger_bytes_max is not None:
+            sizes = {at: self._size_bytes(at, froms[at], end) for at, end in ends.items()}
+            ends = limits.share_bytes(froms, ends, sizes, options.trigger_bytes_max)
+        return ends
+
+    def _size_bytes(self, at: TopicPartition, start: int, end: int) -> int:
+        if start >= end:
+            return 0
+        if self._extents is None:
+            return (end - start) * RECORD_BYTES_GUESS
+        floor = self._log.offsets(at.topic, -2)[at.partition]
+        low = max(start, floor)
+        return self._extents.extents(at, low, end).size_bytes if low < end else 0
+
+
+def _moved(begin: Positions, now: Positions, ends: Mapping[TopicPartition, int]) -> Positions:
+    # A topic that vanished keeps its place: should it come back, its id tells it apart.
+    partitions = dict(begin.partitions)
+    for at, offset in ends.items():
+        partitions[at] = Position(offset=offset, leader_epoch=now.partitions[at].leader_epoch)
+    return Positions(
+        topic_ids={**begin.topic_ids, **now.topic_ids},
+        partitions=partitions,
+        bootstrap=now.bootstrap,
+        group_id=now.group_id,
+    )

@@ -1,0 +1,46 @@
+"""Lets Spark find the format `penstock` without being told.
+
+Spark imports every installed package named `pyspark_*` before the first use of any Python data
+source, so this one imports next to nothing: what does the work is loaded when a query names the
+format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from penstock.spark.source import PenstockSource
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """`penstock.spark.source.PenstockSource`, loaded when it is needed."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        from penstock.spark.source import PenstockSource
+
+        self._source: PenstockSource = PenstockSource(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for `format()`."""
+        return "penstock"
+
+    def schema(self) -> StructType:
+        """The columns asked for."""
+        return self._source.schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader."""
+        return self._source.reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A micro-batch reader."""
+        return self._source.streamReader(schema)

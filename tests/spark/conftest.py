@@ -1,0 +1,83 @@
+"""One Spark session and one broker for all tests of this folder; topics of their own per test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.testing import Broker
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from penstock.spark import session
+
+    made = session(application="tests", cores=2, settings={"spark.driver.memory": "1g"})
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+class Topic:
+    """A topic with its own name, and the ways that the tests fill and read it."""
+
+    def __init__(self, broker: Broker, spark: SparkSession, partitions: int) -> None:
+        self.name = f"topic-{next(NUMBERS)}"
+        self.broker = broker
+        self.spark = spark
+        self.client = broker.client()
+        self.client.create_topic(self.name, partitions=partitions)
+
+    def write(self, count: int, *, first: int = 0, **more: Any) -> pa.Table:
+        """Records whose value says their number and whose key goes round ten words."""
+        numbers = range(first, first + count)
+        table = pa.table(
+            {
+                "key": pa.array([f"k{number % 10}".encode() for number in numbers]),
+                "value": pa.array([f"value {number}".encode() for number in numbers]),
+                "timestamp": pa.array([1_000_000 + number for number in numbers]),
+            }
+        )
+        self.client.write_arrow(self.name, table, **more)
+        return table
+
+    def options(self, **more: object) -> dict[str, str]:
+        given = {
+            "bootstrap": self.broker.bootstrap,
+            "penstock.admin.url": self.broker.admin_url,
+            "subscribe": self.name,
+        }
+        return given | {name: str(value) for name, value in more.items()}
+
+    def batch(self, **more: object) -> DataFrame:
+        return self.spark.read.format("penstock").options(**self.options(**more)).load()
+
+    def stream(self, **more: object) -> DataFrame:
+        given = self.options(**({"startingOffsets": "earliest"} | more))
+        return self.spark.readStream.format("penstock").options(**given).load()
+
+
+@pytest.fixture
+def topic(broker: Broker, spark: SparkSession) -> Iterator[Topic]:
+    made = Topic(broker, spark, partitions=3)
+    yield made
+    made.client.close()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"

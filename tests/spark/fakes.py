@@ -1,0 +1,63 @@
+"""A log in memory, for what the driver decides before any byte is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.base.ids import TopicPartition
+from penstock.spark.extents import Extent, PartitionExtents
+from penstock.spark.log import TopicState
+from penstock.spark.options import EARLIEST, LATEST
+
+
+@dataclass
+class FakeTopic:
+    topic_id: str
+    bounds: dict[int, tuple[int, int]]
+    times: dict[int, Mapping[int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class FakeLog:
+    """`penstock.spark.log.Log` over dictionaries; counts what it is asked."""
+
+    by_name: dict[str, FakeTopic]
+    requests: int = 0
+
+    def topics(self, names: tuple[str, ...] | None) -> Mapping[str, TopicState]:
+        return {
+            name: TopicState(topic_id=topic.topic_id, leader_epochs=dict.fromkeys(topic.bounds, 7))
+            for name, topic in self.by_name.items()
+            if names is None or name in names
+        }
+
+    def offsets(self, topic: str, at: int) -> Mapping[int, int]:
+        self.requests += 1
+        found = self.by_name[topic]
+        if at in (EARLIEST, LATEST):
+            return {index: bound[at - EARLIEST] for index, bound in found.bounds.items()}
+        return {index: found.times.get(at, {}).get(index, -1) for index in found.bounds}
+
+
+@dataclass
+class FakeExtents:
+    """`ExtentSource` with batches of a fixed number of records and bytes in one file."""
+
+    batch_records: int = 10
+    record_bytes: int = 1_000
+    requests: int = 0
+
+    def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
+        self.requests += 1
+        low = start // self.batch_records * self.batch_records
+        high = -(-end // self.batch_records) * self.batch_records
+        extent = Extent(
+            path=f"/log/{at}",
+            position=low * self.record_bytes,
+            size_bytes=(high - low) * self.record_bytes,
+            base_offset=low,
+            next_offset=high,
+            leader_epoch=0,
+        )
+        return PartitionExtents(topic_id="id", log_start_offset=0, extents=(extent,))

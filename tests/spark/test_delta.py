@@ -1,0 +1,154 @@
+"""Tables: each batch once, whoever tries it, and clear words when it does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow.compute as pc
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.spark import DeltaSink, DeltaUpsert
+from penstock.spark.errors import InvalidOption, TableMismatch
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 100, 1, 2).select(
+        "id",
+        F.timestamp_millis(F.col("id") * 1_000).alias("at"),
+        F.concat(F.lit("a b:"), (F.col("id") % 2).cast("string")).alias("word"),
+        F.when(F.col("id") > 10, F.col("id") / 2).alias("half"),
+    )
+
+
+def sink(table: Path, **more: object) -> DeltaSink:
+    return DeltaSink(str(table), application="tests", **more)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_written_once(rows: DataFrame, table: Path) -> None:
+    first = sink(table).write(rows, 0)
+    assert (first.rows, first.version, first.replayed) == (100, 0, False)
+    assert sink(table).write(rows, 0).replayed
+    assert sink(table).write(rows, 1).version == 1
+    assert sink(table).write(rows, 0).replayed  # an older batch too
+    read = DeltaTable(str(table))
+    assert read.to_pyarrow_table().num_rows == 200
+    assert read.transaction_version("tests") == 1
+
+
+def test_an_abort_after_the_commit_leaves_the_batch_in(
+    rows: DataFrame, table: Path
+) -> None:
+    writing = sink(table)
+
+    def fails_late(batch: DataFrame, batch_id: int) -> None:
+        writing(batch, batch_id)
+        raise RuntimeError("after the commit")
+
+    with pytest.raises(RuntimeError):
+        fails_late(rows, 5)
+    assert writing.write(rows, 5).replayed
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == 100
+
+
+def test_others_read_it_and_skip_by_statistics(rows: DataFrame, table: Path) -> None:
+    sink(table, partition_by=["word"]).write(rows, 0)
+    found = pl.scan_delta(str(table)).filter(pl.col("id") < 3).collect().sort("id")
+    assert found["word"].to_list() == ["a b:0", "a b:1", "a b:0"]
+    actions = DeltaTable(str(table)).get_add_actions(flatten=True)
+    names = [field.name for field in actions.schema]
+    assert {"min.id", "max.id", "min.at", "max.at", "null_count.half"} <= set(names)
+    read = DeltaTable(str(table)).to_pyarrow_table(filters=[("word", "=", "a b:1")])
+    assert pc.sum(read["id"]).as_py() == sum(range(1, 100, 2))
+
+
+def test_an_empty_batch_commits_nothing(rows: DataFrame, table: Path) -> None:
+    assert sink(table).write(rows.limit(0), 0).version is None
+    assert sink(table).open() is None
+    assert list((table / "batches").iterdir()) == []
+
+
+def test_two_attempts_at_once_commit_once(rows: DataFrame, table: Path) -> None:
+    sink(table).write(rows, 0)
+    handles = [DeltaTable(str(table)) for _ in range(2)]
+
+    def commit(handle: DeltaTable, path: str) -> None:
+        handle.create_write_transaction(
+            [AddAction(path, 1, {}, 0, True, "{}")],
+            mode="append",
+            schema=handle.schema(),
+            commit_properties=CommitProperties(app_transactions=[Transaction("tests", 1)]),
+        )
+
+    commit(handles[0], "first.parquet")
+    with pytest.raises(CommitFailedError, match="Concurrent transaction"):
+        commit(handles[1], "second.parquet")
+
+
+def test_columns_must_fit(rows: DataFrame, table: Path) -> None:
+    sink(table).write(rows, 0)
+    wider = rows.withColumn("more", F.lit(1))
+    with pytest.raises(TableMismatch, match="has no column more"):
+        sink(table).write(wider, 1)
+    with pytest.raises(TableMismatch, match="column half is"):
+        sink(table).write(rows.withColumn("half", F.lit("x")), 1)
+    with pytest.raises(TableMismatch, match="is partitioned by nothing"):
+        sink(table, partition_by=["word"]).write(rows, 1)
+    with pytest.raises(TableMismatch, match="partition column nope"):
+        sink(table, partition_by=["nope"]).write(rows, 1)
+    sink(table, add_columns=True).write(wider, 1)
+    read = DeltaTable(str(table)).to_pyarrow_table()
+    assert read["more"].null_count == 100
+    sink(table).write(rows, 2)  # a narrower batch has nulls there
+
+
+def test_orphans_go_by_age(rows: DataFrame, table: Path) -> None:
+    writing = sink(table)
+    writing.write(rows, 0)
+    orphan = table / "batches" / "000000000001-dead" / "part-0.parquet"
+    orphan.parent.mkdir()
+    orphan.write_bytes(b"left behind")
+    assert writing.remove_orphans(older_than_hours=1) == []
+    assert orphan.exists()
+    import os
+
+    os.utime(orphan, (0, 0))
+    assert [Path(path).name for path in writing.remove_orphans(older_than_hours=1)] == [
+        "part-0.parquet"
+    ]
+    assert not orphan.exists()
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == 100
+    with pytest.raises(InvalidOption, match="at least 1"):
+        writing.remove_orphans(older_than_hours=0)
+
+
+def test_upserts_keep_the_latest_row_once(rows: DataFrame, table: Path) -> None:
+    merging = DeltaUpsert(str(table), application="tests", keys=["id", "word"])
+    merging.write(rows, 0)
+    newer = rows.where("id >= 98").withColumn("half", F.lit(-1.0)).unionByName(
+        rows.where("id < 2").withColumn("id", F.col("id") + 1_000)
+    )
+    assert merging.write(newer, 1).rows == 4
+    assert merging.write(newer.withColumn("half", F.lit(-2.0)), 1).replayed
+    read = DeltaTable(str(table)).to_pyarrow_table()
+    assert read.num_rows == 102
+    assert pc.sum(pc.equal(read["half"], -1.0)).as_py() == 2
+    assert pc.sum(pc.equal(read["half"], -2.0)).as_py() is None or not pc.any(
+        pc.equal(read["half"], -2.0)
+    ).as_py()
+
+
+def test_upserts_are_bounded(rows: DataFrame, table: Path) -> None:
+    merging = DeltaUpsert(str(table), application="tests", keys=["id"], batch_rows_max=10)
+    with pytest.raises(TableMismatch, match="more than 10 rows"):
+        merging.write(rows, 0)
+    with pytest.raises(InvalidOption, match="keys"):
+        DeltaUpsert(str(table), application="tests", keys=[])

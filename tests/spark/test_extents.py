@@ -1,0 +1,103 @@
+"""The admin address as a source of extents, over a real HTTP server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from penstock.base.ids import TopicPartition
+from penstock.spark.errors import ExtentsUnavailable, InvalidOption
+from penstock.spark.extents import HttpExtents
+
+AT = TopicPartition("flights.dead-letters", 3)
+ANSWER = {
+    "topic": AT.topic,
+    "topic_id": "7f",
+    "partition": 3,
+    "log_start_offset": 4,
+    "extents": [
+        {"url": "file:///data/a%20b/0.log", "position": 61, "size_bytes": 900, "base_offset": 10,
+         "next_offset": 30, "leader_epoch": 2, "max_timestamp": 1},
+        {"url": "s3://bucket/0.log", "position": 0, "size_bytes": 100, "base_offset": 30,
+         "next_offset": 31, "leader_epoch": 2, "max_timestamp": 1},
+    ],
+}  # fmt: skip
+
+
+class Server:
+    def __init__(self) -> None:
+        self.status = 200
+        self.body: bytes = json.dumps(ANSWER).encode()
+        self.paths: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.paths.append(self.path)
+                self.send_response(outer.status)
+                self.send_header("Content-Length", str(len(outer.body)))
+                self.end_headers()
+                self.wfile.write(outer.body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.http.serve_forever)
+    thread.start()
+    yield made
+    made.http.shutdown()
+    thread.join()
+    made.http.server_close()
+
+
+def test_an_answer_is_read(server: Server) -> None:
+    source = HttpExtents(server.url)
+    found = source.extents(AT, 10, 31)
+    source.close()
+    assert (found.topic_id, found.log_start_offset, found.size_bytes) == ("7f", 4, 1_000)
+    assert [extent.path for extent in found.extents] == ["/data/a b/0.log", None]
+    path = "/v1/topics/flights.dead-letters/partitions/3/extents?start=10&end=31"
+    assert server.paths == [path]
+
+
+def test_a_refusal_says_what_the_broker_said(server: Server) -> None:
+    server.status = 416
+    server.body = json.dumps({"error": "offset_out_of_range", "message": "starts at 4"}).encode()
+    source = HttpExtents(server.url)
+    with pytest.raises(ExtentsUnavailable, match="416 offset_out_of_range: starts at 4"):
+        source.extents(AT, 0, 31)
+    source.close()
+
+
+@pytest.mark.parametrize("body", [b"{}", b"<html>", b'{"topic_id": 1, "log_start_offset": "x"}'])
+def test_another_form_is_no_answer(server: Server, body: bytes) -> None:
+    server.body = body
+    source = HttpExtents(server.url)
+    with pytest.raises(ExtentsUnavailable, match="not in the form expected"):
+        source.extents(AT, 0, 31)
+    source.close()
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(ExtentsUnavailable, match="cannot be reached"):
+        HttpExtents("http://127.0.0.1:9").extents(AT, 0, 1)
+
+
+@pytest.mark.parametrize("url", ["localhost:9644", "ftp://h", "http://"])
+def test_urls(url: str) -> None:
+    with pytest.raises(InvalidOption, match=r"penstock\.admin\.url"):
+        HttpExtents(url)
