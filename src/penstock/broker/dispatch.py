@@ -27,7 +27,8 @@ the module is imported at the first request of the API. A handler is
   `(number, message)`. Anything else that is raised reads UNKNOWN_SERVER_ERROR and is logged.
 - A plain function answers within the event loop's turn and must not block. An `async` handler
   holds back later requests of its own connection, as Kafka does, and may wait as long as it
-  likes; it is cancelled when the connection is lost or the broker stops.
+  likes. It runs to its end also when the connection is lost (`context.connection.closing`), and
+  is cancelled when the broker stops and `shutdown.timeout.ms` has passed.
 
 Produce and Fetch (`HOT`) have codecs of their own, and their handlers another signature:
 
@@ -51,6 +52,7 @@ from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import error_of
+from penstock.broker.handlers import api_versions, produce
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
@@ -105,18 +107,18 @@ class Dispatcher:
             started=self._monotonic(),
         )
         if not api.serves(context.version):
-            self._refuse_version(context)
+            self._refuse_version(context, frame, header.body_offset)
             return
         connection.opened(context)
         try:
             if api.key in HOT:
                 handler_of(api)(self._state, context, frame, header.body_offset, lease)
-                if context.no_answer:
-                    connection.dropped(context)
             else:
                 self._handle(context, frame, header.body_offset)
         except Exception as error:
             self.fail(context, None, error)
+        if context.no_answer:
+            connection.dropped(context)
 
     def _handle(self, context: RequestContext, frame: memoryview, offset: int) -> None:
         api = context.api
@@ -179,17 +181,27 @@ class Dispatcher:
             logger.exception("%s v%d: no error answer", context.api.name, context.version)
             context.connection.close("an error answer could not be written")
 
-    def _refuse_version(self, context: RequestContext) -> None:
-        """Answer a version that is not served; ApiVersions in version 0 (KIP-511)."""
+    def _refuse_version(self, context: RequestContext, frame: memoryview, offset: int) -> None:
+        """Answer a version that is not served: ApiVersions in version 0 (KIP-511), Produce
+        0 to 2 in its own version, others in the nearest version that is served."""
         api, asked = context.api, context.version
         error = UnsupportedVersion(
             f"{api.name} version {asked} is not served, only {api.served_from} to {api.maximum}"
         )
-        if api.key == API_VERSIONS:
-            context.version = 0
-        elif asked > api.maximum:
-            context.version = api.maximum
-        else:
-            context.version = api.served_from
         context.connection.opened(context)
-        self.fail(context, None, error)
+        try:
+            if api.key == API_VERSIONS:
+                context.version = 0
+                number, _ = error_of(error)
+                self._metrics.failed(context, number)
+                self.answer(context, api_versions.answer_body(0, number))
+            elif api.key == PRODUCE and 0 <= asked < api.served_from:
+                produce.refuse_old(self._state, context, frame, offset, str(error))
+            else:
+                context.version = api.maximum if asked > api.maximum else api.served_from
+                self.fail(context, None, error)
+        except Exception as failure:
+            context.version = api.served_from
+            self.fail(context, None, failure)
+        if context.no_answer:
+            context.connection.dropped(context)

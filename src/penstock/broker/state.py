@@ -10,21 +10,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.broker.errors import NotLeader, UnknownTopicId, UnknownTopicOrPartition
+from penstock.broker.metrics import RequestMetrics
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Registry
     from penstock.base.system import Clock, Randomness
+    from penstock.broker.fetch.operation import FetchHub
+    from penstock.broker.fetch.sessions import FetchSessions
+    from penstock.broker.handlers.metadata import MetadataCache
+    from penstock.broker.handlers.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane, MetadataImage, Topic
     from penstock.storage import LogStore, PartitionLog
 
 logger = logging.getLogger(__name__)
+
+
+class Expiring(Protocol):
+    """A produce request that waits for its sync."""
+
+    deadline: float
+
+    def expire(self) -> None: ...
 
 
 class TopicState:
@@ -40,6 +53,12 @@ class TopicState:
 
 class BrokerState:
     """The broker's shared state; see the module's text for who may change it."""
+
+    # Services of single families of handlers, set by the server before it accepts requests.
+    fetch_hub: FetchHub
+    fetch_sessions: FetchSessions
+    metadata_cache: MetadataCache
+    producer_ids: ProducerIds
 
     def __init__(
         self,
@@ -61,9 +80,32 @@ class BrokerState:
         self.advertised: tuple[str, int] = ("", 0)
         self.image: MetadataImage | None = None
         self.topics: dict[str, TopicState] = {}
+        self.topics_by_name: dict[bytes, TopicState] = {}
         self.topics_by_id: dict[bytes, TopicState] = {}
         self.on_image: list[Callable[[], None]] = []
         self.stopping = False
+        self.metrics = RequestMetrics()
+        self.produce_waiting: dict[Expiring, None] = {}
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
+        self._commit_scheduled = False
+
+    def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """Tell the state the loop that owns it."""
+        self._call_soon = call_soon
+
+    def commit_soon(self) -> None:
+        """Have the store write and sync what this loop iteration appends, once, at its end."""
+        if self._commit_scheduled:
+            return
+        if self._call_soon is None:
+            self.store.commit_pending()
+            return
+        self._commit_scheduled = True
+        self._call_soon(self._commit)
+
+    def _commit(self) -> None:
+        self._commit_scheduled = False
+        self.store.commit_pending()
 
     @property
     def metadata(self) -> MetadataImage:
@@ -137,6 +179,7 @@ class BrokerState:
             )
         self._delete_gone(image)
         self.topics = topics
+        self.topics_by_name = {state.encoded_name: state for state in topics.values()}
         self.topics_by_id = {state.topic.topic_id.bytes: state for state in topics.values()}
 
     def _open(self, topic: Topic) -> TopicState:

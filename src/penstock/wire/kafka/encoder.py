@@ -10,7 +10,7 @@ A compiled encoder takes values in either of two forms:
 - `entity`: kio's own dataclasses, or anything with the same attributes;
 - `mapping`: plain mappings by kio's field names. These need not know the version: fields that
   the version lacks are ignored, fields that are left out take the schema's default. `error_code`
-  and `throttle_time` default to 0, nullable fields to null.
+  and `throttle_time` default to 0, booleans to false, nullable fields to null.
 
 Durations and times may be given as integers of milliseconds in both forms, ids as 16 bytes.
 
@@ -153,7 +153,7 @@ class _Source:
             return f"{value}.get({field.name!r}, {self.constant(field.default)})"
         if field.name in _IMPLICIT:
             return f"{value}.get({field.name!r}, {_IMPLICIT[field.name]})"
-        if field.nullable or field.kind == "uuid":
+        if field.nullable or field.kind in ("uuid", "bool"):
             return f"{value}.get({field.name!r})"
         return f"{value}[{field.name!r}]"
 

@@ -71,14 +71,14 @@ def skip_tags(buffer: memoryview | bytes, offset: int) -> int:
     return offset
 
 
-def milliseconds(value: Any) -> int:
+def milliseconds(value: int | timedelta) -> int:
     """A duration as milliseconds; kio holds durations as `timedelta`."""
     if isinstance(value, int):
         return value
     return round(value.total_seconds() * 1000)
 
 
-def timestamp_ms(value: Any) -> int:
+def timestamp_ms(value: int | datetime | None) -> int:
     """A point in time as milliseconds since the epoch, -1 for none; kio holds `datetime`s."""
     if value is None:
         return -1

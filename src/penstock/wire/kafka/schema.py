@@ -132,8 +132,7 @@ def load_struct(api_name: str, version: int, kind: MessageKind) -> Struct:
     return struct_of(load_entity(api_name, version, kind))
 
 
-@cache
-def struct_of(entity: type[Any]) -> Struct:
+def struct_of(entity: Any) -> Struct:
     """Read the schema of one generated dataclass, its nested structs included."""
     return Struct(
         name=entity.__name__,

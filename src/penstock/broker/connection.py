@@ -1,0 +1,356 @@
+"""One client connection: bytes to frames, answers to bytes, in order and within bounds.
+
+Receiving. All connections of a loop share one scratch buffer, because the loop fills it and
+hands it over in one step. Frames that arrived whole are handled in it; a Produce frame is
+copied out first, since the storage may keep views of it. A frame that did not arrive whole gets
+a buffer of its own size, and the rest of it is received straight into that.
+
+Order. Answers leave in the order of the requests, whatever order they are ready in. While an
+`async` handler runs, later requests of the connection wait, unread; hot requests (Produce,
+Fetch) run side by side, up to `queued.max.requests`.
+
+Back-pressure. Reading pauses while too many requests are in the works, while the client does
+not read its answers, while an `async` handler runs, and while all connections together hold too
+much received memory. What was received but not yet handled is bounded by the scratch buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.broker.limits import (
+    FRAME_BYTES_PER_SECOND_MIN,
+    FRAME_GRACE_SECONDS,
+    JOIN_BYTES,
+    SMALL_FRAME_BYTES,
+    WRITE_HIGH_WATER_BYTES,
+)
+from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
+
+if TYPE_CHECKING:
+    from penstock.broker.buffers import Lease, ReceivePool
+    from penstock.broker.context import Buffers, RequestContext
+
+logger = logging.getLogger(__name__)
+
+_LENGTH = struct.Struct(">i")
+_PRODUCE_KEY = b"\0\0"
+
+
+class FrontDoor(Protocol):
+    """What a connection needs of its server."""
+
+    scratch: memoryview
+    pool: ReceivePool
+    frame_bytes_max: int
+    in_flight_max: int
+    bytes_in: int
+    bytes_out: int
+
+    def now(self) -> float: ...
+    def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> None: ...
+    def connected(self, connection: Connection) -> bool: ...
+    def disconnected(self, connection: Connection) -> None: ...
+    def rejected(self, connection: Connection, error: Exception) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    __slots__ = (
+        "_backlog", "_closing", "_door", "_filled", "_frame", "_frame_deadline", "_head",
+        "_head_filled", "_lease", "_pending", "_reading", "_task", "_transport",
+        "_writable", "client_host", "client_port", "last_request", "listener", "principal",
+    )  # fmt: skip
+
+    def __init__(self, door: FrontDoor, listener: str) -> None:
+        self._door = door
+        self.listener = listener
+        self.principal = "User:ANONYMOUS"
+        self.client_host = ""
+        self.client_port = 0
+        self.last_request = 0.0
+        self._transport: Any = None
+        self._pending: deque[RequestContext] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._backlog: memoryview | None = None
+        self._head = bytearray(4)
+        self._head_filled = 0
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._lease: Lease | None = None
+        self._frame_deadline = 0.0
+        self._reading = True
+        self._writable = True
+        self._closing = False
+
+    # Transport events
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.client_host, self.client_port = str(peer[0]), int(peer[1])
+        self.last_request = self._door.now()
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        if not self._door.connected(self):
+            self._closing = True
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._pending.clear()
+        self._backlog = None
+        self._drop_frame()
+        self._door.pool.forget(self._resume)
+        self._door.disconnected(self)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._resume()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._filled :]
+        if self._head_filled:
+            return memoryview(self._head)[self._head_filled :]
+        return self._door.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._door.bytes_in += nbytes
+        if self._closing:
+            return
+        try:
+            if self._frame is not None:
+                self._frame_received(nbytes)
+            elif self._head_filled:
+                self._head_filled += nbytes
+                if self._head_filled == 4:
+                    self._head_filled = 0
+                    self._begin(_LENGTH.unpack(self._head)[0], b"")
+            else:
+                self._parse(self._door.scratch[:nbytes])
+        except (UntrustworthyFrame, MalformedRequest) as error:
+            self._door.rejected(self, error)
+            self.close(str(error))
+        except Exception as error:
+            logger.exception("connection of %s: receiving failed", self.client_host)
+            self._door.rejected(self, error)
+            self.close("an internal error")
+
+    # Frames
+
+    def _parse(self, data: memoryview) -> None:
+        """Handle the frames in `data`, and begin the one that is cut off at its end."""
+        position, size = 0, len(data)
+        door = self._door
+        while size - position >= 4:
+            if self._must_wait():
+                break
+            (length,) = _LENGTH.unpack_from(data, position)
+            if not 10 <= length <= door.frame_bytes_max:
+                check_length(length, door.frame_bytes_max)
+            start, end = position + 4, position + 4 + length
+            if end > size:
+                self._begin(length, data[start:])
+                return
+            frame = data[start:end]
+            if data[start : start + 2] == _PRODUCE_KEY:
+                frame = memoryview(bytearray(frame))
+            self._handle(frame, None)
+            position = end
+            if self._closing:
+                return
+        rest = size - position
+        if rest and self._must_wait():
+            self._backlog = memoryview(bytes(data[position:]))
+            self._pause()
+        elif rest:
+            self._head[:rest] = data[position:]
+            self._head_filled = rest
+            self._frame_deadline = door.now() + FRAME_GRACE_SECONDS
+        elif self._must_wait():
+            self._pause()
+
+    def _begin(self, length: int, received: memoryview | bytes) -> None:
+        """Provide the buffer of a frame of which only a part has arrived."""
+        door = self._door
+        check_length(length, door.frame_bytes_max)
+        self._filled = len(received)
+        self._frame_deadline = (
+            door.now() + FRAME_GRACE_SECONDS + length / FRAME_BYTES_PER_SECOND_MIN
+        )
+        if length <= SMALL_FRAME_BYTES:
+            self._frame = memoryview(bytearray(length))
+        else:
+            self._lease = door.pool.take(length)
+            self._frame = self._lease.view[:length]
+            if not door.pool.received(self._lease, self._filled):
+                self._wait_for_memory()
+        self._frame[: self._filled] = received
+
+    def _frame_received(self, count: int) -> None:
+        frame, lease = self._frame, self._lease
+        if frame is None:
+            return
+        self._filled += count
+        if lease is not None and not self._door.pool.received(lease, count):
+            self._wait_for_memory()
+        if self._filled < len(frame):
+            return
+        self._frame = self._lease = None
+        self._frame_deadline = 0.0
+        try:
+            self._handle(frame, lease)
+        finally:
+            if lease is not None:
+                lease.release()
+        if self._must_wait():
+            self._pause()
+
+    def _handle(self, frame: memoryview, lease: Lease | None) -> None:
+        self._door.request(self, frame, lease)
+
+    def _drop_frame(self) -> None:
+        self._frame = None
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    # Back-pressure
+
+    def _must_wait(self) -> bool:
+        return (
+            self._task is not None
+            or not self._writable
+            or len(self._pending) >= self._door.in_flight_max
+        )
+
+    def _pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _wait_for_memory(self) -> None:
+        self._door.pool.wait(self._resume)
+        self._pause()
+
+    def _resume(self) -> None:
+        """Go on with what was received, then with reading, as far as the limits allow."""
+        if self._closing or self._reading or self._must_wait():
+            return
+        if self._backlog is not None:
+            backlog, self._backlog = self._backlog, None
+            try:
+                self._parse(backlog)
+            except (UntrustworthyFrame, MalformedRequest) as error:
+                self._door.rejected(self, error)
+                self.close(str(error))
+            if self._closing or self._backlog is not None or self._must_wait():
+                return
+        if self._lease is not None and not self._door.pool.may_read(self._lease):
+            self._door.pool.wait(self._resume)
+            return
+        self._reading = True
+        self._transport.resume_reading()
+
+    # Requests and answers
+
+    def opened(self, context: RequestContext) -> None:
+        """A request takes the next place in the order of answers."""
+        self.last_request = context.started
+        self._pending.append(context)
+
+    def dropped(self, context: RequestContext) -> None:
+        """A request that gets no answer gives its place up."""
+        if context in self._pending:
+            self._pending.remove(context)
+            self._drain()
+
+    def waits_for(self, task: asyncio.Task[None]) -> None:
+        """Later requests wait until an `async` handler has ended."""
+        self._task = task
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        self._resume()
+
+    def answered(self, context: RequestContext) -> None:
+        """An answer is ready; write it, and those behind it that waited for it."""
+        pending = self._pending
+        if pending and pending[0] is context:
+            self._drain()
+
+    def _drain(self) -> None:
+        pending = self._pending
+        if self._closing:
+            pending.clear()
+            return
+        was_full = len(pending) >= self._door.in_flight_max
+        while pending:
+            buffers = pending[0].answer
+            if buffers is None:
+                break
+            pending.popleft()
+            self._write(buffers)
+        if was_full or self._backlog is not None or not self._reading:
+            self._resume()
+
+    def _write(self, buffers: Buffers) -> None:
+        size = sum(map(len, buffers))
+        self._door.bytes_out += size
+        if size <= JOIN_BYTES:
+            self._transport.write(b"".join(buffers))
+        else:
+            self._transport.writelines(buffers)
+
+    # Life cycle
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    @property
+    def closing(self) -> bool:
+        """Whether answers would reach nobody."""
+        return self._closing
+
+    def overdue(self, now: float, idle_seconds: float) -> str | None:
+        """Why the connection should be closed for its slowness, if it should."""
+        partial = self._frame is not None or self._head_filled
+        if partial and self._reading and now > self._frame_deadline:
+            return "a frame took too long to arrive"
+        if idle_seconds >= 0 and not self._pending and now - self.last_request > idle_seconds:
+            return "idle for longer than connections.max.idle.ms"
+        return None
+
+    def close(self, reason: str) -> None:
+        """Close after what was written has left; nothing more is read."""
+        if self._closing:
+            return
+        self._closing = True
+        logger.info(
+            "closing the connection of %s:%d: %s", self.client_host, self.client_port, reason
+        )
+        self._pending.clear()
+        self._drop_frame()
+        self._transport.close()
+
+    def cancel_handler(self) -> None:
+        """Cancel the `async` handler that runs, because the broker stops."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        self._transport.abort()

@@ -1,0 +1,1 @@
+"""Fetch: sessions, and requests that wait for records."""

@@ -1,0 +1,317 @@
+"""One fetch request: read what there is, or wait until there is enough.
+
+A request that finds less than `min_bytes`, and no error, becomes a waiter on the logs of its
+partitions. When high watermarks rise, the hub wakes the waiters once, after the producers'
+answers have left, and reads at the same place are made once for all of them. The request is
+answered when there is enough, when a partition fails, or when `max_wait` has passed.
+
+The budget of an answer (`max_bytes`) is shared fairly: requests without a session begin at
+another partition each time, sessions ask those last that gave records last. The first batch of
+an answer is returned whole even if it is larger than every limit, so a consumer always gets on.
+
+Source: KIP-74 (limits), KIP-227, KIP-320 (leader epochs); Kafka's `DelayedFetch`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.broker.context import RequestContext
+from penstock.broker.errors import (
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_number,
+    error_of,
+)
+from penstock.broker.fetch.sessions import FetchPartition, Plan
+from penstock.broker.leader_epochs import check_epoch
+from penstock.broker.limits import READS_SHARED_MAX
+from penstock.wire.kafka.fetch import (
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    FetchRequest,
+    PartitionAnswer,
+    ResponseWriter,
+)
+from penstock.wire.kafka.framing import response_prefix
+
+if TYPE_CHECKING:
+    from penstock.broker.state import BrokerState
+    from penstock.storage import PartitionLog, Read
+
+logger = logging.getLogger(__name__)
+
+SharedReads = dict[tuple[int, int, int, int], "Read"]
+READ_COMMITTED: Final = 1
+_OUT_OF_RANGE: Final = "offset_out_of_range"
+
+
+class FetchHub:
+    """The waiting fetch requests of a broker."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._waiting: dict[PartitionLog, dict[FetchOperation, None]] = {}
+        self._operations: dict[FetchOperation, None] = {}
+        self._woken: dict[FetchOperation, None] = {}
+        self._turn = 0
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
+        self._call_later: Callable[[float, Callable[[], None]], Any] | None = None
+
+    def attach(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], Any],
+    ) -> None:
+        """Tell the hub the loop that owns it."""
+        self._call_soon, self._call_later = call_soon, call_later
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def turn(self) -> int:
+        """A number that grows with each request without a session."""
+        self._turn += 1
+        return self._turn
+
+    def advanced(self, logs: Iterable[PartitionLog]) -> None:
+        """High watermarks rose: wake who waits for them, once the answers have left."""
+        for log in logs:
+            waiting = self._waiting.get(log)
+            if waiting:
+                self._wake_soon(waiting)
+
+    def image_changed(self) -> None:
+        """Partitions may be gone or led elsewhere: everyone looks again."""
+        if self._operations:
+            self._wake_soon(self._operations)
+
+    def _wake_soon(self, operations: Iterable[FetchOperation]) -> None:
+        if not self._woken and self._call_soon is not None:
+            self._call_soon(self._wake)
+        self._woken.update(dict.fromkeys(operations))
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken, {}
+        reads: SharedReads = {}
+        for operation in woken:
+            if operation in self._operations:
+                operation.look_again(reads)
+
+    def add(self, operation: FetchOperation, logs: list[PartitionLog], seconds: float) -> Any:
+        """Let a request wait on its logs; returns the handle of its timeout."""
+        self._operations[operation] = None
+        for log in logs:
+            self._waiting.setdefault(log, {})[operation] = None
+        if self._call_later is None:
+            return None
+        return self._call_later(seconds, operation.expire)
+
+    def remove(self, operation: FetchOperation, logs: list[PartitionLog]) -> None:
+        self._operations.pop(operation, None)
+        for log in logs:
+            waiting = self._waiting.get(log)
+            if waiting is not None:
+                waiting.pop(operation, None)
+                if not waiting:
+                    del self._waiting[log]
+
+    def finish_all(self) -> None:
+        """Answer all waiting requests with what there is, because the broker stops."""
+        for operation in list(self._operations):
+            operation.expire()
+
+
+class FetchOperation:
+    """A fetch request between its arrival and its answer."""
+
+    __slots__ = (
+        "_committed", "_context", "_found", "_hub", "_logs", "_plan", "_request", "_size",
+        "_state", "_timer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: BrokerState,
+        hub: FetchHub,
+        context: RequestContext,
+        request: FetchRequest,
+        plan: Plan,
+    ) -> None:
+        self._state = state
+        self._hub = hub
+        self._context = context
+        self._request = request
+        self._plan = plan
+        self._committed = request.isolation_level == READ_COMMITTED
+        self._found: dict[FetchPartition, PartitionAnswer] = {}
+        self._size = 0
+        self._logs: list[PartitionLog] = []
+        self._timer: Any = None
+
+    def start(self) -> None:
+        """Answer at once if there is enough, else wait."""
+        seconds = self._request.max_wait_ms / 1000
+        if self._plan.error or self._satisfied(None) or seconds <= 0 or self._state.stopping:
+            self._answer()
+            return
+        self._timer = self._hub.add(self, self._logs, seconds)
+
+    def look_again(self, reads: SharedReads) -> None:
+        """Called when a log has grown, or the image has changed."""
+        if self._context.connection.closing:
+            self._leave()
+        elif self._satisfied(reads):
+            self._leave()
+            self._answer()
+
+    def expire(self) -> None:
+        """`max_wait` has passed, or the broker stops: answer with what there is."""
+        self._satisfied(None)
+        self._leave()
+        self._answer()
+
+    def _leave(self) -> None:
+        self._hub.remove(self, self._logs)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _satisfied(self, reads: SharedReads | None) -> bool:
+        """Read within the budget; true if there is enough, or an error."""
+        waits = self._timer is not None
+        found = self._found = {}
+        self._size = 0
+        failed = False
+        budget = min(self._request.max_bytes, self._state.settings.fetch_max_bytes)
+        logs: list[PartitionLog] = []
+        for partition in self._in_turn():
+            try:
+                log = self._log(partition)
+                logs.append(log)
+                answer = self._read(log, partition, budget - self._size, reads)
+            except Exception as error:
+                answer = _error_answer(partition, error)
+            if answer is None:
+                continue
+            found[partition] = answer
+            self._size += answer.size_bytes
+            failed = failed or answer.error != 0
+        if not waits:
+            self._logs = logs
+        return failed or not self._plan.partitions or self._size >= self._request.min_bytes
+
+    def _in_turn(self) -> Iterable[FetchPartition]:
+        partitions = list(self._plan.partitions)
+        if self._plan.session is not None or len(partitions) < 2:
+            return partitions
+        start = self._hub.turn() % len(partitions)
+        return partitions[start:] + partitions[:start]
+
+    def _log(self, partition: FetchPartition) -> PartitionLog:
+        state, key = self._state, partition.key
+        if self._context.version >= TOPIC_IDS_FROM:
+            topic = state.topics_by_id.get(key)
+            if topic is None:
+                raise UnknownTopicId(f"there is no topic of id {key.hex()}")
+        else:
+            topic = state.topics_by_name.get(key)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"there is no topic {key!r}")
+        return state.log_of(topic, partition.index)
+
+    def _read(
+        self,
+        log: PartitionLog,
+        partition: FetchPartition,
+        budget: int,
+        reads: SharedReads | None,
+    ) -> PartitionAnswer | None:
+        """The records at a partition's offset; None when there are none."""
+        if partition.leader_epoch >= 0:
+            check_epoch(log, partition.leader_epoch)
+        end = log.last_stable_offset if self._committed else log.high_watermark
+        offset = partition.offset
+        if offset == end or (end < offset <= log.log_end_offset):
+            return None
+        if not log.log_start_offset <= offset <= end:
+            return self._headers(log, partition, error_number(_OUT_OF_RANGE))
+        first = self._size == 0
+        limit = min(partition.max_bytes, budget)
+        if limit <= 0 and not first:
+            return None
+        place = (id(log), offset, max(limit, 0) if first else -limit, end)
+        read = None if reads is None else reads.get(place)
+        if read is None:
+            read = log.read(offset, max_bytes=max(limit, 0), end_offset=end, at_least_one=first)
+            if reads is not None and len(reads) < READS_SHARED_MAX:
+                reads[place] = read
+        if not read.size_bytes:
+            return None
+        answer = self._headers(log, partition, 0)
+        answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
+        return answer
+
+    def _headers(self, log: PartitionLog, partition: FetchPartition, error: int) -> PartitionAnswer:
+        return PartitionAnswer(
+            partition.index,
+            error,
+            log.high_watermark if not error else -1,
+            log.last_stable_offset if not error else -1,
+            log.log_start_offset if not error else -1,
+            aborted=self._committed,
+        )
+
+    def _answer(self) -> None:
+        context, plan = self._context, self._plan
+        topics: dict[bytes, list[PartitionAnswer]] = {}
+        for partition in list(plan.partitions):
+            answer = self._found.get(partition)
+            if answer is None:
+                answer = self._without_records(partition)
+                if answer is None:
+                    continue
+            else:
+                self._remember(partition, answer)
+            topics.setdefault(partition.key, []).append(answer)
+        error = error_number(plan.error) if plan.error else 0
+        writer = ResponseWriter(context.version)
+        pieces = writer.write(list(topics.items()), error=error, session_id=plan.session_id)
+        header_version = 1 if context.version >= FLEXIBLE_FROM else 0
+        prefix = response_prefix(context.correlation_id, header_version, writer.size_bytes)
+        context.reply((prefix, *pieces))
+        self._state.metrics.answered(context, self._state.clock.monotonic())
+
+    def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
+        """A partition that has nothing to read: left out of a session's answer if unchanged."""
+        try:
+            log = self._log(partition)
+        except PenstockError as error:
+            return _error_answer(partition, error)
+        if (
+            self._plan.incremental
+            and partition.sent_high_watermark == log.high_watermark
+            and partition.sent_log_start_offset == log.log_start_offset
+        ):
+            return None
+        answer = self._headers(log, partition, 0)
+        partition.sent_high_watermark = answer.high_watermark
+        partition.sent_log_start_offset = answer.log_start_offset
+        return answer
+
+    def _remember(self, partition: FetchPartition, answer: PartitionAnswer) -> None:
+        if answer.error:
+            self._state.metrics.failed(self._context, answer.error)
+        partition.sent_high_watermark = answer.high_watermark
+        partition.sent_log_start_offset = answer.log_start_offset
+        if answer.size_bytes and self._plan.session is not None:
+            self._plan.session.move_to_end(partition)
+
+
+def _error_answer(partition: FetchPartition, error: Exception) -> PartitionAnswer:
+    if not isinstance(error, PenstockError):
+        logger.error("reading partition %d failed", partition.index, exc_info=error)
+    return PartitionAnswer(partition.index, error_of(error)[0])

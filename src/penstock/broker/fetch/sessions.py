@@ -1,0 +1,166 @@
+"""Incremental fetch sessions: what a consumer asks for, remembered between its requests.
+
+A consumer that names a thousand partitions once need not name them again; its next requests say
+only what changed, and the answers only what is new. The core below holds the sessions of a
+broker and turns each request into a `Plan`.
+
+| session id | epoch | meaning                                                            |
+|-----------:|------:|--------------------------------------------------------------------|
+| 0          | -1    | no session, the request is complete                                 |
+| n          | -1    | close session n; the request is complete                            |
+| any        | 0     | open a new session with the partitions named; close session n       |
+| n          | > 0   | go on with session n; the epoch must be the next one                |
+
+Partitions are keyed by the topic's name or id, as the request's version names it; by id, a
+topic that was deleted and created again under its name is another topic. A session's partitions
+are asked in turn: those that gave records go to the end of its order.
+
+The number of sessions is bounded. For a new one the least recently used is evicted, if it was
+idle for two minutes; otherwise the new request is served without a session (id 0).
+
+Source: KIP-227; Kafka's `FetchSession.scala`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.broker.limits import FETCH_SESSION_IDLE_SECONDS
+from penstock.wire.kafka.fetch import FetchRequest, PartitionRequest
+
+FINAL_EPOCH: Final = -1
+INITIAL_EPOCH: Final = 0
+_EPOCH_MAX: Final = 2**31 - 1
+
+
+class FetchPartition:
+    """One partition of a request or of a session, and what its last answer said."""
+
+    __slots__ = (
+        "index", "key", "leader_epoch", "max_bytes", "offset",
+        "sent_high_watermark", "sent_log_start_offset",
+    )  # fmt: skip
+
+    def __init__(self, key: bytes, row: PartitionRequest) -> None:
+        self.key = key
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
+        self.index = row[0]
+        self.update(row)
+
+    def update(self, row: PartitionRequest) -> None:
+        """Take over what a later request of the session says."""
+        _, self.leader_epoch, self.offset, _, self.max_bytes = row
+
+
+class FetchSession:
+    """The partitions of one consumer, in the order in which they are asked."""
+
+    __slots__ = ("by_id", "epoch", "last_used", "partitions", "session_id")
+
+    def __init__(self, session_id: int, *, by_id: bool) -> None:
+        self.session_id = session_id
+        self.by_id = by_id
+        self.epoch = 1
+        self.last_used = 0.0
+        self.partitions: dict[tuple[bytes, int], FetchPartition] = {}
+
+    def update(self, request: FetchRequest) -> None:
+        """Add, change and forget partitions as the request says."""
+        partitions = self.partitions
+        for key, rows in request.topics:
+            for row in rows:
+                known = partitions.get((key, row[0]))
+                if known is None:
+                    partitions[key, row[0]] = FetchPartition(key, row)
+                else:
+                    known.update(row)
+        for key, indexes in request.forgotten:
+            for index in indexes:
+                partitions.pop((key, index), None)
+
+    def move_to_end(self, partition: FetchPartition) -> None:
+        """A partition that gave records is asked last next time."""
+        place = (partition.key, partition.index)
+        if self.partitions.pop(place, None) is not None:
+            self.partitions[place] = partition
+
+    def advance(self) -> None:
+        self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one request asks for. `error` is a Kafka error name, empty when there is none."""
+
+    partitions: Collection[FetchPartition]
+    session: FetchSession | None = None
+    incremental: bool = False
+    error: str = ""
+
+    @property
+    def session_id(self) -> int:
+        return 0 if self.session is None else self.session.session_id
+
+
+class FetchSessions:
+    """The sessions of a broker, least recently used first."""
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(self, request: FetchRequest, *, by_id: bool, now: float) -> Plan:
+        """Find or open the request's session; `now` is monotonic seconds."""
+        if request.session_epoch == FINAL_EPOCH:
+            self._sessions.pop(request.session_id, None)
+            return Plan(_complete(request))
+        if request.session_epoch == INITIAL_EPOCH:
+            self._sessions.pop(request.session_id, None)
+            return self._open(request, by_id=by_id, now=now)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return Plan((), error="fetch_session_id_not_found")
+        if session.by_id != by_id:
+            return Plan((), error="fetch_session_topic_id_error")
+        if session.epoch != request.session_epoch:
+            return Plan((), error="invalid_fetch_session_epoch")
+        session.advance()
+        session.update(request)
+        self._touch(session, now)
+        return Plan(session.partitions.values(), session, incremental=True)
+
+    def _open(self, request: FetchRequest, *, by_id: bool, now: float) -> Plan:
+        if not self._make_room(now):
+            return Plan(_complete(request))
+        session_id = self._new_id()
+        while session_id in self._sessions or session_id == 0:
+            session_id = self._new_id()
+        session = FetchSession(session_id, by_id=by_id)
+        session.update(request)
+        self._touch(session, now)
+        return Plan(session.partitions.values(), session)
+
+    def _make_room(self, now: float) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now - oldest.last_used < FETCH_SESSION_IDLE_SECONDS:
+            return False
+        del self._sessions[oldest.session_id]
+        return True
+
+    def _touch(self, session: FetchSession, now: float) -> None:
+        session.last_used = now
+        self._sessions.pop(session.session_id, None)
+        self._sessions[session.session_id] = session
+
+
+def _complete(request: FetchRequest) -> list[FetchPartition]:
+    return [FetchPartition(key, row) for key, rows in request.topics for row in rows]

@@ -1,0 +1,108 @@
+"""ListOffsets and OffsetForLeaderEpoch: positions in a log by time and by epoch.
+
+| timestamp | asks for                                                       |
+|----------:|----------------------------------------------------------------|
+| -1        | the end: high watermark, or last stable offset if committed     |
+| -2, -4    | the first offset (all of a partition is local)                  |
+| -3        | the record of the highest timestamp                             |
+| -5, -6    | the highest tiered offset, the next to be tiered: none here     |
+| >= 0      | the first record at or after that time                          |
+
+Source: `ListOffsetsRequest.json`; KIP-79, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.broker.context import RequestContext
+from penstock.broker.errors import error_of
+from penstock.broker.leader_epochs import check_epoch
+from penstock.broker.state import BrokerState
+
+if TYPE_CHECKING:
+    from penstock.storage import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+READ_COMMITTED: Final = 1
+
+_Position = tuple[int, int, int]
+"""(offset, timestamp, leader epoch); -1 where there is none."""
+NOWHERE: Final[_Position] = (-1, -1, -1)
+
+
+def list_offsets(state: BrokerState, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answer each partition with an offset, its timestamp and leader epoch, or an error."""
+    committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for item in topic.partitions:
+            answer = {"partition_index": item.partition_index}
+            try:
+                log = state.log(topic.name, item.partition_index)
+                check_epoch(log, getattr(item, "current_leader_epoch", -1))
+                offset, timestamp, epoch = _position(log, item.timestamp, committed=committed)
+                answer |= {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
+            except Exception as error:
+                answer["error_code"] = _error(error)
+            partitions.append(answer)
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+def _error(error: Exception) -> int:
+    if not isinstance(error, PenstockError):
+        logger.error("looking up an offset failed", exc_info=error)
+    return error_of(error)[0]
+
+
+def _position(log: PartitionLog, timestamp: int, *, committed: bool) -> _Position:
+    end = log.last_stable_offset if committed else log.high_watermark
+    if timestamp == LATEST:
+        return end, -1, log.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.log_start_offset
+        epoch = log.latest_epoch_at(start)
+        return start, -1, epoch if epoch >= 0 else log.leader_epoch
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOWHERE
+    if timestamp == MAX_TIMESTAMP:
+        found = log.offset_of_max_timestamp()
+    elif timestamp >= 0:
+        found = log.offset_for_timestamp(timestamp)
+    else:
+        raise InvalidError(f"timestamp {timestamp} has no meaning in ListOffsets")
+    if found is None or found.offset >= end:
+        return NOWHERE
+    return found.offset, found.timestamp, found.leader_epoch
+
+
+def offset_for_leader_epoch(
+    state: BrokerState, context: RequestContext, request: Any
+) -> dict[str, Any]:
+    """Answer each partition with the end offset of an epoch, for truncation checks."""
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for item in topic.partitions:
+            answer = {"partition": item.partition}
+            try:
+                log = state.log(topic.topic, item.partition)
+                check_epoch(log, getattr(item, "current_leader_epoch", -1))
+                epoch, end_offset = log.end_offset_for_epoch(item.leader_epoch)
+                answer |= {"leader_epoch": epoch, "end_offset": end_offset}
+            except Exception as error:
+                answer["error_code"] = _error(error)
+            partitions.append(answer)
+        topics.append({"topic": topic.topic, "partitions": partitions})
+    return {"topics": topics}

@@ -1,0 +1,193 @@
+"""Metadata: brokers, topics and their leaders; encoded once, answered until the image changes.
+
+Three ways of asking: for all topics (null; in version 0 an empty list), for none (an empty
+list), for some, by name or from version 10 on by id. A topic that is asked for by name and does
+not exist is created when both the client and `auto.create.topics.enable` allow it.
+
+Source: `MetadataRequest.json`; KIP-430 (authorised operations), KIP-516 (topic ids).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import validate_topic_name
+from penstock.broker.context import RequestContext
+from penstock.broker.errors import error_number, error_of
+from penstock.broker.limits import METADATA_CACHE_BYTES, METADATA_CACHE_ENTRIES
+from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from penstock.broker.state import BrokerState
+from penstock.broker.topic_admin import auto_create
+from penstock.wire.kafka.apis import APIS, METADATA
+from penstock.wire.kafka.encoder import encoder
+
+if TYPE_CHECKING:
+    from penstock.control import Topic
+
+_NAME: Final = APIS[METADATA].name
+Wanted = list[tuple[str | None, Any]]
+
+
+class MetadataCache:
+    """Encoded answers by version and request, dropped when the image changes."""
+
+    __slots__ = ("_bytes", "_entries")
+
+    def __init__(self) -> None:
+        self._entries: dict[Any, bytes] = {}
+        self._bytes = 0
+
+    def get(self, key: Any) -> bytes | None:
+        return self._entries.get(key)
+
+    def put(self, key: Any, body: bytes) -> None:
+        full = len(self._entries) >= METADATA_CACHE_ENTRIES
+        if full or self._bytes + len(body) > METADATA_CACHE_BYTES:
+            self.clear()
+        if len(body) <= METADATA_CACHE_BYTES:
+            self._entries[key] = body
+            self._bytes += len(body)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._bytes = 0
+
+
+def metadata(state: BrokerState, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
+    """Answer from the cache, from the image, or after creating what is missing."""
+    key = (context.version, request)
+    cached = state.metadata_cache.get(key)
+    if cached is not None:
+        return cached
+    wanted = _wanted(context.version, request)
+    if wanted is not None:
+        missing = _to_create(state, request, wanted)
+        if missing:
+            return _create_and_answer(state, context, request, wanted, missing)
+    return _answer(state, context, request, wanted, {})
+
+
+def _wanted(version: int, request: Any) -> Wanted | None:
+    """The topics asked for as (name, id); None means all."""
+    if request.topics is None or (version == 0 and not request.topics):
+        return None
+    wanted: Wanted = []
+    for topic in request.topics:
+        topic_id = getattr(topic, "topic_id", None)
+        wanted.append((topic.name if topic_id is None else None, topic_id))
+    return wanted
+
+
+def _to_create(state: BrokerState, request: Any, wanted: Wanted) -> list[str]:
+    allowed = getattr(request, "allow_auto_topic_creation", True)
+    if not allowed or not state.settings.auto_create_topics_enable:
+        return []
+    return [name for name, _ in wanted if name is not None and name not in state.topics]
+
+
+async def _create_and_answer(
+    state: BrokerState, context: RequestContext, request: Any, wanted: Wanted, missing: list[str]
+) -> bytes:
+    errors: dict[str, PenstockError] = {}
+    valid: list[str] = []
+    for name in dict.fromkeys(missing):
+        try:
+            valid.append(validate_topic_name(name))
+        except PenstockError as error:
+            errors[name] = error
+    results = zip(valid, await auto_create(state, valid), strict=True)
+    errors |= {name: result for name, result in results if isinstance(result, PenstockError)}
+    return _answer(state, context, request, wanted, errors)
+
+
+def _answer(
+    state: BrokerState,
+    context: RequestContext,
+    request: Any,
+    wanted: Wanted | None,
+    errors: dict[str, PenstockError],
+) -> bytes:
+    with_operations = getattr(request, "include_topic_authorized_operations", False)
+    operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
+    if wanted is None:
+        topics = [_topic(item.topic, operations) for item in state.topics.values()]
+    else:
+        topics = [_wanted_topic(state, *one, operations, errors) for one in wanted]
+    cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
+    image = state.metadata
+    body = encoder(_NAME, context.version, "response")(
+        {
+            "brokers": [
+                {
+                    "node_id": broker.broker_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                }
+                for broker in image.brokers
+            ],
+            "cluster_id": image.cluster_id,
+            "controller_id": min((broker.broker_id for broker in image.brokers), default=-1),
+            "topics": topics,
+            "cluster_authorized_operations": (
+                CLUSTER_OPERATIONS if cluster_operations else NOT_ASKED
+            ),
+        }
+    )
+    if not any(topic["error_code"] for topic in topics):
+        state.metadata_cache.put((context.version, request), body)
+    return body
+
+
+def _wanted_topic(
+    state: BrokerState,
+    name: str | None,
+    topic_id: Any,
+    operations: int,
+    errors: dict[str, PenstockError],
+) -> dict[str, Any]:
+    if topic_id is not None:
+        by_id = state.topics_by_id.get(topic_id.bytes)
+        if by_id is not None:
+            return _topic(by_id.topic, operations)
+        return _missing(None, topic_id, error_number("unknown_topic_id"))
+    if name is None:
+        return _missing("", None, error_number("invalid_topic_exception"))
+    found = state.topics.get(name)
+    if found is not None:
+        return _topic(found.topic, operations)
+    if name in errors:
+        return _missing(name, None, error_of(errors[name])[0])
+    try:
+        validate_topic_name(name)
+    except PenstockError as error:
+        return _missing(name, None, error_of(error)[0])
+    return _missing(name, None, error_number("unknown_topic_or_partition"))
+
+
+def _missing(name: str | None, topic_id: Any, number: int) -> dict[str, Any]:
+    return {"error_code": number, "name": name, "topic_id": topic_id, "partitions": ()}
+
+
+def _topic(topic: Topic, operations: int) -> dict[str, Any]:
+    leaderless = error_number("leader_not_available")
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "topic_authorized_operations": operations,
+        "partitions": [
+            {
+                "error_code": 0 if partition.leader >= 0 else leaderless,
+                "partition_index": partition.index,
+                "leader_id": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": partition.replicas,
+                "isr_nodes": partition.isr,
+            }
+            for partition in topic.partitions
+        ],
+    }

@@ -1,0 +1,226 @@
+"""Produce: append each partition's batches, sync once, answer.
+
+All partitions of a request are appended in the event loop's turn; one `store.flush` covers them,
+and `state.commit_soon()` makes the requests of one loop iteration share one journal write and
+one sync. The answer leaves from the flush's callback. Errors are per partition; a partition that
+fails does not keep the others from being stored.
+
+Versions 0 to 2 are advertised but refused, each partition with an error in the version's own
+shape (see `wire/kafka/apis.py`). Transactions are refused until they are there.
+
+Source: KIP-98 (idempotence, in the storage), KIP-467 (record errors), Kafka's `ReplicaManager`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.errors import PenstockError
+from penstock.broker.context import RequestContext
+from penstock.broker.errors import (
+    InvalidRequiredAcks,
+    NotEnoughReplicas,
+    TransactionsUnsupported,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_number,
+    error_of,
+)
+from penstock.broker.state import BrokerState, TopicState
+from penstock.wire.kafka.errors import UnsupportedVersion
+from penstock.wire.kafka.framing import response_prefix
+from penstock.wire.kafka.produce import (
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    PartitionResult,
+    ProduceRequest,
+    TopicResult,
+    decode_request,
+    encode_response,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.buffers import Lease
+
+logger = logging.getLogger(__name__)
+
+_ALL: Final = -1
+
+
+def produce(
+    state: BrokerState,
+    context: RequestContext,
+    frame: memoryview,
+    offset: int,
+    lease: Lease | None,
+) -> None:
+    """Handle one Produce request; answers by `context.reply` once it is durable."""
+    request = decode_request(frame, offset, context.version)
+    context.no_answer = request.acks == 0
+    refusal = _refusal(request)
+    if refusal is not None:
+        _Pending(state, context, request, _refused(request, refusal)).answer()
+        return
+    now_ms = state.clock.now_ms()
+    by_id = context.version >= TOPIC_IDS_FROM
+    topics = state.topics_by_id if by_id else state.topics_by_name
+    results: list[TopicResult] = []
+    appended = False
+    for key, partitions in request.topics:
+        topic = topics.get(key)
+        topic_results: list[PartitionResult] = []
+        for index, records in partitions:
+            try:
+                if topic is None:
+                    raise _unknown(key, by_id=by_id)
+                result = _append(state, topic, index, records, now_ms, lease, request.acks)
+                appended = True
+            except Exception as error:
+                result = _failed(index, topic, error)
+            topic_results.append(result)
+        results.append((key, topic_results))
+    pending = _Pending(state, context, request, results)
+    if not appended:
+        pending.answer()
+        return
+    state.produce_waiting[pending] = None
+    state.store.flush(pending.durable)
+    state.commit_soon()
+
+
+def refuse_old(
+    state: BrokerState, context: RequestContext, frame: memoryview, offset: int, message: str
+) -> None:
+    """Answer versions 0 to 2, which are advertised but not served, in their own shape.
+
+    They are version 3 without its transactional id.
+    """
+    request = decode_request(memoryview(b"\xff\xff" + frame[offset:]), 0, 3)
+    context.no_answer = request.acks == 0
+    pending = _Pending(state, context, request, _refused(request, UnsupportedVersion(message)))
+    pending.answer()
+
+
+def _append(
+    state: BrokerState,
+    topic: TopicState,
+    index: int,
+    records: memoryview | None,
+    now_ms: int,
+    lease: Lease | None,
+    acks: int,
+) -> PartitionResult:
+    logs = topic.logs
+    log = logs[index] if 0 <= index < len(logs) else None
+    if log is None:
+        log = state.log_of(topic, index)
+    if acks == _ALL and log.config.min_insync_replicas > 1:
+        _check_in_sync(topic, index, log.config.min_insync_replicas)
+    done = log.append(records or _NOTHING, now_ms=now_ms, lease=lease)
+    return PartitionResult(
+        index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset
+    )
+
+
+_NOTHING: Final = memoryview(bytearray())
+
+
+def _check_in_sync(topic: TopicState, index: int, needed: int) -> None:
+    in_sync = len(topic.topic.partitions[index].isr)
+    if in_sync < needed:
+        raise NotEnoughReplicas(
+            f"{topic.topic.name}-{index} has {in_sync} replicas in sync,"
+            f" min.insync.replicas = {needed}"
+        )
+
+
+def _unknown(key: bytes, *, by_id: bool) -> PenstockError:
+    if by_id:
+        return UnknownTopicId(f"there is no topic of id {key.hex()}")
+    return UnknownTopicOrPartition(f"there is no topic {key.decode(errors='replace')!r}")
+
+
+def _failed(index: int, topic: TopicState | None, error: Exception) -> PartitionResult:
+    if not isinstance(error, PenstockError):
+        name = "?" if topic is None else topic.topic.name
+        logger.error("producing to %s-%d failed", name, index, exc_info=error)
+    number, message = error_of(error)
+    batch_index = getattr(error, "batch_index", None)
+    record_errors = () if batch_index is None else ((batch_index, message),)
+    return PartitionResult(index, number, message=message, record_errors=record_errors)
+
+
+def _refusal(request: ProduceRequest) -> PenstockError | None:
+    if request.acks not in (0, 1, _ALL):
+        return InvalidRequiredAcks(f"acks = {request.acks} is none of 0, 1 and -1 (all)")
+    if request.transactional_id is not None:
+        return TransactionsUnsupported(
+            f"transactional.id = {request.transactional_id!r}: transactions are not supported yet"
+        )
+    return None
+
+
+def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]:
+    number, message = error_of(error)
+    return [
+        (key, [PartitionResult(index, number, message=message) for index, _ in partitions])
+        for key, partitions in request.topics
+    ]
+
+
+class _Pending:
+    """A request whose batches are appended and wait for their sync."""
+
+    __slots__ = ("_context", "_request", "_results", "_state", "deadline")
+
+    def __init__(
+        self,
+        state: BrokerState,
+        context: RequestContext,
+        request: ProduceRequest,
+        results: list[TopicResult],
+    ) -> None:
+        self._state = state
+        self._context = context
+        self._request = request
+        self._results = results
+        self.deadline = context.started + request.timeout_ms / 1000
+
+    def durable(self, error: PenstockError | None) -> None:
+        """The sync is done, or failed for good."""
+        self._state.produce_waiting.pop(self, None)
+        if error is not None:
+            self._fail(*error_of(error))
+        if self._context.answer is None:
+            self.answer()
+
+    def expire(self) -> None:
+        """The client's timeout passed before the sync; the records may yet become durable."""
+        self._state.produce_waiting.pop(self, None)
+        self._fail(error_number("request_timed_out"), "the sync took longer than the timeout")
+        self.answer()
+
+    def _fail(self, number: int, message: str) -> None:
+        for _, results in self._results:
+            for result in results:
+                if result.error == 0:
+                    result.error, result.message = number, message
+                    result.base_offset = -1
+
+    def answer(self) -> None:
+        """Send the response; with acks=0 there is none, and an error closes the connection."""
+        context = self._context
+        failed = [result for _, results in self._results for result in results if result.error]
+        for result in failed:
+            self._state.metrics.failed(context, result.error)
+        if context.no_answer:
+            if failed:
+                context.connection.close(f"acks=0 and an append failed: {failed[0].message}")
+            self._state.metrics.answered(context, self._state.clock.monotonic())
+            return
+        version = context.version
+        body = encode_response(version, self._results)
+        header_version = 1 if version >= FLEXIBLE_FROM else 0
+        context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
+        self._state.metrics.answered(context, self._state.clock.monotonic())

@@ -1,0 +1,43 @@
+"""Bounds of the Kafka front that are no settings: each is a fact of the design, named once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCRATCH_BYTES: Final = 256 << 10
+"""The receive buffer that all connections of a loop share for small frames."""
+
+SMALL_FRAME_BYTES: Final = 64 << 10
+"""A frame up to this size is copied out of the shared buffer; a larger one, when it does not
+arrive at once, is received straight into a buffer of its own."""
+
+POOLED_BUFFER_BYTES: Final = 4 << 20
+"""Larger receive buffers are mapped for one frame and returned to the system."""
+
+POOLED_IDLE_BYTES: Final = 64 << 20
+"""Receive buffers kept for the next frame."""
+
+JOIN_BYTES: Final = 128 << 10
+"""Answers up to this size are joined into one write; above, pieces are handed to the kernel."""
+
+WRITE_HIGH_WATER_BYTES: Final = 1 << 20
+"""Unsent answers of a connection above which its requests are no longer read."""
+
+FRAME_GRACE_SECONDS: Final = 5.0
+"""How long a frame may take to arrive, plus its size divided by the rate below."""
+
+FRAME_BYTES_PER_SECOND_MIN: Final = 64 << 10
+
+TICK_SECONDS: Final = 1.0
+"""How often connections, produce timeouts and the store's housekeeping are looked at."""
+
+METADATA_CACHE_ENTRIES: Final = 256
+"""Encoded Metadata answers kept until the image changes."""
+
+METADATA_CACHE_BYTES: Final = 32 << 20
+
+FETCH_SESSION_IDLE_SECONDS: Final = 120.0
+"""A fetch session unused for this long may be evicted for a new one (as in Kafka)."""
+
+READS_SHARED_MAX: Final = 64
+"""Reads that one wake-up of fetch waiters remembers, so that equal ones share it."""

@@ -1,0 +1,123 @@
+"""Metrics of the broker: plain counters on the request path, samples at scrape time.
+
+Names follow kafka_exporter where it has one, so that existing dashboards work; the rest begin
+with `penstock_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.metrics import Histogram, Metric, Sample
+from penstock.broker.errors import error_name
+
+if TYPE_CHECKING:
+    from penstock.broker.context import RequestContext
+    from penstock.broker.state import BrokerState
+
+REQUESTS: Final = Metric(
+    name="penstock_kafka_request_duration_seconds",
+    kind="histogram",
+    doc="Time from a request's frame to its answer, long polls and syncs included.",
+    labels=("api",),
+)
+ERRORS: Final = Metric(
+    name="penstock_kafka_request_errors_total",
+    kind="counter",
+    doc="Requests and partitions of requests that were answered with an error.",
+    labels=("api", "error"),
+)
+BYTES_IN: Final = Metric(
+    name="penstock_kafka_received_bytes_total",
+    kind="counter",
+    doc="Bytes received from Kafka clients.",
+)
+BYTES_OUT: Final = Metric(
+    name="penstock_kafka_sent_bytes_total", kind="counter", doc="Bytes sent to Kafka clients."
+)
+CONNECTIONS: Final = Metric(
+    name="penstock_kafka_connections", kind="gauge", doc="Open Kafka connections."
+)
+CONNECTIONS_REJECTED: Final = Metric(
+    name="penstock_kafka_connections_rejected_total",
+    kind="counter",
+    doc="Connections closed because of their number, their bytes or their slowness.",
+    labels=("reason",),
+)
+RECEIVE_BUFFER_BYTES: Final = Metric(
+    name="penstock_kafka_receive_buffer_bytes",
+    kind="gauge",
+    doc="Bytes of large request frames that are received or still being written to the log.",
+)
+LONG_POLLS: Final = Metric(
+    name="penstock_fetch_long_polls", kind="gauge", doc="Fetch requests that wait for records."
+)
+FETCH_SESSIONS: Final = Metric(
+    name="penstock_fetch_sessions", kind="gauge", doc="Incremental fetch sessions held."
+)
+BROKERS: Final = Metric(name="kafka_brokers", kind="gauge", doc="Brokers in the cluster.")
+TOPIC_PARTITIONS: Final = Metric(
+    name="kafka_topic_partitions",
+    kind="gauge",
+    doc="Partitions of a topic.",
+    labels=("topic",),
+)
+CURRENT_OFFSET: Final = Metric(
+    name="kafka_topic_partition_current_offset",
+    kind="gauge",
+    doc="High watermark of a partition that this broker leads.",
+    labels=("topic", "partition"),
+)
+OLDEST_OFFSET: Final = Metric(
+    name="kafka_topic_partition_oldest_offset",
+    kind="gauge",
+    doc="First offset of a partition that this broker leads.",
+    labels=("topic", "partition"),
+)
+
+
+class RequestMetrics:
+    """Counters of the request path; one object per broker."""
+
+    __slots__ = ("errors", "latency", "rejected")
+
+    def __init__(self) -> None:
+        self.latency: dict[str, Histogram] = {}
+        self.errors: dict[tuple[str, int], int] = {}
+        self.rejected: dict[str, int] = {}
+
+    def answered(self, context: RequestContext, now: float) -> None:
+        histogram = self.latency.get(context.api.name)
+        if histogram is None:
+            histogram = self.latency[context.api.name] = Histogram()
+        histogram.observe(now - context.started)
+
+    def failed(self, context: RequestContext, number: int) -> None:
+        key = (context.api.name, number)
+        self.errors[key] = self.errors.get(key, 0) + 1
+
+    def rejection(self, reason: str) -> None:
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def samples(self) -> Iterator[Sample]:
+        for name, histogram in self.latency.items():
+            yield Sample(REQUESTS, histogram, (name,))
+        for (name, number), count in self.errors.items():
+            yield Sample(ERRORS, count, (name, error_name(number)))
+        for reason, count in self.rejected.items():
+            yield Sample(CONNECTIONS_REJECTED, count, (reason,))
+
+
+def log_samples(state: BrokerState) -> Iterator[Sample]:
+    """What kafka_exporter would say of this broker."""
+    image = state.image
+    if image is None:
+        return
+    yield Sample(BROKERS, len(image.brokers))
+    for name, topic in state.topics.items():
+        yield Sample(TOPIC_PARTITIONS, len(topic.logs), (name,))
+        for index, log in enumerate(topic.logs):
+            if log is not None:
+                yield Sample(CURRENT_OFFSET, log.high_watermark, (name, str(index)))
+                yield Sample(OLDEST_OFFSET, log.log_start_offset, (name, str(index)))

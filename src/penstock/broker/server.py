@@ -1,0 +1,255 @@
+"""The broker as one object: listeners, connections, timers, start and graceful stop.
+
+`BrokerServer` wires what it is given and owns the running of it: `start()` starts the control
+plane, attaches the store to the loop, binds the listeners, registers the broker, loads the image
+and only then accepts connections; `stop()` goes the other way: no more connections, no more
+requests, open ones finish within `shutdown.timeout.ms` (long polls at once), then the store is
+closed with its clean mark and the control plane is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.errors import PenstockError
+from penstock.base.metrics import Registry, Sample
+from penstock.broker import metrics as broker_metrics
+from penstock.broker.buffers import Lease, ReceivePool
+from penstock.broker.connection import Connection
+from penstock.broker.dispatch import Dispatcher
+from penstock.broker.fetch.operation import FetchHub
+from penstock.broker.fetch.sessions import FetchSessions
+from penstock.broker.handlers.metadata import MetadataCache
+from penstock.broker.handlers.producer_ids import ProducerIds
+from penstock.broker.limits import SCRATCH_BYTES, TICK_SECONDS
+from penstock.broker.listeners import Listener, parse_listeners
+from penstock.broker.state import BrokerState
+from penstock.broker.warmup import warm_up
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock, Randomness
+    from penstock.broker.settings import BrokerSettings
+    from penstock.control import ControlPlane
+    from penstock.storage import LogStore
+
+logger = logging.getLogger(__name__)
+
+_SESSION_ID_BITS: Final = 31
+
+
+class BrokerServer:
+    """A broker; one event loop, one thread."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        control: ControlPlane,
+        store: LogStore,
+        clock: Clock,
+        randomness: Randomness,
+        registry: Registry,
+    ) -> None:
+        self.settings = settings
+        self.state = BrokerState(
+            settings=settings,
+            control=control,
+            store=store,
+            clock=clock,
+            randomness=randomness,
+            registry=registry,
+        )
+        self.state.fetch_hub = FetchHub(self.state)
+        self.state.fetch_sessions = FetchSessions(
+            settings.fetch_sessions_max, lambda: randomness.bits(_SESSION_ID_BITS)
+        )
+        self.state.metadata_cache = MetadataCache()
+        self.state.producer_ids = ProducerIds()
+        self._dispatcher = Dispatcher(self.state, self.state.metrics)
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[Connection, None] = {}
+        self._per_host: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._incarnation = randomness.uuid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+        # What connections see (`connection.FrontDoor`).
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.pool = ReceivePool(settings.queued_max_request_bytes)
+        self.frame_bytes_max = settings.socket_request_max_bytes
+        self.in_flight_max = settings.queued_max_requests
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.now: Callable[[], float] = clock.monotonic
+        self.request = self._dispatcher.request
+
+    # Addresses
+
+    @property
+    def kafka_address(self) -> tuple[str, int]:
+        """Host and port of the first listener, as bound."""
+        host, port = self._servers[0].sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    # Start and stop
+
+    async def start(self) -> None:
+        """Bind, register, load the image, accept.
+
+        Raises:
+            OSError: a listener's address cannot be bound.
+        """
+        self._loop = loop = asyncio.get_running_loop()
+        state = self.state
+        await state.control.start()
+        state.attach(loop.call_soon)
+        state.fetch_hub.attach(loop.call_soon, loop.call_later)
+        state.store.attach(loop.call_soon_threadsafe)
+        state.store.on_advance = state.fetch_hub.advanced
+        state.on_image += [state.metadata_cache.clear, state.fetch_hub.image_changed]
+        state.registry.add(self.samples)
+        for listener in parse_listeners(self.settings.listeners):
+            self._servers.append(await self._bind(listener))
+        state.advertised = self._advertised()
+        await state.control.register_broker(
+            broker_id=state.node_id,
+            host=state.advertised[0],
+            port=state.advertised[1],
+            rack=self.settings.broker_rack or None,
+            incarnation=self._incarnation,
+        )
+        await state.refresh()
+        for server in self._servers:
+            await server.start_serving()
+        self._timer = loop.call_later(TICK_SECONDS, self._tick)
+        warm_up(loop)
+
+    async def stop(self) -> None:
+        """Finish what is open, close the store cleanly, close the control plane. Idempotent."""
+        state = self.state
+        if state.stopping:
+            return
+        state.stopping = True
+        for server in self._servers:
+            server.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        state.fetch_hub.finish_all()
+        await self._finish_requests()
+        for connection in list(self._connections):
+            connection.close("the broker stops")
+        state.store.close()
+        try:
+            await state.control.unregister_broker(
+                broker_id=state.node_id, incarnation=self._incarnation
+            )
+        except PenstockError as error:
+            logger.warning("unregistering broker %d failed: %s", state.node_id, error)
+        await state.control.close()
+
+    async def _finish_requests(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.shutdown_timeout_ms / 1000
+        while any(connection.in_flight for connection in self._connections):
+            if loop.time() >= deadline:
+                logger.warning("requests were still open after shutdown.timeout.ms")
+                break
+            turn = loop.create_future()
+            loop.call_later(0.005, turn.set_result, None)
+            await turn
+        for connection in self._connections:
+            connection.cancel_handler()
+
+    async def _bind(self, listener: Listener) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(
+            lambda: Connection(self, listener.name),
+            listener.host or None,
+            listener.port,
+            backlog=self.settings.socket_listen_backlog_size,
+            start_serving=False,
+        )
+
+    def _advertised(self) -> tuple[str, int]:
+        for listener in parse_listeners(self.settings.advertised_listeners):
+            return listener.host, listener.port or self.kafka_address[1]
+        configured = next(iter(parse_listeners(self.settings.listeners)))
+        host = configured.host
+        if host in ("", "0.0.0.0", "::"):  # noqa: S104  (compared, not bound)
+            host = "localhost"
+        return host, self.kafka_address[1]
+
+    # Connections
+
+    def connected(self, connection: Connection) -> bool:
+        """Whether a new connection may stay."""
+        host = connection.client_host
+        count = self._per_host.get(host, 0)
+        self._connections[connection] = None
+        self._per_host[host] = count + 1
+        if len(self._connections) > self.settings.max_connections:
+            return self._refuse(connection, "max.connections", self.settings.max_connections)
+        if count >= self.settings.max_connections_per_ip:
+            limit = self.settings.max_connections_per_ip
+            return self._refuse(connection, "max.connections.per.ip", limit)
+        return not self.state.stopping
+
+    def _refuse(self, connection: Connection, name: str, limit: int) -> bool:
+        self.state.metrics.rejection(name)
+        logger.warning("refusing %s: %s = %d is reached", connection.client_host, name, limit)
+        return False
+
+    def disconnected(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._connections.pop(connection, None)
+        left = self._per_host.get(connection.client_host, 1) - 1
+        if left:
+            self._per_host[connection.client_host] = left
+        else:
+            self._per_host.pop(connection.client_host, None)
+
+    def rejected(self, connection: Connection, error: Exception) -> None:
+        """Bytes that cannot be trusted; the connection is about to be closed."""
+        self.state.metrics.rejection(type(error).__name__)
+        logger.warning("%s:%d: %s", connection.client_host, connection.client_port, error)
+
+    # Time
+
+    def _tick(self) -> None:
+        if self._loop is None or self.state.stopping:
+            return
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        now = self.now()
+        idle_ms = self.settings.connections_max_idle_ms
+        idle_seconds = idle_ms / 1000 if idle_ms >= 0 else -1.0
+        for connection in list(self._connections):
+            reason = connection.overdue(now, idle_seconds)
+            if reason is not None:
+                self.state.metrics.rejection("slow" if "frame" in reason else "idle")
+                connection.close(reason)
+        for pending in [item for item in self.state.produce_waiting if item.deadline < now]:
+            pending.expire()
+        try:
+            self.state.store.housekeeping(self.state.clock.now_ms())
+        except PenstockError:
+            logger.exception("the store's housekeeping failed")
+
+    # Metrics
+
+    def samples(self) -> Iterator[Sample]:
+        """Everything the broker counts, for the registry."""
+        yield Sample(broker_metrics.BYTES_IN, self.bytes_in)
+        yield Sample(broker_metrics.BYTES_OUT, self.bytes_out)
+        yield Sample(broker_metrics.CONNECTIONS, len(self._connections))
+        yield Sample(broker_metrics.RECEIVE_BUFFER_BYTES, self.pool.received_bytes)
+        yield Sample(broker_metrics.LONG_POLLS, len(self.state.fetch_hub))
+        yield Sample(broker_metrics.FETCH_SESSIONS, len(self.state.fetch_sessions))
+        yield from self.state.metrics.samples()
+        yield from broker_metrics.log_samples(self.state)
+        yield from self.state.store.samples()
+
+
+__all__ = ["BrokerServer", "Lease"]

@@ -1,0 +1,330 @@
+"""Hand-made codec of Fetch: answers are lists of buffers, the records are never copied.
+
+    request    [replica id i32 (-14)] max wait i32, min bytes i32, max bytes i32, isolation i8,
+               session id i32 (7+), session epoch i32 (7+), [topic [partition]],
+               forgotten [topic [index i32]] (7+), rack string (11+)
+    topic      name string (-12) or id uuid (13+)
+    partition  index i32, leader epoch i32 (9+), fetch offset i64, last epoch i32 (12+),
+               log start i64 (5+), max bytes i32
+    response   throttle i32, error i16 (7+), session id i32 (7+), [topic [partition]]
+    partition  index i32, error i16, high watermark i64, last stable offset i64,
+               log start i64 (5+), aborted [producer id i64, first offset i64],
+               preferred replica i32 (11+), records bytes
+
+Compact lengths and tagged fields from version 12 on. Everything is checked against kio byte for
+byte in the tests.
+
+Source: `FetchRequest.json`, `FetchResponse.json`; KIP-227 (sessions), KIP-392, KIP-516, KIP-903.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.wire.kafka.decoder import ELEMENTS_MAX
+from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.primitives import read_uvarint, skip_tags, uvarint
+
+FLEXIBLE_FROM: Final = 12
+TOPIC_IDS_FROM: Final = 13
+
+PartitionRequest = tuple[int, int, int, int, int]
+"""(index, leader epoch, fetch offset, last fetched epoch, max bytes); epochs -1 when absent."""
+TopicRequest = tuple[bytes, list[PartitionRequest]]
+Buffer = bytes | bytearray | memoryview
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_HEAD = struct.Struct(">iiib")
+_SESSION = struct.Struct(">ii")
+_V4_PARTITION = struct.Struct(">iqi")
+_V5_PARTITION = struct.Struct(">iqqi")
+_V9_PARTITION = struct.Struct(">iiqqi")
+_V12_PARTITION = struct.Struct(">iiqiqi")
+
+_V4_RESULT = struct.Struct(">ihqqii")  # … aborted count, records length
+_V5_RESULT = struct.Struct(">ihqqqii")
+_V11_RESULT = struct.Struct(">ihqqqiii")  # … aborted count, preferred replica, records length
+_V12_RESULT = struct.Struct(">ihqqqBi")  # … aborted count + 1, preferred replica
+
+
+class FetchRequest:
+    """A decoded request; nothing of it refers to the frame."""
+
+    __slots__ = (
+        "forgotten", "isolation_level", "max_bytes", "max_wait_ms", "min_bytes", "rack",
+        "replica_id", "session_epoch", "session_id", "topics",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.replica_id = -1
+        self.max_wait_ms = 0
+        self.min_bytes = 0
+        self.max_bytes = 0x7FFFFFFF
+        self.isolation_level = 0
+        self.session_id = 0
+        self.session_epoch = -1
+        self.topics: list[TopicRequest] = []
+        self.forgotten: list[tuple[bytes, tuple[int, ...]]] = []
+        self.rack = ""
+
+
+@dataclass(slots=True)
+class PartitionAnswer:
+    """One partition of a response. `buffers` are whole batches of `size_bytes` together."""
+
+    index: int
+    error: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    buffers: Sequence[Buffer] = ()
+    size_bytes: int = 0
+    aborted: bool = False
+    """An empty list of aborted transactions instead of null, as readers of committed get."""
+
+
+TopicAnswer = tuple[bytes, Sequence[PartitionAnswer]]
+
+
+def decode_request(frame: memoryview, offset: int, version: int) -> FetchRequest:
+    """Read the body of a request of version 4 to 18 that starts at `offset` of its frame.
+
+    Raises:
+        MalformedRequest: the bytes do not follow the schema, or bytes are left over.
+    """
+    try:
+        request, end = _decode(frame, offset, version)
+    except (struct.error, IndexError):
+        raise MalformedRequest(
+            f"Fetch: the request ends after {len(frame) - offset} bytes, within a field"
+        ) from None
+    except UnicodeDecodeError:
+        raise MalformedRequest("Fetch: the rack is not UTF-8") from None
+    if end != len(frame):
+        raise MalformedRequest(f"Fetch: {len(frame) - end} bytes follow the request")
+    return request
+
+
+def _decode(frame: memoryview, offset: int, version: int) -> tuple[FetchRequest, int]:
+    request = FetchRequest()
+    flexible = version >= FLEXIBLE_FROM
+    if version < 15:
+        (request.replica_id,) = _I32.unpack_from(frame, offset)
+        offset += 4
+    (
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+    ) = _HEAD.unpack_from(frame, offset)
+    offset += 13
+    if version >= 7:
+        request.session_id, request.session_epoch = _SESSION.unpack_from(frame, offset)
+        offset += 8
+    count, offset = _count(frame, offset, ELEMENTS_MAX, flexible=flexible)
+    budget = ELEMENTS_MAX - count
+    for _ in range(count):
+        key, offset = _key(frame, offset, version)
+        partitions, offset = _partitions(frame, offset, budget, version)
+        budget -= len(partitions)
+        request.topics.append((key, partitions))
+        if flexible:
+            offset = skip_tags(frame, offset)
+    if version >= 7:
+        offset = _forgotten(frame, offset, budget, version, request)
+    if version >= 11:
+        request.rack, offset = _text(frame, offset, flexible=flexible)
+    return request, (_request_tags(frame, offset, version, request) if flexible else offset)
+
+
+def _partitions(
+    frame: memoryview, offset: int, budget: int, version: int
+) -> tuple[list[PartitionRequest], int]:
+    count, offset = _count(frame, offset, budget, flexible=version >= FLEXIBLE_FROM)
+    if version >= FLEXIBLE_FROM:
+        partitions: list[PartitionRequest] = []
+        unpack, width = _V12_PARTITION.unpack_from, _V12_PARTITION.size
+        for _ in range(count):
+            index, epoch, fetch_offset, last_epoch, _, limit = unpack(frame, offset)
+            partitions.append((index, epoch, fetch_offset, last_epoch, limit))
+            offset += width
+            offset = offset + 1 if frame[offset] == 0 else skip_tags(frame, offset)
+        return partitions, offset
+    if version >= 9:
+        end = offset + count * _V9_PARTITION.size
+        rows9 = _V9_PARTITION.iter_unpack(_slice(frame, offset, end))
+        return [(index, epoch, at, -1, limit) for index, epoch, at, _, limit in rows9], end
+    if version >= 5:
+        end = offset + count * _V5_PARTITION.size
+        rows5 = _V5_PARTITION.iter_unpack(_slice(frame, offset, end))
+        return [(index, -1, at, -1, limit) for index, at, _, limit in rows5], end
+    end = offset + count * _V4_PARTITION.size
+    rows4 = _V4_PARTITION.iter_unpack(_slice(frame, offset, end))
+    return [(index, -1, at, -1, limit) for index, at, limit in rows4], end
+
+
+def _slice(frame: memoryview, offset: int, end: int) -> memoryview:
+    if end > len(frame):
+        raise IndexError
+    return frame[offset:end]
+
+
+def _forgotten(
+    frame: memoryview, offset: int, budget: int, version: int, request: FetchRequest
+) -> int:
+    flexible = version >= FLEXIBLE_FROM
+    count, offset = _count(frame, offset, budget, flexible=flexible)
+    budget -= count
+    for _ in range(count):
+        key, offset = _key(frame, offset, version)
+        length, offset = _count(frame, offset, budget, flexible=flexible)
+        budget -= length
+        request.forgotten.append((key, struct.unpack_from(f">{length}i", frame, offset)))
+        offset += 4 * length
+        if flexible:
+            offset = skip_tags(frame, offset)
+    return offset
+
+
+def _count(frame: memoryview, offset: int, budget: int, *, flexible: bool) -> tuple[int, int]:
+    if flexible:
+        count, offset = read_uvarint(frame, offset)
+        count -= 1
+    else:
+        (count,) = _I32.unpack_from(frame, offset)
+        offset += 4
+    left = len(frame) - offset
+    if count < 0 or count > budget or count * 4 > left:
+        raise MalformedRequest(
+            f"Fetch: an array claims {count} elements where {left} bytes are left"
+            f" and at most {budget} elements are accepted"
+        )
+    return count, offset
+
+
+def _key(frame: memoryview, offset: int, version: int) -> tuple[bytes, int]:
+    """A topic's name or id, as bytes."""
+    if version >= TOPIC_IDS_FROM:
+        length = 16
+    elif version >= FLEXIBLE_FROM:
+        length, offset = read_uvarint(frame, offset)
+        length -= 1
+    else:
+        (length,) = _I16.unpack_from(frame, offset)
+        offset += 2
+    return bytes(_field(frame, offset, length)), offset + length
+
+
+def _text(frame: memoryview, offset: int, *, flexible: bool) -> tuple[str, int]:
+    if flexible:
+        length, offset = read_uvarint(frame, offset)
+        length -= 1
+    else:
+        (length,) = _I16.unpack_from(frame, offset)
+        offset += 2
+    return str(_field(frame, offset, length), "utf-8"), offset + length
+
+
+def _field(frame: memoryview, offset: int, length: int) -> memoryview:
+    if length < 0 or offset + length > len(frame):
+        raise MalformedRequest(
+            f"Fetch: a text claims {length} bytes where {len(frame) - offset} are left"
+        )
+    return frame[offset : offset + length]
+
+
+def _request_tags(frame: memoryview, offset: int, version: int, request: FetchRequest) -> int:
+    """The request's own tagged fields; of these only the replica's state (tag 1) matters."""
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        tag, offset = read_uvarint(frame, offset)
+        length, offset = read_uvarint(frame, offset)
+        _field(frame, offset, length)
+        if tag == 1 and version >= 15:
+            (request.replica_id,) = _I32.unpack_from(frame, offset)
+        offset += length
+    return offset
+
+
+class ResponseWriter:
+    """Builds the pieces of one response body; adjoining header pieces are joined."""
+
+    __slots__ = ("_flexible", "_pending", "_pieces", "_version", "size_bytes")
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._flexible = version >= FLEXIBLE_FROM
+        self._pending: list[bytes] = []
+        self._pieces: list[Buffer] = []
+        self.size_bytes = 0
+
+    def write(
+        self, topics: Sequence[TopicAnswer], *, error: int = 0, session_id: int = 0
+    ) -> list[Buffer]:
+        """The pieces of the body, record buffers among them as they are."""
+        pending = self._pending
+        if self._version >= 7:
+            pending.append(struct.pack(">ihi", 0, error, session_id))
+        else:
+            pending.append(bytes(4))
+        pending.append(self._length(len(topics)))
+        for key, partitions in topics:
+            self._key(key)
+            pending.append(self._length(len(partitions)))
+            for partition in partitions:
+                self._partition(partition)
+            if self._flexible:
+                pending.append(b"\0")
+        if self._flexible:
+            pending.append(b"\0")
+        self._join()
+        return self._pieces
+
+    def _length(self, count: int) -> bytes:
+        return uvarint(count + 1) if self._flexible else _I32.pack(count)
+
+    def _key(self, key: bytes) -> None:
+        if self._version < FLEXIBLE_FROM:
+            self._pending.append(_I16.pack(len(key)))
+        elif self._version < TOPIC_IDS_FROM:
+            self._pending.append(uvarint(len(key) + 1))
+        self._pending.append(key)
+
+    def _join(self) -> None:
+        if self._pending:
+            joined = b"".join(self._pending)
+            self._pending.clear()
+            self._pieces.append(joined)
+            self.size_bytes += len(joined)
+
+    def _partition(self, answer: PartitionAnswer) -> None:
+        pending = self._pending
+        head = (
+            answer.index,
+            answer.error,
+            answer.high_watermark,
+            answer.last_stable_offset,
+        )
+        size = answer.size_bytes
+        if self._flexible:
+            aborted = 1 if answer.aborted else 0
+            pending.append(_V12_RESULT.pack(*head, answer.log_start_offset, aborted, -1))
+            pending.append(uvarint(size + 1))
+        elif self._version >= 11:
+            aborted = 0 if answer.aborted else -1
+            pending.append(_V11_RESULT.pack(*head, answer.log_start_offset, aborted, -1, size))
+        elif self._version >= 5:
+            aborted = 0 if answer.aborted else -1
+            pending.append(_V5_RESULT.pack(*head, answer.log_start_offset, aborted, size))
+        else:
+            pending.append(_V4_RESULT.pack(*head, 0 if answer.aborted else -1, size))
+        if size:
+            self._join()
+            self._pieces.extend(answer.buffers)
+            self.size_bytes += size
+        if self._flexible:
+            pending.append(b"\0")
