@@ -1,0 +1,113 @@
+"""Fixtures of the interoperability suite: the server, a driver for each client, the allow-list."""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compat.drivers import DRIVERS, Driver
+from compat.parts import PartMissing
+from compat.servers import Server, chosen, server
+
+HERE = Path(__file__).resolve().parent
+ALLOWED = HERE / "allowed.toml"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here; expect the listed deviations of Penstock to fail, and only those."""
+    allowed = tomllib.loads(ALLOWED.read_text())
+    names = {item.name for item in items}
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.interop)
+        item.add_marker(pytest.mark.filterwarnings("default"))
+        reason = allowed.get(item.path.stem, {}).get(item.name)
+        if reason is not None and chosen() == "penstock":
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+    for module, entries in allowed.items():
+        if any(item.path.stem == module for item in items):
+            unknown = set(entries) - names
+            if unknown and not os.environ.get("PYTEST_CURRENT_TEST"):
+                print(f"allowed.toml names tests that were not collected: {sorted(unknown)}")
+
+
+def missing(error: PartMissing) -> None:
+    """Skip for want of a foreign part, or fail where the suite is required."""
+    if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
+        pytest.fail(f"a foreign part is missing, and the suite is required: {error}")
+    pytest.skip(f"a foreign part is missing: {error}")
+
+
+@pytest.fixture(scope="session", name="server")
+def the_server() -> Iterator[Server]:
+    """The server under test, started once."""
+    try:
+        manager = server()
+        running = manager.__enter__()
+    except PartMissing as error:
+        missing(error)
+    try:
+        yield running
+    finally:
+        manager.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def driver_of(server: Server) -> Iterator[Callable[[str], Driver]]:
+    """Drivers by name, each started when it is first asked for."""
+    started: dict[str, Driver | PartMissing] = {}
+
+    def get(name: str) -> Driver:
+        if name not in started:
+            try:
+                started[name] = DRIVERS[name](server.bootstrap)
+            except PartMissing as error:
+                started[name] = error
+        found = started[name]
+        if isinstance(found, PartMissing):
+            missing(found)
+            raise found
+        return found
+
+    yield get
+    for driver in started.values():
+        if isinstance(driver, Driver):
+            driver.close()
+
+
+@pytest.fixture
+def driver(driver_of: Callable[[str], Driver], request: pytest.FixtureRequest) -> Driver:
+    """The client under test (the parameter is its name)."""
+    return driver_of(request.param)
+
+
+@pytest.fixture
+def helper(driver_of: Callable[[str], Driver]) -> Driver:
+    """The client that sets the scene and checks it, where another is under test."""
+    return driver_of("confluent-kafka")
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that nothing else has."""
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def topic(helper: Driver, name: str) -> str:
+    """A new topic of six partitions."""
+    helper.create_topic(name, 6, {})
+    return name
+
+
+@pytest.fixture
+def now_ms() -> int:
+    """The time, as records carry it."""
+    return int(time.time() * 1000)

@@ -1,0 +1,388 @@
+"""aiokafka: pure Python on asyncio. Its loop runs in a thread of the driver's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import aiokafka
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.structs import OffsetAndMetadata
+from kio.schema.errors import ErrorCode
+
+from compat.drivers.port import (
+    HEARTBEAT_MS,
+    SESSION_TIMEOUT_MS,
+    WAIT_SECONDS,
+    Driver,
+    GroupDescription,
+    KafkaProblem,
+    Member,
+    Record,
+)
+
+T = TypeVar("T")
+
+
+def _record(message: Any) -> Record:
+    return Record(
+        value=message.value,
+        key=message.key,
+        headers=tuple(message.headers),
+        timestamp=message.timestamp,
+        partition=message.partition,
+        offset=message.offset,
+    )
+
+
+def _check(code: int, message: object = "") -> None:
+    if code:
+        raise for_code(code)(str(message))
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for clients that need one."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], *, seconds: float = WAIT_SECONDS) -> T:
+        """Run a coroutine there; a client error is raised under Kafka's name."""
+        try:
+            bounded = asyncio.wait_for(work, seconds)
+            return asyncio.run_coroutine_threadsafe(bounded, self.loop).result(seconds + 5)
+        except KafkaError as error:
+            number = getattr(error, "errno", 0)
+            if not number or number < 0:
+                raise
+            raise KafkaProblem(ErrorCode(number).name.upper(), str(error)) from error
+
+    def close(self) -> None:
+        """End the loop."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(WAIT_SECONDS)
+        self.loop.close()
+
+
+class AioMember(Member, ConsumerRebalanceListener):  # type: ignore[misc]
+    """A subscribed aiokafka consumer."""
+
+    def __init__(self, thread: LoopThread, config: dict[str, Any], topic: str) -> None:
+        self._loop = thread
+        self._config = config
+        self._topic = topic
+        self._seen: list[Record] = []
+        self._gone: set[int] = set()
+        self._changes = 0
+        self._closing = False
+        self._consumer: AIOKafkaConsumer | None = None
+        self._task = asyncio.run_coroutine_threadsafe(self._run(), thread.loop)
+
+    def _check(self) -> None:
+        if self._task.done():
+            self._task.result()
+
+    def assignment(self) -> frozenset[int]:
+        self._check()
+        owned = self._consumer.assignment() if self._consumer is not None else ()
+        return frozenset(each.partition for each in owned)
+
+    def rebalances(self) -> int:
+        self._check()
+        return self._changes
+
+    def revoked(self) -> frozenset[int]:
+        return frozenset(self._gone)
+
+    def records(self) -> list[Record]:
+        self._check()
+        return list(self._seen)
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._changes += 1
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        gone = frozenset(each.partition for each in revoked)
+        if gone and not self._closing:
+            self._changes += 1
+            self._gone |= gone
+
+    async def _run(self) -> None:
+        consumer = AIOKafkaConsumer(**self._config)
+        self._consumer = consumer
+        try:
+            consumer.subscribe([self._topic], listener=self)
+            await consumer.start()
+            while not self._closing:
+                for messages in (await consumer.getmany(timeout_ms=50)).values():
+                    self._seen.extend(_record(message) for message in messages)
+        finally:
+            await consumer.stop()
+
+    def close(self) -> None:
+        self._closing = True
+        self._task.result(WAIT_SECONDS)
+
+
+class Aio(Driver):
+    """aiokafka."""
+
+    name = "aiokafka"
+    version = aiokafka.__version__
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    assignors = {"eager": "range"}
+    able = frozenset(
+        [
+            "join",
+            "static",
+            "commit",
+            "offsets_at",
+            "bounds",
+            "create_topic",
+            "delete_topic",
+            "topics",
+            "create_partitions",
+            "configs",
+            "alter_config",
+            "delete_records",
+            "groups",
+            "describe_group",
+            "cluster",
+        ]
+    )
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap)
+        self._thread = LoopThread()
+        self._made: AIOKafkaAdminClient | None = None
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._thread.run(self._made.close())
+        self._thread.close()
+
+    async def _admin(self) -> AIOKafkaAdminClient:
+        if self._made is None:
+            self._made = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            await self._made.start()
+        return self._made
+
+    def produce(
+        self,
+        topic: str,
+        records: Sequence[Record],
+        *,
+        codec: str = "none",
+        idempotent: bool = False,
+    ) -> list[int]:
+        async def work() -> list[int]:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap,
+                acks="all",
+                compression_type=None if codec == "none" else codec,
+                enable_idempotence=idempotent,
+                linger_ms=5,
+            )
+            await producer.start()
+            try:
+                sent = [
+                    await producer.send(
+                        topic,
+                        value=record.value,
+                        key=record.key,
+                        headers=list(record.headers),
+                        partition=record.partition,
+                        timestamp_ms=record.timestamp,
+                    )
+                    for record in records
+                ]
+                return [(await future).offset for future in sent]
+            finally:
+                await producer.stop()
+
+        return self._thread.run(work())
+
+    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+        seen: list[Record] = []
+
+        async def work() -> None:
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self.bootstrap, enable_auto_commit=False, fetch_max_wait_ms=100
+            )
+            await consumer.start()
+            try:
+                consumer.assign([TopicPartition(topic, part) for part in starts])
+                for part, start in starts.items():
+                    consumer.seek(TopicPartition(topic, part), start)
+                while len(seen) < count:
+                    for messages in (await consumer.getmany(timeout_ms=100)).values():
+                        seen.extend(_record(message) for message in messages)
+            finally:
+                await consumer.stop()
+
+        self._thread.run(work())
+        return seen
+
+    def join(
+        self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
+    ) -> Member:
+        config = {
+            "bootstrap_servers": self.bootstrap,
+            "group_id": group,
+            "group_instance_id": instance_id,
+            "auto_offset_reset": "earliest",
+            "auto_commit_interval_ms": 200,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "partition_assignment_strategy": (RangePartitionAssignor,),
+            "fetch_max_wait_ms": 100,
+        }
+        return AioMember(self._thread, config, topic)
+
+    def _consumer(self, group: str | None) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap, group_id=group, enable_auto_commit=False
+        )
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
+        async def work() -> None:
+            consumer = self._consumer(group)
+            await consumer.start()
+            try:
+                consumer.assign([TopicPartition(topic, part) for part in offsets])
+                await consumer.commit(
+                    {
+                        TopicPartition(topic, part): OffsetAndMetadata(offset, metadata)
+                        for part, (offset, metadata) in offsets.items()
+                    }
+                )
+            finally:
+                await consumer.stop()
+
+        self._thread.run(work())
+
+    def committed(
+        self, group: str, topic: str, partitions: Sequence[int]
+    ) -> dict[int, tuple[int, str]]:
+        async def work() -> Any:
+            asked = [TopicPartition(topic, part) for part in partitions]
+            return await (await self._admin()).list_consumer_group_offsets(group, partitions=asked)
+
+        found = self._thread.run(work())
+        return {
+            each.partition: (at.offset, at.metadata) for each, at in found.items() if at.offset >= 0
+        }
+
+    def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
+        async def work() -> Any:
+            consumer = self._consumer(None)
+            await consumer.start()
+            try:
+                asked = {TopicPartition(topic, part): timestamp for part in partitions}
+                return await consumer.offsets_for_times(asked)
+            finally:
+                await consumer.stop()
+
+        found = self._thread.run(work())
+        return {each.partition: -1 if at is None else at.offset for each, at in found.items()}
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        async def work() -> Any:
+            consumer = self._consumer(None)
+            await consumer.start()
+            try:
+                asked = [TopicPartition(topic, part) for part in partitions]
+                return await consumer.beginning_offsets(asked), await consumer.end_offsets(asked)
+            finally:
+                await consumer.stop()
+
+        first, last = self._thread.run(work())
+        return {each.partition: (first[each], last[each]) for each in first}
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        async def work() -> None:
+            wanted = NewTopic(name, partitions, -1, topic_configs=dict(configs))
+            answer = await (await self._admin()).create_topics([wanted])
+            for _topic, code, *message in answer.topic_errors:
+                _check(code, message)
+
+        self._thread.run(work())
+
+    def delete_topic(self, name: str) -> None:
+        async def work() -> None:
+            answer = await (await self._admin()).delete_topics([name])
+            for _topic, code in answer.topic_error_codes:
+                _check(code, name)
+
+        self._thread.run(work())
+
+    def topics(self) -> dict[str, int]:
+        async def work() -> Any:
+            return await (await self._admin()).describe_topics()
+
+        return {topic["topic"]: len(topic["partitions"]) for topic in self._thread.run(work())}
+
+    def create_partitions(self, name: str, total: int) -> None:
+        async def work() -> None:
+            await (await self._admin()).create_partitions({name: NewPartitions(total)})
+
+        self._thread.run(work())
+
+    def configs(self, name: str) -> dict[str, str]:
+        async def work() -> dict[str, str]:
+            asked = [ConfigResource(ConfigResourceType.TOPIC, name)]
+            (answer,) = await (await self._admin()).describe_configs(asked)
+            (code, message, _kind, _name, entries) = answer.resources[0]
+            _check(code, message)
+            return {entry[0]: entry[1] for entry in entries}
+
+        return self._thread.run(work())
+
+    def alter_config(self, name: str, key: str, value: str) -> None:
+        async def work() -> None:
+            wanted = [ConfigResource(ConfigResourceType.TOPIC, name, {key: value})]
+            (answer,) = await (await self._admin()).alter_configs(wanted)
+            for code, message, *_ in answer.resources:
+                _check(code, message)
+
+        self._thread.run(work())
+
+    def delete_records(self, topic: str, offsets: Mapping[int, int]) -> None:
+        async def work() -> None:
+            wanted = {
+                TopicPartition(topic, part): RecordsToDelete(offset)
+                for part, offset in offsets.items()
+            }
+            await (await self._admin()).delete_records(wanted)
+
+        self._thread.run(work())
+
+    def groups(self) -> set[str]:
+        async def work() -> Any:
+            return await (await self._admin()).list_consumer_groups()
+
+        return {name for name, *_ in self._thread.run(work())}
+
+    def describe_group(self, group: str) -> GroupDescription:
+        async def work() -> GroupDescription:
+            (answer,) = await (await self._admin()).describe_consumer_groups([group])
+            code, _name, state, _kind, _protocol, members, *_ = answer.groups[0]
+            _check(code)
+            return GroupDescription(state.lower(), len(members))
+
+        return self._thread.run(work())
+
+    def cluster(self) -> tuple[str, int]:
+        async def work() -> Any:
+            return await (await self._admin()).describe_cluster()
+
+        found = self._thread.run(work())
+        return found["cluster_id"], len(found["brokers"])

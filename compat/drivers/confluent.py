@@ -1,0 +1,292 @@
+"""confluent-kafka: librdkafka under Python, the client that most services use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from compat.drivers.port import (
+    HEARTBEAT_MS,
+    SESSION_TIMEOUT_MS,
+    WAIT_SECONDS,
+    Driver,
+    GroupDescription,
+    KafkaProblem,
+    Member,
+    Record,
+    ThreadMember,
+)
+
+QUIET = {"log_level": 0, "allow.auto.create.topics": False}
+
+
+def _record(message: Message) -> Record:
+    headers = tuple((name, value) for name, value in message.headers() or [])
+    return Record(
+        value=message.value(),
+        key=message.key(),
+        headers=headers,
+        timestamp=message.timestamp()[1],
+        partition=message.partition(),
+        offset=message.offset(),
+    )
+
+
+class ConfluentMember(ThreadMember):
+    """A subscribed librdkafka consumer."""
+
+    def __init__(self, config: dict[str, Any], topic: str) -> None:
+        super().__init__()
+        self._consumer = Consumer(config)
+        self._topic = topic
+        self._cooperative = config["partition.assignment.strategy"].startswith("cooperative")
+        self._owned: frozenset[int] = frozenset()
+        self._thread.start()
+
+    def assignment(self) -> frozenset[int]:
+        self.check()
+        return self._owned
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._rebalances += 1
+        new = frozenset(each.partition for each in partitions)
+        if self._cooperative:
+            consumer.incremental_assign(partitions)
+            self._owned |= new
+        else:
+            consumer.assign(partitions)
+            self._owned = new
+
+    def _taken(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = frozenset(each.partition for each in partitions)
+        self._owned -= gone
+        if not self._closing.is_set():
+            self._rebalances += 1
+            self._revoked |= gone
+
+    def _run(self) -> None:
+        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._taken)
+        try:
+            while not self._closing.is_set():
+                for message in self._consumer.consume(500, 0.05):
+                    if message.error() is None:
+                        self._seen.append(_record(message))
+                    elif not message.error().retriable():
+                        raise KafkaException(message.error())
+        finally:
+            self._consumer.close()
+
+
+class Confluent(Driver):
+    """librdkafka through confluent-kafka."""
+
+    name = "confluent-kafka"
+    version = f"{confluent_kafka.version()}, librdkafka {confluent_kafka.libversion()[0]}"
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
+    able = frozenset(
+        [
+            "join",
+            "static",
+            "commit",
+            "offsets_at",
+            "bounds",
+            "create_topic",
+            "delete_topic",
+            "topics",
+            "create_partitions",
+            "configs",
+            "alter_config",
+            "delete_records",
+            "groups",
+            "describe_group",
+            "delete_group",
+            "cluster",
+        ]
+    )
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap)
+        self._common: dict[str, Any] = {"bootstrap.servers": bootstrap, **QUIET}
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    def produce(
+        self,
+        topic: str,
+        records: Sequence[Record],
+        *,
+        codec: str = "none",
+        idempotent: bool = False,
+    ) -> list[int]:
+        producer = Producer(
+            {
+                **self._common,
+                "compression.codec": codec,
+                "enable.idempotence": idempotent,
+                "acks": "all",
+                "linger.ms": 5,
+                "message.timeout.ms": int(WAIT_SECONDS * 1000),
+            }
+        )
+        offsets = [-1] * len(records)
+        failures: list[KafkaError] = []
+
+        def delivered(index: int, error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+            else:
+                offsets[index] = message.offset()
+
+        for index, record in enumerate(records):
+            producer.produce(
+                topic,
+                value=record.value,
+                key=record.key,
+                headers=list(record.headers),
+                timestamp=record.timestamp,
+                partition=record.partition,
+                on_delivery=lambda error, message, index=index: delivered(index, error, message),
+            )
+        left = producer.flush(WAIT_SECONDS)
+        if failures:
+            raise KafkaProblem(failures[0].name(), failures[0].str())
+        if left:
+            raise TimeoutError(f"{left} records were not delivered within {WAIT_SECONDS} s")
+        return offsets
+
+    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+        consumer = Consumer({**self._common, "group.id": "unused", "enable.auto.commit": False})
+        consumer.assign([TopicPartition(topic, part, start) for part, start in starts.items()])
+        seen: list[Record] = []
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(seen) < count and time.monotonic() < deadline:
+            for message in consumer.consume(count - len(seen), 0.1):
+                if message.error() is not None:
+                    raise KafkaProblem(message.error().name(), message.error().str())
+                seen.append(_record(message))
+        consumer.close()
+        return seen
+
+    def join(
+        self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
+    ) -> Member:
+        config = {
+            **self._common,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 200,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": self.assignors[kind],
+            "fetch.wait.max.ms": 100,
+        }
+        if instance_id is not None:
+            config["group.instance.id"] = instance_id
+        return ConfluentMember(config, topic)
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
+        consumer = Consumer({**self._common, "group.id": group, "enable.auto.commit": False})
+        wanted = [
+            TopicPartition(topic, part, offset, metadata)
+            for part, (offset, metadata) in offsets.items()
+        ]
+        try:
+            for each in consumer.commit(offsets=wanted, asynchronous=False):
+                if each.error is not None:
+                    raise KafkaProblem(each.error.name())
+        finally:
+            consumer.close()
+
+    def committed(
+        self, group: str, topic: str, partitions: Sequence[int]
+    ) -> dict[int, tuple[int, str]]:
+        consumer = Consumer({**self._common, "group.id": group, "enable.auto.commit": False})
+        asked = [TopicPartition(topic, part) for part in partitions]
+        found = consumer.committed(asked, timeout=WAIT_SECONDS)
+        consumer.close()
+        return {
+            each.partition: (each.offset, each.metadata or "") for each in found if each.offset >= 0
+        }
+
+    def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
+        consumer = Consumer({**self._common, "group.id": "unused"})
+        asked = [TopicPartition(topic, part, timestamp) for part in partitions]
+        found = consumer.offsets_for_times(asked, timeout=WAIT_SECONDS)
+        consumer.close()
+        return {each.partition: each.offset for each in found}
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        ends = []
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
+            asked = {TopicPartition(topic, part): spec for part in partitions}
+            answers = self._admin.list_offsets(asked, request_timeout=WAIT_SECONDS)
+            ends.append({tp.partition: _result(future).offset for tp, future in answers.items()})
+        return {part: (ends[0][part], ends[1][part]) for part in partitions}
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        wanted = NewTopic(name, partitions, config=dict(configs))
+        _only(self._admin.create_topics([wanted]))
+
+    def delete_topic(self, name: str) -> None:
+        _only(self._admin.delete_topics([name]))
+
+    def topics(self) -> dict[str, int]:
+        listed = self._admin.list_topics(timeout=WAIT_SECONDS).topics
+        return {name: len(topic.partitions) for name, topic in listed.items()}
+
+    def create_partitions(self, name: str, total: int) -> None:
+        _only(self._admin.create_partitions([NewPartitions(name, total)]))
+
+    def configs(self, name: str) -> dict[str, str]:
+        found = _only(self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]))
+        return {key: entry.value for key, entry in found.items()}
+
+    def alter_config(self, name: str, key: str, value: str) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        _only(self._admin.incremental_alter_configs([resource]))
+
+    def delete_records(self, topic: str, offsets: Mapping[int, int]) -> None:
+        wanted = [TopicPartition(topic, part, offset) for part, offset in offsets.items()]
+        for future in self._admin.delete_records(wanted).values():
+            _result(future)
+
+    def groups(self) -> set[str]:
+        return {group.group_id for group in _result(self._admin.list_consumer_groups()).valid}
+
+    def describe_group(self, group: str) -> GroupDescription:
+        found = _only(self._admin.describe_consumer_groups([group]))
+        return GroupDescription(found.state.name.lower(), len(found.members))
+
+    def delete_group(self, group: str) -> None:
+        _only(self._admin.delete_consumer_groups([group]))
+
+    def cluster(self) -> tuple[str, int]:
+        found = _result(self._admin.describe_cluster())
+        return found.cluster_id, len(found.nodes)
+
+
+def _result(future: Any) -> Any:
+    try:
+        return future.result(WAIT_SECONDS)
+    except KafkaException as error:
+        raise KafkaProblem(error.args[0].name(), error.args[0].str()) from error
+
+
+def _only(futures: Mapping[Any, Any]) -> Any:
+    (future,) = futures.values()
+    return _result(future)

@@ -1,0 +1,298 @@
+"""kafka-python 3: pure Python, synchronous over its own event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import kafka
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, OffsetSpec
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.structs import OffsetAndMetadata
+from kio.schema.errors import ErrorCode
+
+from compat.drivers.port import (
+    HEARTBEAT_MS,
+    SESSION_TIMEOUT_MS,
+    WAIT_SECONDS,
+    Driver,
+    GroupDescription,
+    KafkaProblem,
+    Member,
+    Record,
+    ThreadMember,
+)
+
+WAIT_MS = int(WAIT_SECONDS * 1000)
+ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
+
+
+def _record(message: Any) -> Record:
+    return Record(
+        value=message.value,
+        key=message.key,
+        headers=tuple(message.headers),
+        timestamp=message.timestamp,
+        partition=message.partition,
+        offset=message.offset,
+    )
+
+
+def problem(error: Exception) -> Exception:
+    """The client's error under Kafka's name, where it has one."""
+    number = getattr(error, "errno", None)
+    if not isinstance(number, int) or number == 0:
+        return error
+    return KafkaProblem(ErrorCode(number).name.upper(), str(error))
+
+
+class KafkaPythonMember(ThreadMember, ConsumerRebalanceListener):  # type: ignore[misc]
+    """A subscribed kafka-python consumer."""
+
+    def __init__(self, config: dict[str, Any], topic: str) -> None:
+        super().__init__()
+        self._config = config
+        self._topic = topic
+        self._owned: frozenset[int] = frozenset()
+        self._thread.start()
+
+    def assignment(self) -> frozenset[int]:
+        self.check()
+        return self._owned
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._rebalances += 1
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        gone = frozenset(each.partition for each in revoked)
+        if gone and not self._closing.is_set():
+            self._rebalances += 1
+            self._revoked |= gone
+
+    def on_partitions_lost(self, lost: Any) -> None:
+        self.on_partitions_revoked(lost)
+
+    def _run(self) -> None:
+        consumer = KafkaConsumer(**self._config)
+        try:
+            consumer.subscribe([self._topic], listener=self)
+            while not self._closing.is_set():
+                for messages in consumer.poll(timeout_ms=50).values():
+                    self._seen.extend(_record(message) for message in messages)
+                self._owned = frozenset(each.partition for each in consumer.assignment())
+        finally:
+            consumer.close(timeout_ms=WAIT_MS)
+
+
+class KafkaPython(Driver):
+    """kafka-python."""
+
+    name = "kafka-python"
+    version = kafka.__version__
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
+    able = frozenset(
+        [
+            "join",
+            "static",
+            "commit",
+            "offsets_at",
+            "bounds",
+            "create_topic",
+            "delete_topic",
+            "topics",
+            "create_partitions",
+            "configs",
+            "alter_config",
+            "delete_records",
+            "groups",
+            "describe_group",
+            "delete_group",
+            "cluster",
+        ]
+    )
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap)
+        self._made: KafkaAdminClient | None = None
+
+    @property
+    def _admin(self) -> KafkaAdminClient:
+        if self._made is None:
+            self._made = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        return self._made
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+    def _consumer(self, **config: Any) -> KafkaConsumer:
+        return KafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            enable_auto_commit=False,
+            allow_auto_create_topics=False,
+            fetch_max_wait_ms=100,
+            **config,
+        )
+
+    def produce(
+        self,
+        topic: str,
+        records: Sequence[Record],
+        *,
+        codec: str = "none",
+        idempotent: bool = False,
+    ) -> list[int]:
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            acks="all",
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=idempotent,
+            allow_auto_create_topics=False,
+            linger_ms=5,
+            max_block_ms=WAIT_MS,
+        )
+        try:
+            sent = [
+                producer.send(
+                    topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    partition=record.partition,
+                    timestamp_ms=record.timestamp,
+                )
+                for record in records
+            ]
+            producer.flush(timeout=WAIT_SECONDS)
+            return [future.get(timeout=WAIT_SECONDS).offset for future in sent]
+        except kafka_errors.KafkaError as error:
+            raise problem(error) from error
+        finally:
+            producer.close(timeout=WAIT_SECONDS)
+
+    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+        consumer = self._consumer()
+        consumer.assign([TopicPartition(topic, part) for part in starts])
+        for part, start in starts.items():
+            consumer.seek(TopicPartition(topic, part), start)
+        seen: list[Record] = []
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(seen) < count and time.monotonic() < deadline:
+            for messages in consumer.poll(timeout_ms=100).values():
+                seen.extend(_record(message) for message in messages)
+        consumer.close()
+        return seen
+
+    def join(
+        self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
+    ) -> Member:
+        config = {
+            "bootstrap_servers": self.bootstrap,
+            "group_id": group,
+            "group_instance_id": instance_id,
+            "auto_offset_reset": "earliest",
+            "auto_commit_interval_ms": 200,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "partition_assignment_strategy": (ASSIGNORS[self.assignors[kind]],),
+            "fetch_max_wait_ms": 100,
+        }
+        return KafkaPythonMember(config, topic)
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
+        consumer = self._consumer(group_id=group)
+        wanted = {
+            TopicPartition(topic, part): OffsetAndMetadata(offset, metadata, -1)
+            for part, (offset, metadata) in offsets.items()
+        }
+        try:
+            consumer.assign(list(wanted))
+            consumer.commit(wanted, timeout_ms=WAIT_MS)
+        except kafka_errors.KafkaError as error:
+            raise problem(error) from error
+        finally:
+            consumer.close()
+
+    def committed(
+        self, group: str, topic: str, partitions: Sequence[int]
+    ) -> dict[int, tuple[int, str]]:
+        consumer = self._consumer(group_id=group)
+        asked = {part: TopicPartition(topic, part) for part in partitions}
+        consumer.assign(list(asked.values()))
+        found = {
+            part: consumer.committed(each, metadata=True, timeout_ms=WAIT_MS)
+            for part, each in asked.items()
+        }
+        consumer.close()
+        return {
+            part: (each.offset, each.metadata)
+            for part, each in found.items()
+            if each is not None and each.offset >= 0
+        }
+
+    def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
+        consumer = self._consumer()
+        asked = {TopicPartition(topic, part): timestamp for part in partitions}
+        found = consumer.offsets_for_times(asked, timeout_ms=WAIT_MS)
+        consumer.close()
+        return {each.partition: -1 if at is None else at.offset for each, at in found.items()}
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        asked = [TopicPartition(topic, part) for part in partitions]
+        first = self._admin.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.EARLIEST))
+        last = self._admin.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.LATEST))
+        return {each.partition: (first[each].offset, last[each].offset) for each in asked}
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        wanted = {name: {"num_partitions": partitions, "configs": dict(configs)}}
+        self._ask(self._admin.create_topics, wanted)
+
+    def delete_topic(self, name: str) -> None:
+        self._ask(self._admin.delete_topics, [name])
+
+    def topics(self) -> dict[str, int]:
+        found = self._admin.describe_topics()
+        return {topic["name"]: len(topic["partitions"]) for topic in found}
+
+    def create_partitions(self, name: str, total: int) -> None:
+        self._ask(self._admin.create_partitions, {name: total})
+
+    def configs(self, name: str) -> dict[str, str]:
+        asked = [ConfigResource("topic", name)]
+        found = self._ask(self._admin.describe_configs, asked, config_filter="all")
+        return {key: str(entry["value"]) for key, entry in found["topic"][name].items()}
+
+    def alter_config(self, name: str, key: str, value: str) -> None:
+        self._ask(self._admin.alter_configs, [ConfigResource("topic", name, {key: value})])
+
+    def delete_records(self, topic: str, offsets: Mapping[int, int]) -> None:
+        wanted = {TopicPartition(topic, part): offset for part, offset in offsets.items()}
+        self._ask(self._admin.delete_records, wanted)
+
+    def groups(self) -> set[str]:
+        return {group["group_id"] for group in self._admin.list_groups()}
+
+    def describe_group(self, group: str) -> GroupDescription:
+        found = self._ask(self._admin.describe_groups, [group])[group]
+        return GroupDescription(found["group_state"].lower(), len(found["members"]))
+
+    def delete_group(self, group: str) -> None:
+        outcome = self._ask(self._admin.delete_groups, [group])[group]
+        if outcome != "OK":
+            raise problem(getattr(kafka_errors, outcome)())
+
+    def cluster(self) -> tuple[str, int]:
+        found = self._admin.describe_cluster()
+        return found["cluster_id"], len(found["brokers"])
+
+    def _ask(self, call: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return call(*arguments, **options)
+        except kafka_errors.KafkaError as error:
+            raise problem(error) from error

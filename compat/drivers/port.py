@@ -1,0 +1,248 @@
+"""The port that every foreign client is driven through, so that each scenario is written once.
+
+A driver translates these calls into its client's own idiom and nothing more: the scenario decides
+what must hold. What a client cannot do is left out of its `able`, and the scenario is not run for
+it. Everything is bounded by `WAIT_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+WAIT_SECONDS = 20.0
+POLL_SECONDS = 0.02
+SESSION_TIMEOUT_MS = 10_000
+HEARTBEAT_MS = 200
+# What a driver may be able to do beyond producing and consuming; `static` is a way to join.
+EVERYTHING = frozenset(
+    {"join", "static", "commit", "offsets_at", "bounds", "create_topic", "delete_topic", "topics"}
+    | {"create_partitions", "configs", "alter_config", "delete_records", "groups"}
+    | {"describe_group", "delete_group", "cluster"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record as a client gives or gets it; `timestamp` in milliseconds."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int
+    partition: int = 0
+    offset: int = -1
+
+    def at(self, offset: int) -> Record:
+        """The same record with its offset."""
+        return replace(self, offset=offset)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """What a client says of a group: its state in lower case, and how many members it has."""
+
+    state: str
+    members: int
+
+
+class KafkaProblem(Exception):
+    """A client's own error, under Kafka's name for it (`TOPIC_ALREADY_EXISTS`)."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class Member(ABC):
+    """A consumer in a group that polls in the background until it is closed."""
+
+    @abstractmethod
+    def assignment(self) -> frozenset[int]:
+        """The partitions that it owns now."""
+
+    @abstractmethod
+    def rebalances(self) -> int:
+        """How often it was given an assignment, or had one taken."""
+
+    @abstractmethod
+    def revoked(self) -> frozenset[int]:
+        """Every partition that was ever taken from it while it went on."""
+
+    @abstractmethod
+    def records(self) -> list[Record]:
+        """What it has received so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Commit and end; leaves the group unless it is a static member."""
+
+
+class Driver(ABC):
+    """One foreign client against one server."""
+
+    name: str
+    version: str = ""
+    codecs: tuple[str, ...]
+    # eager and cooperative: what the client calls its assignor of that kind
+    assignors: Mapping[str, str] = {}
+    able: frozenset[str] = frozenset()
+    sets_timestamps: bool = True
+    keeps_nulls: bool = True  # tells null from empty, and binary from text
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    @abstractmethod
+    def produce(
+        self,
+        topic: str,
+        records: Sequence[Record],
+        *,
+        codec: str = "none",
+        idempotent: bool = False,
+    ) -> list[int]:
+        """Produce with acks=all, and return the offsets in the order of the records."""
+
+    @abstractmethod
+    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+        """Read `count` records from the given offsets on, outside any group."""
+
+    def join(
+        self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
+    ) -> Member:
+        """A new member of the group, from the earliest offset, with automatic commits."""
+        raise NotImplementedError
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
+        """Commit offsets with their metadata."""
+        raise NotImplementedError
+
+    def committed(
+        self, group: str, topic: str, partitions: Sequence[int]
+    ) -> dict[int, tuple[int, str]]:
+        """Committed offsets and metadata; partitions without one are left out."""
+        raise NotImplementedError
+
+    def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
+        """The first offset at or after a time; −1, or the end offset, where there is none."""
+        raise NotImplementedError
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """The earliest and the latest offset of each partition."""
+        raise NotImplementedError
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create a topic."""
+        raise NotImplementedError
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        raise NotImplementedError
+
+    def topics(self) -> dict[str, int]:
+        """Topics with their partition counts."""
+        raise NotImplementedError
+
+    def create_partitions(self, name: str, total: int) -> None:
+        """Grow a topic to `total` partitions."""
+        raise NotImplementedError
+
+    def configs(self, name: str) -> dict[str, str]:
+        """A topic's configuration, defaults included."""
+        raise NotImplementedError
+
+    def alter_config(self, name: str, key: str, value: str) -> None:
+        """Set one configuration of a topic."""
+        raise NotImplementedError
+
+    def delete_records(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Delete the records before the given offsets."""
+        raise NotImplementedError
+
+    def groups(self) -> set[str]:
+        """The names of all groups."""
+        raise NotImplementedError
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """A group's state and size."""
+        raise NotImplementedError
+
+    def delete_group(self, group: str) -> None:
+        """Delete an empty group."""
+        raise NotImplementedError
+
+    def cluster(self) -> tuple[str, int]:
+        """The cluster's id and how many brokers it has."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End everything that was started."""
+        return
+
+
+class ThreadMember(Member):
+    """A member whose client is polled by a thread of its own; subclasses own the client.
+
+    The client is touched by that thread alone, callbacks included, since most clients demand it.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[Record] = []
+        self._revoked: set[int] = set()
+        self._rebalances = 0
+        self._closing = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._guard, daemon=True)
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Poll until `_closing` is set, then close the client."""
+
+    def _guard(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self._failure = error
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def rebalances(self) -> int:
+        self.check()
+        return self._rebalances
+
+    def revoked(self) -> frozenset[int]:
+        return frozenset(self._revoked)
+
+    def records(self) -> list[Record]:
+        self.check()
+        return list(self._seen)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(WAIT_SECONDS)
+        if self._thread.is_alive():
+            raise TimeoutError(f"{type(self).__name__} did not close within {WAIT_SECONDS} s")
+        self.check()
+
+
+def eventually(
+    holds: Callable[[], bool], says: Callable[[], object], *, seconds: float = WAIT_SECONDS
+) -> None:
+    """Wait until a condition holds; a failure says how things stood."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s; last seen: {says()}")
+        time.sleep(POLL_SECONDS)
+
+
+def by_position(records: Iterable[Record]) -> dict[tuple[int, int], Record]:
+    """Records by partition and offset."""
+    return {(record.partition, record.offset): record for record in records}

@@ -1,0 +1,156 @@
+"""The servers that the suite runs against: Penstock in a process of its own, or Apache Kafka.
+
+`PENSTOCK_COMPAT_SERVER` chooses: `penstock` (the default), `apache`, or `HOST:PORT` of one that is
+running already.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.apache_kafka import ApacheKafka
+
+READY = re.compile(rb"penstock ready kafka=(\S+) admin=(\S+)")
+START_TIMEOUT_SECONDS = 20
+STOP_TIMEOUT_SECONDS = 20
+
+
+class PenstockProcess:
+    """`penstock serve` as a process of its own, on loopback, over one data directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        listener: str = "127.0.0.1:0",
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.listener = listener
+        self.configs = dict(configs or {})
+        self.bootstrap = ""
+        self.admin_url = ""
+        self.start_seconds = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        if self._process is None:
+            raise RuntimeError("Penstock is not running")
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What the broker has said so far on its standard error."""
+        return (self.directory / "broker.log").read_text(errors="replace")
+
+    def start(self) -> PenstockProcess:
+        """Start the broker and wait for its ready line."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / "broker.toml"
+        lines = (f'"{name}" = "{value}"\n' for name, value in self.configs.items())
+        config.write_text("".join(lines))
+        command = [sys.executable, "-m", "penstock", "serve", "--config", str(config)]
+        places = ["--data-dir", str(self.directory / "data"), "--listener", self.listener]
+        begun = time.perf_counter()
+        with (self.directory / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *places, "--admin", "127.0.0.1:0"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        found = self._ready_line()
+        self.start_seconds = time.perf_counter() - begun
+        self.bootstrap = found[1].decode()
+        self.admin_url = f"http://{found[2].decode()}"
+        self.listener = self.bootstrap
+        return self
+
+    def _ready_line(self) -> re.Match[bytes]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        said = b""
+        while time.monotonic() < deadline:
+            if select.select([self._process.stdout], [], [], 0.1)[0]:
+                piece = os.read(self._process.stdout.fileno(), 65536)
+                said += piece
+                if found := READY.search(said):
+                    return found
+                if not piece:
+                    break
+        self.kill()
+        raise RuntimeError(
+            f"penstock serve was not ready within {START_TIMEOUT_SECONDS} s:\n"
+            f"{said.decode(errors='replace')}\n{self.log[-4000:]}"
+        )
+
+    def kill(self) -> None:
+        """End the broker at once, as a power cut ends it."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End the broker in good order, and return its status."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            status = process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
+        return status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A running server: `name` is `penstock`, `apache` or `other`."""
+
+    name: str
+    bootstrap: str
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """The server that the environment asks for."""
+    wanted = chosen()
+    if wanted == "apache":
+        with ApacheKafka() as kafka:
+            yield Server(name="apache", bootstrap=kafka.bootstrap)
+    elif wanted == "penstock":
+        with tempfile.TemporaryDirectory(prefix="penstock-compat-") as directory:
+            broker = PenstockProcess(
+                Path(directory), configs={"group.initial.rebalance.delay.ms": "0"}
+            ).start()
+            try:
+                yield Server(name="penstock", bootstrap=broker.bootstrap)
+            finally:
+                broker.stop()
+    else:
+        yield Server(name="other", bootstrap=wanted)
+
+
+def chosen() -> str:
+    """Which server the suite runs against."""
+    return os.environ.get("PENSTOCK_COMPAT_SERVER", "penstock")
