@@ -1,0 +1,210 @@
+"""A topic's configuration, under Kafka's names, with Kafka's defaults and bounds.
+
+The storage acts on the names that concern a log; the others (`min.insync.replicas`, the remote
+and the compaction ones) are declared here too because a topic has one configuration, and the
+rooms that act on them read it from `PartitionLog.config`.
+
+Source: Kafka's `TopicConfig` and `LogConfig`; KIP-1030 (defaults and bounds of Kafka 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.base.settings import INT_MAX, LONG_MAX, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """How the partitions of a topic are stored."""
+
+    cleanup_policy: tuple[str, ...] = setting(
+        ("delete",),
+        name="cleanup.policy",
+        doc="What happens to old segments: delete them, compact them by key, or both.",
+        choices=("delete", "compact"),
+    )
+    compression_type: str = setting(
+        "producer",
+        name="compression.type",
+        doc="Codec that stored batches must have; 'producer' keeps whatever the producer chose.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
+    delete_retention_ms: int = setting(
+        86_400_000,
+        name="delete.retention.ms",
+        doc="How long tombstones stay in a compacted topic.",
+        unit="ms",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    file_delete_delay_ms: int = setting(
+        60_000,
+        name="file.delete.delay.ms",
+        doc="How long a deleted segment file stays on disk.",
+        unit="ms",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    flush_messages: int = setting(
+        LONG_MAX,
+        name="flush.messages",
+        doc="Records after which a partition is forced to disk, whatever the flush policy.",
+        minimum=1,
+        maximum=LONG_MAX,
+    )
+    flush_ms: int = setting(
+        LONG_MAX,
+        name="flush.ms",
+        doc="Time after which a partition is forced to disk, whatever the flush policy.",
+        unit="ms",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    index_interval_bytes: int = setting(
+        4096,
+        name="index.interval.bytes",
+        doc="Bytes of log between two entries of the offset index.",
+        unit="bytes",
+        minimum=0,
+        maximum=INT_MAX,
+    )
+    local_retention_bytes: int = setting(
+        -2,
+        name="local.retention.bytes",
+        doc="Keep this much of a tiered partition on local disk; -2 follows retention.bytes.",
+        unit="bytes",
+        minimum=-2,
+        maximum=LONG_MAX,
+    )
+    local_retention_ms: int = setting(
+        -2,
+        name="local.retention.ms",
+        doc="Keep tiered segments on local disk this long; -2 follows retention.ms.",
+        unit="ms",
+        minimum=-2,
+        maximum=LONG_MAX,
+    )
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX,
+        name="max.compaction.lag.ms",
+        doc="Age above which a record must have been seen by compaction.",
+        unit="ms",
+        minimum=1,
+        maximum=LONG_MAX,
+    )
+    max_message_bytes: int = setting(
+        1_048_588,
+        name="max.message.bytes",
+        doc="Largest record batch, after compression, that a producer may send.",
+        unit="bytes",
+        minimum=0,
+        maximum=INT_MAX,
+    )
+    message_timestamp_after_max_ms: int = setting(
+        3_600_000,
+        name="message.timestamp.after.max.ms",
+        doc="How far ahead of the broker's clock a producer's timestamp may be.",
+        unit="ms",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    message_timestamp_before_max_ms: int = setting(
+        LONG_MAX,
+        name="message.timestamp.before.max.ms",
+        doc="How far behind the broker's clock a producer's timestamp may be.",
+        unit="ms",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        name="message.timestamp.type",
+        doc="Whether a record's time is the producer's or that of its append.",
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5,
+        name="min.cleanable.dirty.ratio",
+        doc="Share of uncompacted bytes at which a log is worth compacting.",
+        minimum=0,
+        maximum=1,
+    )
+    min_compaction_lag_ms: int = setting(
+        0,
+        name="min.compaction.lag.ms",
+        doc="Age below which a record is never compacted away.",
+        unit="ms",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    min_insync_replicas: int = setting(
+        1,
+        name="min.insync.replicas",
+        doc="Replicas that must hold a batch before acks=all is answered.",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    preallocate: bool = setting(
+        False,
+        name="preallocate",
+        doc="Reserve the space of a segment when it is created.",
+    )
+    remote_storage_enable: bool = setting(
+        False,
+        name="remote.storage.enable",
+        doc="Copy closed segments to the archive, so that local ones may be dropped earlier.",
+    )
+    retention_bytes: int = setting(
+        -1,
+        name="retention.bytes",
+        doc="Keep at most this much of a partition; -1 sets no limit.",
+        unit="bytes",
+        minimum=-1,
+        maximum=LONG_MAX,
+    )
+    retention_ms: int = setting(
+        604_800_000,
+        name="retention.ms",
+        doc="Keep records this long; -1 keeps them for ever.",
+        unit="ms",
+        minimum=-1,
+        maximum=LONG_MAX,
+    )
+    segment_bytes: int = setting(
+        1 << 30,
+        name="segment.bytes",
+        doc="Size at which a segment file is closed and a new one begun.",
+        unit="bytes",
+        minimum=1 << 20,
+        maximum=INT_MAX,
+    )
+    segment_index_bytes: int = setting(
+        10 << 20,
+        name="segment.index.bytes",
+        doc="Largest size of an index file; a segment whose index is full is closed.",
+        unit="bytes",
+        minimum=4,
+        maximum=INT_MAX,
+    )
+    segment_jitter_ms: int = setting(
+        0,
+        name="segment.jitter.ms",
+        doc="Part subtracted from segment.ms, different for each segment, to spread the rolls.",
+        unit="ms",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    segment_ms: int = setting(
+        604_800_000,
+        name="segment.ms",
+        doc="Age at which a segment is closed, even if it is not full.",
+        unit="ms",
+        minimum=1,
+        maximum=LONG_MAX,
+    )
+    unclean_leader_election_enable: bool = setting(
+        False,
+        name="unclean.leader.election.enable",
+        doc="Let a replica that is behind lead when no other is left, at the price of records.",
+    )
