@@ -141,9 +141,15 @@ DYNAMIC_BROKER_NAMES: Final = frozenset(info.name for info in describe(TopicDefa
 _SECRET_WORDS: Final = ("password", "secret")
 
 
-@cache
+_INFOS: Final[dict[type[Any], Mapping[str, SettingInfo]]] = {}
+"""Declarations by settings class; there are a handful of classes."""
+
+
 def _infos(settings_type: type[Any]) -> Mapping[str, SettingInfo]:
-    return {info.name: info for info in describe(settings_type)}
+    infos = _INFOS.get(settings_type)
+    if infos is None:
+        infos = _INFOS[settings_type] = {info.name: info for info in describe(settings_type)}
+    return infos
 
 
 @cache

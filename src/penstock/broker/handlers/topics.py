@@ -29,7 +29,7 @@ from penstock.broker.topic_admin import (
     create_topics as store_topics,
 )
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions
-from penstock.control import Topic
+from penstock.control import Topic, UnknownTopic
 
 Entry = dict[str, Any]
 
@@ -135,6 +135,9 @@ async def _delete(
         topic = _find(state, name, topic_id)
         await state.control.delete_topic(topic.topic_id)
         return {"name": topic.name, "topic_id": topic.topic_id}
+    except UnknownTopic as error:
+        gone = UnknownTopicOrPartition(f"topic {name!r} is gone") if name else error
+        return {**answer, **failed(gone)}
     except PenstockError as error:
         return {**answer, **failed(error)}
 
@@ -149,10 +152,10 @@ def _find(state: BrokerState, name: str | None, topic_id: UUID | None) -> Topic:
         return topic
     if topic_id is None:
         raise BadRequest("Neither topic name nor id were specified.")
-    topic = state.metadata.topic_by_id(topic_id)
-    if topic is None:
+    known = state.topics_by_id.get(topic_id.bytes)
+    if known is None:
         raise UnknownTopicId(f"there is no topic of id {topic_id}")
-    return topic
+    return known.topic
 
 
 # -- CreatePartitions -----------------------------------------------------------------------

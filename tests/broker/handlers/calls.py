@@ -1,0 +1,60 @@
+"""Calls a handler as the dispatcher does: through the bytes of one version, both ways."""
+
+import inspect
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from penstock.base.errors import PenstockError
+from penstock.broker.context import RequestContext
+from penstock.broker.dispatch import handler_of
+from penstock.broker.error_answers import error_answer
+from penstock.broker.errors import error_of
+from penstock.broker.state import BrokerState
+from penstock.wire.kafka.apis import BY_NAME
+from penstock.wire.kafka.decoder import decoder
+from penstock.wire.kafka.encoder import encoder
+
+
+def versions(api_name: str) -> range:
+    """Every version of an API that the broker serves."""
+    api = BY_NAME[api_name]
+    return range(api.served_from, api.maximum + 1)
+
+
+async def call(
+    state: BrokerState,
+    api_name: str,
+    version: int,
+    request: Mapping[str, Any],
+    client_id: str | None = "tests",
+) -> Any:
+    """Send one request; returns kio's dataclass of the response."""
+    api = BY_NAME[api_name]
+    context = RequestContext(
+        api=api,
+        version=version,
+        correlation_id=1,
+        client_id=client_id,
+        connection=cast("Any", SimpleNamespace(client_host="127.0.0.1", closing=False)),
+        started=0.0,
+    )
+    sent = encoder(api_name, version, "request")(request)
+    entity, end = decoder(api_name, version, "request")(sent, 0)
+    assert end == len(sent)
+    try:
+        answer = handler_of(api)(state, context, entity)
+        if inspect.iscoroutine(answer):
+            answer = await answer
+    except PenstockError as error:
+        number, message = error_of(error)
+        answer = error_answer(api, version, entity, number, message)
+    body = encoder(api_name, version, "response")(answer)
+    response, end = decoder(api_name, version, "response")(body, 0)
+    assert end == len(body)
+    return response
+
+
+def names(response_error: Any) -> str:
+    """An error code's name."""
+    return str(response_error.name)

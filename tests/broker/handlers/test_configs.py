@@ -1,0 +1,201 @@
+"""Configurations are described and altered over the wire, per resource."""
+
+from typing import Any
+
+import pytest
+
+from penstock.broker.state import BrokerState
+from tests.broker.handlers.calls import call, names, versions
+from tests.broker.handlers.test_topics import create, creation
+
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+async def describe(
+    state: BrokerState,
+    *resources: tuple[int, str, list[str] | None],
+    version: int = 4,
+    synonyms: bool = False,
+    documentation: bool = False,
+) -> Any:
+    request = {
+        "resources": [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+            for kind, name, keys in resources
+        ],
+        "include_synonyms": synonyms,
+        "include_documentation": documentation,
+    }
+    return (await call(state, "DescribeConfigs", version, request)).results
+
+
+async def alter(
+    state: BrokerState, *resources: tuple[int, str, Any], validate_only: bool = False
+) -> list[str]:
+    request = {
+        "resources": [
+            {
+                "resource_type": kind,
+                "resource_name": name,
+                "configs": [
+                    {"name": key, "config_operation": operation, "value": value}
+                    for key, operation, value in changes
+                ],
+            }
+            for kind, name, changes in resources
+        ],
+        "validate_only": validate_only,
+    }
+    response = await call(state, "IncrementalAlterConfigs", 1, request)
+    return [names(answer.error_code) for answer in response.responses]
+
+
+@pytest.mark.parametrize("version", versions("DescribeConfigs"))
+async def test_describes_a_topic(state: BrokerState, version: int) -> None:
+    await create(state, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
+    (result,) = await describe(
+        state, (TOPIC, "a", None), version=version, synonyms=True, documentation=True
+    )
+    assert (result.resource_type, result.resource_name) == (TOPIC, "a")
+    by_name = {config.name: config for config in result.configs}
+    assert by_name["retention.ms"].value == "5"
+    assert by_name["retention.ms"].config_source == 1
+    assert [synonym.source for synonym in by_name["retention.ms"].synonyms] == [1, 5]
+    assert not by_name["retention.ms"].read_only
+    if version >= 3:
+        assert by_name["retention.ms"].config_type == 5
+        assert by_name["retention.ms"].documentation
+
+
+async def test_describes_by_keys_and_without_extras(state: BrokerState) -> None:
+    await create(state, creation("a"))
+    (result,) = await describe(state, (TOPIC, "a", ["segment.bytes", "no.such"]))
+    (config,) = result.configs
+    assert (config.name, config.value, config.synonyms, config.documentation) == (
+        "segment.bytes",
+        str(1 << 30),
+        (),
+        None,
+    )
+
+
+async def test_describes_brokers(state: BrokerState) -> None:
+    own, cluster, other, text = await describe(
+        state, (BROKER, "1", None), (BROKER, "", None), (BROKER, "2", None), (BROKER, "x", None)
+    )
+    by_name = {config.name: config for config in own.configs}
+    assert by_name["node.id"].read_only
+    assert not by_name["log.retention.hours"].read_only
+    assert cluster.configs == ()
+    assert [names(r.error_code) for r in (own, cluster, other, text)] == [
+        "none",
+        "none",
+        "invalid_request",
+        "invalid_request",
+    ]
+
+
+async def test_describe_refuses_what_is_not_there(state: BrokerState) -> None:
+    results = await describe(
+        state, (TOPIC, "gone", None), (TOPIC, "a b", None), (LOGGER, "1", None)
+    )
+    assert [names(result.error_code) for result in results] == [
+        "unknown_topic_or_partition",
+        "invalid_topic_exception",
+        "invalid_request",
+    ]
+
+
+async def test_incremental_changes(state: BrokerState) -> None:
+    await create(state, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
+    outcome = await alter(
+        state,
+        (
+            TOPIC,
+            "a",
+            [
+                ("retention.ms", DELETE, None),
+                ("segment.bytes", SET, "2097152"),
+                ("cleanup.policy", APPEND, "compact"),
+            ],
+        ),
+    )
+    assert outcome == ["none"]
+    assert state.topics["a"].topic.configs == {
+        "segment.bytes": "2097152",
+        "cleanup.policy": "delete,compact",
+    }
+    assert await alter(state, (TOPIC, "a", [("cleanup.policy", SUBTRACT, "delete")])) == ["none"]
+    log = state.log("a", 0)
+    assert log.config.cleanup_policy == ("compact",)
+    assert log.config.segment_bytes == 2_097_152
+
+
+async def test_incremental_changes_are_refused_one_by_one(state: BrokerState) -> None:
+    await create(state, creation("a"), creation("b"), creation("c"))
+    outcome = await alter(
+        state,
+        (TOPIC, "a", [("retention.ms", SET, "soon")]),
+        (TOPIC, "b", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")]),
+        (TOPIC, "gone", [("retention.ms", SET, "1")]),
+        (TOPIC, "c", [("retention.ms", 9, "1")]),
+        (BROKER, "1", [("node.id", SET, "9")]),
+        (BROKER, "", [("no.such", SET, "9")]),
+        (LOGGER, "1", [("root", SET, "INFO")]),
+    )
+    assert outcome == [
+        "invalid_config",
+        "invalid_request",
+        "unknown_topic_or_partition",
+        "invalid_request",
+        "invalid_request",
+        "invalid_config",
+        "invalid_request",
+    ]
+    repeated = (TOPIC, "a", [("retention.ms", SET, "1")])
+    assert await alter(state, repeated, repeated) == ["invalid_request", "invalid_request"]
+    assert state.topics["a"].topic.configs == {}
+
+
+async def test_validate_only_changes_nothing(state: BrokerState) -> None:
+    await create(state, creation("a"))
+    asked = (TOPIC, "a", [("retention.ms", SET, "1")])
+    assert await alter(state, asked, validate_only=True) == ["none"]
+    assert state.topics["a"].topic.configs == {}
+
+
+async def test_broker_defaults_reach_topics(state: BrokerState) -> None:
+    await create(state, creation("a"))
+    assert await alter(state, (BROKER, "", [("log.retention.hours", SET, "2")])) == ["none"]
+    assert state.log("a", 0).config.retention_ms == 7_200_000
+    assert await alter(state, (BROKER, "1", [("log.retention.ms", SET, "9")])) == ["none"]
+    assert state.log("a", 0).config.retention_ms == 9
+    (result,) = await describe(state, (TOPIC, "a", ["retention.ms"]), synonyms=True)
+    assert [(s.name, s.source) for s in result.configs[0].synonyms] == [
+        ("log.retention.ms", 2),
+        ("log.retention.hours", 3),
+        ("log.retention.hours", 5),
+    ]
+    (cluster,) = await describe(state, (BROKER, "", None))
+    assert [(config.name, config.value) for config in cluster.configs] == [
+        ("log.retention.hours", "2")
+    ]
+
+
+@pytest.mark.parametrize("version", versions("AlterConfigs"))
+async def test_the_old_request_replaces_everything(state: BrokerState, version: int) -> None:
+    await create(state, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
+    request = {
+        "resources": [
+            {
+                "resource_type": TOPIC,
+                "resource_name": "a",
+                "configs": [{"name": "segment.bytes", "value": "2097152"}],
+            }
+        ],
+        "validate_only": False,
+    }
+    response = await call(state, "AlterConfigs", version, request)
+    assert names(response.responses[0].error_code) == "none"
+    assert state.topics["a"].topic.configs == {"segment.bytes": "2097152"}

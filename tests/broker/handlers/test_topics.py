@@ -1,0 +1,182 @@
+"""Topics are created, grown, trimmed and deleted in every version, or refused with a cause."""
+
+from typing import Any
+
+import pytest
+
+from penstock.broker.state import BrokerState
+from tests.broker.handlers.calls import call, names, versions
+
+
+def creation(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": factor,
+        "assignments": (),
+        "configs": (),
+        **more,
+    }
+
+
+async def create(
+    state: BrokerState, *topics: dict[str, Any], version: int = 7, validate_only: bool = False
+) -> Any:
+    request = {"topics": topics, "timeout": 1000, "validate_only": validate_only}
+    return (await call(state, "CreateTopics", version, request)).topics
+
+
+@pytest.mark.parametrize("version", versions("CreateTopics"))
+async def test_creates_topics(state: BrokerState, version: int) -> None:
+    configs = ({"name": "retention.ms", "value": "60000"},)
+    answers = await create(
+        state, creation("a", 3, configs=configs), creation("b", -1, -1), version=version
+    )
+    assert [(answer.name, names(answer.error_code)) for answer in answers] == [
+        ("a", "none"),
+        ("b", "none"),
+    ]
+    assert len(state.topics["a"].logs) == 3
+    assert state.topics["a"].topic.configs == {"retention.ms": "60000"}
+    if version >= 5:
+        assert (answers[0].num_partitions, answers[0].replication_factor) == (3, 1)
+        shown = {config.name: config for config in answers[0].configs}
+        assert (shown["retention.ms"].value, shown["retention.ms"].config_source) == ("60000", 1)
+        assert shown["segment.bytes"].config_source == 5
+    if version >= 7:
+        assert answers[0].topic_id == state.topics["a"].topic.topic_id
+
+
+async def test_validate_only_creates_nothing(state: BrokerState) -> None:
+    (answer,) = await create(state, creation("a", 3), validate_only=True)
+    assert names(answer.error_code) == "none"
+    assert answer.num_partitions == 3
+    assert state.topics == {}
+
+
+async def test_refuses_each_topic_by_itself(state: BrokerState) -> None:
+    await create(state, creation("old"))
+    answers = await create(
+        state,
+        creation("old"),
+        creation("bad name"),
+        creation("a.b"),
+        creation("a_b"),
+        creation("t1", 0),
+        creation("t2", 1, 2),
+        creation("t3", configs=({"name": "retention.ms", "value": "soon"},)),
+        creation("twice"),
+        creation("twice"),
+        creation("good"),
+    )
+    assert {answer.name: names(answer.error_code) for answer in answers} == {
+        "old": "topic_already_exists",
+        "bad name": "invalid_topic_exception",
+        "a.b": "none",
+        "a_b": "invalid_topic_exception",
+        "t1": "invalid_partitions",
+        "t2": "invalid_replication_factor",
+        "t3": "invalid_config",
+        "twice": "invalid_request",
+        "good": "none",
+    }
+    messages = {answer.name: answer.error_message for answer in answers}
+    assert "t3" in messages["t3"]
+    assert "soon" in messages["t3"]
+    assert set(state.topics) == {"old", "a.b", "good"}
+
+
+@pytest.mark.parametrize("version", versions("DeleteTopics"))
+async def test_deletes_topics(state: BrokerState, version: int) -> None:
+    await create(state, creation("a"), creation("b"))
+    asked = ["a", "gone", "a", "b"]
+    request: dict[str, Any] = {"timeout": 1000, "topic_names": asked}
+    if version >= 6:
+        request["topics"] = [{"name": name} for name in asked]
+    answers = (await call(state, "DeleteTopics", version, request)).responses
+    assert {answer.name: names(answer.error_code) for answer in answers} == {
+        "a": "invalid_request",
+        "gone": "unknown_topic_or_partition",
+        "b": "none",
+    }
+    assert set(state.topics) == {"a"}
+
+
+async def test_deletes_topics_by_id(state: BrokerState) -> None:
+    await create(state, creation("a"), creation("b"))
+    a, b = (state.topics[name].topic.topic_id for name in ("a", "b"))
+    request = {
+        "timeout": 1000,
+        "topics": [
+            {"name": None, "topic_id": a},
+            {"name": "b", "topic_id": b},
+            {"name": None, "topic_id": None},
+            {"name": None, "topic_id": state.randomness.uuid()},
+        ],
+    }
+    answers = (await call(state, "DeleteTopics", 6, request)).responses
+    assert [names(answer.error_code) for answer in answers] == [
+        "none",
+        "invalid_request",
+        "invalid_request",
+        "unknown_topic_id",
+    ]
+    assert answers[0].name == "a"
+    assert set(state.topics) == {"b"}
+
+
+@pytest.mark.parametrize("version", versions("CreatePartitions"))
+async def test_adds_partitions(state: BrokerState, version: int) -> None:
+    await create(state, creation("a", 2), creation("b", 2))
+    request = {
+        "topics": [
+            {"name": "a", "count": 4, "assignments": None},
+            {"name": "b", "count": 2, "assignments": None},
+            {"name": "c", "count": 2, "assignments": None},
+        ],
+        "timeout": 1000,
+        "validate_only": False,
+    }
+    answers = (await call(state, "CreatePartitions", version, request)).results
+    assert [names(answer.error_code) for answer in answers] == [
+        "none",
+        "invalid_partitions",
+        "unknown_topic_or_partition",
+    ]
+    assert len(state.topics["a"].logs) == 4
+
+
+async def test_validates_more_partitions(state: BrokerState) -> None:
+    await create(state, creation("a", 2))
+    request = {
+        "topics": [{"name": "a", "count": 3, "assignments": [{"broker_ids": [1]}]}],
+        "timeout": 1000,
+        "validate_only": True,
+    }
+    (answer,) = (await call(state, "CreatePartitions", 3, request)).results
+    assert names(answer.error_code) == "none"
+    assert len(state.topics["a"].logs) == 2
+
+
+@pytest.mark.parametrize("version", versions("DeleteRecords"))
+async def test_delete_records_names_each_partition(state: BrokerState, version: int) -> None:
+    compacted = ({"name": "cleanup.policy", "value": "compact"},)
+    await create(state, creation("a"), creation("k", configs=compacted))
+
+    def partition(index: int, offset: int) -> dict[str, int]:
+        return {"partition_index": index, "offset": offset}
+
+    request = {
+        "topics": [
+            {"name": "a", "partitions": [partition(0, -1), partition(0, 9), partition(1, 0)]},
+            {"name": "k", "partitions": [partition(0, -1)]},
+        ],
+        "timeout": 1000,
+    }
+    first, second = (await call(state, "DeleteRecords", version, request)).topics
+    assert [(p.low_watermark, names(p.error_code)) for p in first.partitions] == [
+        (0, "none"),
+        (-1, "offset_out_of_range"),
+        (-1, "unknown_topic_or_partition"),
+    ]
+    assert names(second.partitions[0].error_code) == "policy_violation"
