@@ -260,7 +260,9 @@ class _Source:
         for field in fields:
             tagged, inner = self.name("tagged"), self.name("inner")
             self.line(f"{tagged} = {self._access(field, value)}")
-            self.line(f"if {tagged} != {self.constant(_default_of(field))}:")
+            default = _default_of(field)
+            differs = tagged if default == () else f"{tagged} != {self.constant(default)}"
+            self.line(f"if {differs}:")
             self.indent += 1
             self.line(f"{count} += 1")
             self.line(f"{inner} = []")

@@ -1,0 +1,167 @@
+"""The hand-made Fetch codec against kio."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.wire.kafka.apis import BY_NAME
+from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.fetch import (
+    TOPIC_IDS_FROM,
+    PartitionAnswer,
+    ResponseWriter,
+    decode_request,
+)
+from penstock.wire.kafka.primitives import read_uuid, uvarint
+from penstock.wire.kafka.schema import load_entity, load_module
+from tests.wire.kafka.entities import messages, served_versions, written_by_kio
+
+VERSIONS = served_versions(BY_NAME["Fetch"])
+
+
+def _key(version: int, topic: Any) -> bytes:
+    if version >= TOPIC_IDS_FROM:
+        return topic.topic_id.bytes if topic.topic_id else bytes(16)
+    name: str = topic.topic
+    return name.encode()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_requests_read_as_kio_reads_them(version: int, data: Any) -> None:
+    entity = data.draw(messages(BY_NAME["Fetch"], version, "request"))
+    whole = b"head" + written_by_kio(entity)
+    request = decode_request(memoryview(whole), 4, version)
+    assert timedelta(milliseconds=request.max_wait_ms) == entity.max_wait
+    assert request.min_bytes == entity.min_bytes
+    assert request.max_bytes == entity.max_bytes
+    assert request.isolation_level == entity.isolation_level
+    assert request.session_id == getattr(entity, "session_id", 0)
+    assert request.session_epoch == getattr(entity, "session_epoch", -1)
+    assert request.rack == getattr(entity, "rack_id", "")
+    replica = entity.replica_state.replica_id if version >= 15 else entity.replica_id
+    assert request.replica_id == replica
+    assert request.topics == [
+        (
+            _key(version, topic),
+            [
+                (
+                    item.partition,
+                    getattr(item, "current_leader_epoch", -1),
+                    item.fetch_offset,
+                    getattr(item, "last_fetched_epoch", -1),
+                    item.partition_max_bytes,
+                )
+                for item in topic.partitions
+            ],
+        )
+        for topic in entity.topics
+    ]
+    assert request.forgotten == [
+        (_key(version, topic), topic.partitions)
+        for topic in getattr(entity, "forgotten_topics_data", ())
+    ]
+    for size in range(4, len(whole)):
+        with pytest.raises(MalformedRequest):
+            decode_request(memoryview(whole)[:size], 4, version)
+    with pytest.raises(MalformedRequest, match="follow"):
+        decode_request(memoryview(whole + b"\0"), 4, version)
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 17])
+@settings(max_examples=200, deadline=None)
+@given(junk=st.binary(max_size=120))
+def test_arbitrary_bytes_never_do_worse_than_an_error(version: int, junk: bytes) -> None:
+    try:
+        decode_request(memoryview(junk), 0, version)
+    except MalformedRequest:
+        return
+
+
+def test_claims_of_huge_arrays_are_refused() -> None:
+    with pytest.raises(MalformedRequest, match="claims"):
+        decode_request(memoryview(bytes(25) + uvarint(2**31 - 1) + bytes(64)), 0, 12)
+    with pytest.raises(MalformedRequest, match="claims"):
+        decode_request(memoryview(bytes(17) + b"\x7f\xff\xff\xff" + bytes(64)), 0, 4)
+    with pytest.raises(MalformedRequest, match="claims"):
+        decode_request(memoryview(bytes(17) + b"\xff\xff\xff\xff" + bytes(64)), 0, 4)
+
+
+_ANSWERS = st.builds(
+    PartitionAnswer,
+    index=st.integers(0, 2**31 - 1),
+    error=st.sampled_from([0, 1, 6]),
+    high_watermark=st.integers(-1, 2**63 - 1),
+    last_stable_offset=st.integers(-1, 2**63 - 1),
+    log_start_offset=st.integers(-1, 2**63 - 1),
+    buffers=st.lists(st.binary(max_size=200), max_size=3),
+    aborted=st.booleans(),
+).map(lambda answer: _sized(answer))
+
+
+def _sized(answer: PartitionAnswer) -> PartitionAnswer:
+    answer.size_bytes = sum(map(len, answer.buffers))
+    return answer
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_responses_equal_those_of_kio(version: int, data: Any) -> None:
+    keys = st.binary(min_size=16, max_size=16).filter(any)
+    if version < TOPIC_IDS_FROM:
+        keys = st.text(max_size=150).map(str.encode)
+    topics = data.draw(st.lists(st.tuples(keys, st.lists(_ANSWERS, max_size=3)), max_size=3))
+    error = data.draw(st.sampled_from([0, 70])) if version >= 7 else 0
+    session_id = data.draw(st.integers(0, 2**31 - 1)) if version >= 7 else 0
+    writer = ResponseWriter(version)
+    pieces = writer.write(topics, error=error, session_id=session_id)
+    expected = written_by_kio(_entity(version, topics, error, session_id))
+    assert b"".join(pieces) == expected
+    assert writer.size_bytes == len(expected)
+
+
+def test_record_buffers_are_handed_on_as_they_are() -> None:
+    records = memoryview(bytes(1000))
+    answer = PartitionAnswer(0, buffers=[records], size_bytes=1000)
+    pieces = ResponseWriter(12).write([(b"t", [answer])])
+    assert any(piece is records for piece in pieces)
+
+
+def _entity(version: int, topics: Any, error: int, session_id: int) -> Any:
+    from kio.schema.errors import ErrorCode
+
+    module = load_module("Fetch", version, "response")
+    responses = []
+    for key, answers in topics:
+        name = (
+            {"topic_id": read_uuid(key)} if version >= TOPIC_IDS_FROM else {"topic": key.decode()}
+        )
+        partitions = tuple(_partition(module, version, answer) for answer in answers)
+        responses.append(module.FetchableTopicResponse(**name, partitions=partitions))
+    fields: dict[str, Any] = {"throttle_time": timedelta(0), "responses": tuple(responses)}
+    if version >= 7:
+        fields |= {"error_code": ErrorCode(error), "session_id": session_id}
+    return load_entity("Fetch", version, "response")(**fields)
+
+
+def _partition(module: Any, version: int, answer: PartitionAnswer) -> Any:
+    from kio.schema.errors import ErrorCode
+
+    fields: dict[str, Any] = {
+        "partition_index": answer.index,
+        "error_code": ErrorCode(answer.error),
+        "high_watermark": answer.high_watermark,
+        "last_stable_offset": answer.last_stable_offset,
+        "aborted_transactions": () if answer.aborted else None,
+        "records": b"".join(answer.buffers),
+    }
+    if version >= 5:
+        fields["log_start_offset"] = answer.log_start_offset
+    return module.PartitionData(**fields)

@@ -1,0 +1,163 @@
+"""The hand-made Produce codec against kio."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.wire.kafka.apis import BY_NAME
+from penstock.wire.kafka.decoder import ELEMENTS_MAX
+from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.primitives import read_uuid, uvarint
+from penstock.wire.kafka.produce import (
+    TOPIC_IDS_FROM,
+    PartitionResult,
+    decode_request,
+    encode_response,
+)
+from penstock.wire.kafka.schema import load_entity, load_module
+from tests.wire.kafka.entities import messages, served_versions, written_by_kio
+
+VERSIONS = served_versions(BY_NAME["Produce"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_requests_read_as_kio_reads_them(version: int, data: Any) -> None:
+    entity = data.draw(messages(BY_NAME["Produce"], version, "request"))
+    whole = b"head" + written_by_kio(entity)
+    request = decode_request(memoryview(whole), 4, version)
+    assert request.transactional_id == entity.transactional_id
+    assert request.acks == entity.acks
+    assert timedelta(milliseconds=request.timeout_ms) == entity.timeout
+    got = [
+        (key, [(index, None if records is None else bytes(records)) for index, records in rows])
+        for key, rows in request.topics
+    ]
+    by_id = version >= TOPIC_IDS_FROM
+    assert got == [
+        (
+            (topic.topic_id.bytes if topic.topic_id else bytes(16))
+            if by_id
+            else topic.name.encode(),
+            [(item.index, item.records) for item in topic.partition_data],
+        )
+        for topic in entity.topic_data
+    ]
+    for size in range(4, len(whole)):
+        with pytest.raises(MalformedRequest):
+            decode_request(memoryview(whole)[:size], 4, version)
+    with pytest.raises(MalformedRequest, match="follow"):
+        decode_request(memoryview(whole + b"\0"), 4, version)
+
+
+def test_records_are_views_of_the_frame() -> None:
+    module = load_module("Produce", 9, "request")
+    entity = module.ProduceRequest(
+        acks=-1,
+        timeout=timedelta(seconds=1),
+        topic_data=(
+            module.TopicProduceData(
+                name="t", partition_data=(module.PartitionProduceData(index=0, records=b"abc"),)
+            ),
+        ),
+    )
+    frame = bytearray(written_by_kio(entity))
+    records = decode_request(memoryview(frame), 0, 9).topics[0][1][0][1]
+    assert records is not None
+    records[0] = ord("x")
+    assert b"xbc" in frame
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+@settings(max_examples=200, deadline=None)
+@given(junk=st.binary(max_size=120))
+def test_arbitrary_bytes_never_do_worse_than_an_error(version: int, junk: bytes) -> None:
+    try:
+        decode_request(memoryview(junk), 0, version)
+    except MalformedRequest:
+        return
+
+
+@pytest.mark.parametrize("claims", [2**31 - 1, ELEMENTS_MAX + 1])
+def test_claims_of_huge_arrays_are_refused(claims: int) -> None:
+    head = b"\0" + bytes(6)
+    with pytest.raises(MalformedRequest, match="claims"):
+        decode_request(memoryview(head + uvarint(claims + 1) + bytes(64)), 0, 9)
+    plain = b"\xff\xff" + bytes(6) + claims.to_bytes(4, "big") + bytes(64)
+    with pytest.raises(MalformedRequest, match="claims"):
+        decode_request(memoryview(plain), 0, 3)
+
+
+_TEXT = st.none() | st.text(max_size=150)
+_RESULTS = st.builds(
+    PartitionResult,
+    index=st.integers(0, 2**31 - 1),
+    error=st.sampled_from([0, 3, 87]),
+    base_offset=st.integers(-1, 2**63 - 1),
+    log_append_time_ms=st.integers(-1, 4_000_000_000_000),
+    log_start_offset=st.integers(-1, 2**63 - 1),
+    message=_TEXT,
+    record_errors=st.lists(st.tuples(st.integers(0, 2**31 - 1), _TEXT), max_size=2).map(tuple),
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_responses_equal_those_of_kio(version: int, data: Any) -> None:
+    keys = st.binary(min_size=16, max_size=16).filter(any)
+    if version < TOPIC_IDS_FROM:
+        keys = st.text(max_size=150).map(str.encode)
+    topics = data.draw(st.lists(st.tuples(keys, st.lists(_RESULTS, max_size=3)), max_size=3))
+    assert encode_response(version, topics) == written_by_kio(_entity(version, topics))
+
+
+def _entity(version: int, topics: Any) -> Any:
+    module = load_module("Produce", version, "response")
+    responses = []
+    for key, results in topics:
+        name = {"topic_id": read_uuid(key)} if version >= TOPIC_IDS_FROM else {"name": key.decode()}
+        partitions = tuple(_partition(module, version, result) for result in results)
+        responses.append(module.TopicProduceResponse(**name, partition_responses=partitions))
+    entity = load_entity("Produce", version, "response")
+    return entity(responses=tuple(responses), throttle_time=timedelta(0))
+
+
+def _partition(module: Any, version: int, result: PartitionResult) -> Any:
+    from kio.schema.errors import ErrorCode
+
+    time = result.log_append_time_ms
+    fields: dict[str, Any] = {
+        "index": result.index,
+        "error_code": ErrorCode(result.error),
+        "base_offset": result.base_offset,
+        "log_append_time": None if time == -1 else _at(time),
+    }
+    if version >= 5:
+        fields["log_start_offset"] = result.log_start_offset
+    if version >= 8:
+        fields["error_message"] = result.message
+        fields["record_errors"] = tuple(
+            module.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+            for index, text in result.record_errors
+        )
+    return module.PartitionProduceResponse(**fields)
+
+
+def _at(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+
+
+def test_old_versions_are_written_in_their_own_shape() -> None:
+    topics = [(b"t", [PartitionResult(1, 35)])]
+    name = b"\0\0\0\x01\0\x01t\0\0\0\x01"
+    head = b"\0\0\0\x01\0\x23" + b"\xff" * 8
+    assert encode_response(0, topics) == name + head
+    assert encode_response(1, topics) == name + head + bytes(4)
+    assert encode_response(2, topics) == name + head + b"\xff" * 8 + bytes(4)
