@@ -57,7 +57,7 @@ def compress(codec: int, data: Readable, level: int | None = None) -> bytes:
     Raises:
         UnsupportedCodec: an unknown codec, or a level that it does not have.
     """
-    known = _known(codec)
+    known = Codec.of(codec)
     return _COMPRESSORS[known](data, _level(known, level))
 
 
@@ -69,18 +69,11 @@ def decompress(codec: int, data: Readable, *, max_bytes: int) -> Readable:
         RecordTooLarge: more than `max_bytes`.
         CorruptBatch: the bytes are damaged, cut, or followed by others.
     """
-    known = _known(codec)
+    known = Codec.of(codec)
     try:
         return _DECOMPRESSORS[known](data, max_bytes)
     except (zlib.error, RuntimeError, zstandard.ZstdError, cramjam.DecompressionError) as error:
         raise CorruptBatch(f"{known.name.lower()} data of {len(data)} bytes: {error}") from error
-
-
-def _known(codec: int) -> Codec:
-    try:
-        return Codec(codec)
-    except ValueError:
-        raise UnsupportedCodec(f"compression codec {codec}; Kafka has 0 to 4") from None
 
 
 def _level(codec: Codec, level: int | None) -> int:

@@ -11,7 +11,7 @@ Everything a broker must know of a batch stands in these 61 bytes, big endian:
     21      2  attributes               bits 0-2 codec, 3 timestamp type, 4 transactional,
                                         5 control, 6 delete horizon is set
     23      4  last offset delta
-    27      8  base timestamp           milliseconds; with bit 6 the delete horizon instead
+    27      8  base timestamp           milliseconds; with bit 6 it is the delete horizon too
     35      8  max timestamp
     43      8  producer id              -1: none
     51      2  producer epoch
@@ -52,7 +52,7 @@ _SEQUENCE_MODULUS: Final = 2**31
 _OFFSET_MAX: Final = 2**63 - 1
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
-_CHECKED_FROM: Final = 21
+CHECKED_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 _RECORD_BYTES_MIN: Final = 7
 """Length, attributes, two deltas, two lengths and a header count, one byte each."""
@@ -87,6 +87,18 @@ class Codec(IntEnum):
             raise UnsupportedCodec(
                 f"compression codec {name!r}; there are none, gzip, snappy, lz4 and zstd"
             ) from None
+
+    @classmethod
+    def of(cls, number: int) -> Codec:
+        """Return the codec of a number from a batch's attributes.
+
+        Raises:
+            UnsupportedCodec: a number that Kafka does not define.
+        """
+        try:
+            return cls(number)
+        except ValueError:
+            raise UnsupportedCodec(f"compression codec {number}; Kafka has 0 to 4") from None
 
 
 class BatchHeader(NamedTuple):
@@ -139,7 +151,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones of this batch may go; records then count from timestamp zero."""
+        """When tombstones of this batch may go; the deltas count from it like from any base."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
@@ -208,7 +220,7 @@ def verify_crc(buffer: Readable, header: BatchHeader, offset: int = 0) -> None:
             f"batch at byte {offset} says it has {header.size_bytes} bytes, "
             f"{len(buffer) - offset} are there"
         )
-    actual = crc32c(memoryview(buffer)[offset + _CHECKED_FROM : end])
+    actual = crc32c(memoryview(buffer)[offset + CHECKED_FROM : end])
     if actual != header.crc:
         raise CorruptBatch(
             f"batch at byte {offset} with base offset {header.base_offset} and "
@@ -283,9 +295,9 @@ def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
             f"batch at byte {offset} says it has {header.size_bytes} bytes, "
             f"{len(buffer) - offset} are there"
         )
-    _INT16.pack_into(buffer, offset + _CHECKED_FROM, header.attributes | TIMESTAMP_TYPE_FLAG)
+    _INT16.pack_into(buffer, offset + CHECKED_FROM, header.attributes | TIMESTAMP_TYPE_FLAG)
     _INT64.pack_into(buffer, offset + _MAX_TIMESTAMP_AT, now_ms)
-    _UINT32.pack_into(buffer, offset + _CRC_AT, crc32c(buffer[offset + _CHECKED_FROM : end]))
+    _UINT32.pack_into(buffer, offset + _CRC_AT, crc32c(buffer[offset + CHECKED_FROM : end]))
 
 
 def encode_header(header: BatchHeader) -> bytes:
@@ -297,7 +309,7 @@ def seal(buffer: bytearray | memoryview, offset: int = 0) -> int:
     """Compute the checksum of the whole batch at `offset`, write it into its header, return it."""
     length = _INT32.unpack_from(buffer, offset + 8)[0]
     end = offset + length + LENGTH_OVERHEAD_BYTES
-    checksum = crc32c(memoryview(buffer)[offset + _CHECKED_FROM : end])
+    checksum = crc32c(memoryview(buffer)[offset + CHECKED_FROM : end])
     _UINT32.pack_into(buffer, offset + _CRC_AT, checksum)
     return checksum
 

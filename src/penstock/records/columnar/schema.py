@@ -1,0 +1,33 @@
+"""The columns of a record, as Arrow sees them.
+
+`timestamp` is milliseconds since the epoch as a plain integer, because -1 (none) and values
+outside Arrow's own range are legal in a log. A record without headers has an empty list.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+RECORD_SCHEMA: Final = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+
+EXTRA_FIELDS: Final = {"timestamp_type": pa.field("timestamp_type", pa.int8())}
+"""Columns that are decoded only when asked for: 0 create time, 1 log append time."""

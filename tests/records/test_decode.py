@@ -1,0 +1,268 @@
+"""Decoding by columns against the plain reference, and against damage of every kind."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.records import (
+    HEADER_BYTES,
+    CorruptBatch,
+    InvalidRecord,
+    LegacyBatch,
+    RecordTooLarge,
+    UnsupportedCodec,
+    decode_header,
+    seal,
+)
+from penstock.records.columnar import RECORD_SCHEMA, decode_batches
+from tests.records import reference
+from tests.records.reference import Batch, Record
+from tests.records.strategies import batches, visible
+
+
+def rows(decoded: Any) -> list[Record]:
+    """A decoded Arrow batch as records."""
+    decoded.validate(full=True)
+    return [
+        Record(
+            row["offset"],
+            row["timestamp"],
+            row["key"],
+            row["value"],
+            tuple((header["key"], header["value"]) for header in row["headers"]),
+        )
+        for row in decoded.to_pylist()
+    ]
+
+
+def encoded(drawn: list[Batch]) -> bytes:
+    return b"".join(reference.encode(batch) for batch in drawn)
+
+
+def some_records(count: int, seed: int, *, headers: bool = False) -> tuple[Record, ...]:
+    dice = random.Random(seed)
+    tags = (("trace", b"0123"), ("none", None)) if headers else ()
+    return tuple(
+        Record(index, 1_000 + index, dice.randbytes(3), dice.randbytes(dice.randint(0, 90)), tags)
+        for index in range(count)
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches(), st.booleans())
+def test_equals_the_reference(drawn: list[Batch], control: bool) -> None:
+    decoded = decode_batches(encoded(drawn), include_control=control)
+    assert decoded.schema == RECORD_SCHEMA
+    assert rows(decoded) == visible(drawn, control=control)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches(), st.data())
+def test_offsets_out_of_the_range_are_left_out(drawn: list[Batch], data: st.DataObject) -> None:
+    everything = visible(drawn)
+    around = [record.offset + step for record in everything[:50] for step in (-1, 0, 1)] + [0]
+    start = data.draw(st.sampled_from([None, *around]))
+    end = data.draw(st.sampled_from([None, *around]))
+    decoded = decode_batches(encoded(drawn), start_offset=start, end_offset=end)
+    assert rows(decoded) == [
+        record
+        for record in everything
+        if (start is None or record.offset >= start) and (end is None or record.offset < end)
+    ]
+
+
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("headers", [False, True])
+def test_many_records(codec: int, headers: bool) -> None:
+    content = some_records(40_000, codec, headers=headers)
+    drawn = [Batch(0, content, codec=codec)]
+    assert rows(decode_batches(encoded(drawn))) == list(content)
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_many_small_batches(count: int, codec: int) -> None:
+    content = some_records(2_000, 7)
+    drawn = [
+        Batch(start, content[start : start + count], codec=codec)
+        for start in range(0, len(content), count)
+    ]
+    assert rows(decode_batches(memoryview(bytearray(encoded(drawn))))) == list(content)
+
+
+@pytest.mark.parametrize("value", [bytes(50), b"\0\1" * 40, b"x" * 100, b"", bytes(9_000)])
+def test_values_that_look_like_records(value: bytes) -> None:
+    dice = random.Random(1)
+    content = tuple(
+        Record(index, 5, value[: dice.randint(0, 9)], value[: dice.randint(0, len(value))])
+        for index in range(1_500)
+    )
+    assert rows(decode_batches(encoded([Batch(0, content)]))) == list(content)
+    inside = reference.encode(Batch(0, content[:40]))
+    content = tuple(Record(index, 5, None, inside[: index * 3]) for index in range(300))
+    assert rows(decode_batches(encoded([Batch(0, content)]))) == list(content)
+
+
+def test_columns_are_what_was_asked_for() -> None:
+    data = encoded([Batch(0, some_records(3, 1)), Batch(3, (Record(3, 9, None, b"v"),), 0, 55)])
+    decoded = decode_batches(data, columns=["timestamp_type", "value", "timestamp"])
+    assert decoded.schema.names == ["timestamp_type", "value", "timestamp"]
+    assert decoded.column(0) == pa.array([0, 0, 0, 1], pa.int8())
+    assert decoded.column(2).to_pylist() == [1_000, 1_001, 1_002, 55]
+    assert decode_batches(b"", columns=["key"]).num_rows == 0
+    with pytest.raises(InvalidRecord, match="no column 'partition'"):
+        decode_batches(data, columns=["partition"])
+
+
+def test_a_batch_cut_at_the_end_is_ignored() -> None:
+    first, second = (encoded([Batch(start, (Record(start, 1, b"k", b"v"),))]) for start in (0, 1))
+    for end in range(len(second)):
+        assert decode_batches(first + second[:end]).num_rows == 1
+
+
+def test_legacy_message_sets_are_named() -> None:
+    data = bytearray(encoded([Batch(0, some_records(5, 1))]))
+    data[16] = 1
+    with pytest.raises(LegacyBatch, match="magic 1"):
+        decode_batches(data)
+    with pytest.raises(LegacyBatch):
+        decode_batches(data[:30])
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"TWFuIGlzIGRpc3Rpbmd1aXNoZWQsIG5vdCBvbmx5IGJ5IGhpcyByZWFzb24sIGJ1dCBieSB0aGlz" * 3,
+        b"\xff" * 500,
+        bytes(20) + b"\x07" + bytes(100),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_garbage(garbage: bytes) -> None:
+    with pytest.raises(CorruptBatch):
+        decode_batches(garbage)
+
+
+def test_a_checksum_is_verified_unless_told_otherwise() -> None:
+    data = bytearray(encoded([Batch(0, (Record(0, 1, None, b"value"),))]))
+    data[-2] ^= 1
+    with pytest.raises(CorruptBatch, match="checksum"):
+        decode_batches(data)
+    assert decode_batches(data, check_crc=False).column("value").to_pylist() == [b"valud"]
+    assert decode_batches(data, start_offset=1).num_rows == 0
+
+
+def test_unpacking_is_bounded_in_sum() -> None:
+    content = (Record(0, 1, None, bytes(100_000)),)
+    data = encoded([Batch(0, content, codec=codec) for codec in (1, 2, 3, 4)])
+    assert decode_batches(data, max_decompressed_bytes=400_200).num_rows == 4
+    with pytest.raises(RecordTooLarge):
+        decode_batches(data, max_decompressed_bytes=400_000)
+
+
+def test_counts_that_cannot_be() -> None:
+    def claim(count: int, codec: int) -> bytes:
+        data = bytearray(encoded([Batch(0, some_records(9, 1), codec=codec)]))
+        struct.pack_into(">i", data, 23, count - 1)
+        struct.pack_into(">i", data, 57, count)
+        seal(data)
+        return bytes(data)
+
+    for codec in range(5):
+        assert decode_batches(claim(9, codec)).num_rows == 9
+        for count in (1, 8, 10, 11, 2**31 - 1):
+            with pytest.raises(CorruptBatch):
+                decode_batches(claim(count, codec))
+    data = bytearray(encoded([Batch(0, some_records(9, 1))]))
+    data[22] = 7
+    seal(data)
+    with pytest.raises(UnsupportedCodec, match="codec 7"):
+        decode_batches(data)
+
+
+def test_an_offset_outside_its_batch_is_refused() -> None:
+    data = bytearray(encoded([Batch(0, some_records(9, 1))]))
+    struct.pack_into(">i", data, 23, 7)
+    seal(data)
+    with pytest.raises(CorruptBatch, match="offset lies outside"):
+        decode_batches(data)
+
+
+def test_header_keys_that_are_no_text_are_replaced() -> None:
+    data = bytearray(encoded([Batch(0, (Record(0, 1, None, None, (("kk", b"v"),)),))]))
+    data[data.index(b"kk")] = 0xFF
+    seal(data)
+    assert decode_batches(data).column("headers").to_pylist() == [[{"key": "�k", "value": b"v"}]]
+
+
+def test_a_record_of_very_many_headers() -> None:
+    tags = tuple((str(index), None) for index in range(30_000))
+    content = (Record(0, 1, None, None, tags), Record(1, 1, None, b"", tags[:2]))
+    assert rows(decode_batches(encoded([Batch(0, content)]))) == list(content)
+
+
+def damaged(data: bytes, dice: random.Random) -> bytearray:
+    """One to four bytes changed behind the header, the checksum right again."""
+    result = bytearray(data)
+    for _ in range(dice.randint(1, 4)):
+        position = dice.randrange(HEADER_BYTES - 38, len(result))
+        result[position] = dice.choice([0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)])
+    seal(result)
+    return result
+
+
+@pytest.mark.parametrize("headers", [False, True])
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("count", [1, 9, 400])
+def test_damage_is_refused_or_read_in_bounds(count: int, codec: int, headers: bool) -> None:
+    content = some_records(count, 3, headers=headers)
+    if count == 400:
+        content = tuple(Record(r.offset, 5, None, b"v" * 90, r.headers) for r in content)
+    data = encoded([Batch(0, content, codec=codec)])
+    dice = random.Random(count * 10 + codec)
+    for _ in range(250):
+        try:
+            decoded = decode_batches(damaged(data, dice), max_decompressed_bytes=1 << 22)
+        except (CorruptBatch, RecordTooLarge, UnsupportedCodec):
+            continue
+        decoded.validate(full=True)
+
+
+def test_every_cut_section_is_refused() -> None:
+    for headers in (False, True):
+        for count in (5, 300):
+            data = encoded([Batch(0, some_records(count, 3, headers=headers))])
+            for end in range(HEADER_BYTES, len(data) - 1, 1 if count == 5 else 37):
+                short = bytearray(data[:end])
+                struct.pack_into(">i", short, 8, end - 12)
+                seal(short)
+                with pytest.raises(CorruptBatch):
+                    decode_batches(short)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 40), st.binary(max_size=400))
+def test_any_bytes_as_records(count: int, payload: bytes) -> None:
+    data = bytearray(encoded([Batch(0, (Record(0, 1, None, None),))])[:HEADER_BYTES]) + payload
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">i", data, 23, max(count - 1, 0))
+    struct.pack_into(">i", data, 57, count)
+    seal(data)
+    assert decode_header(data).record_count == count
+    with contextlib.suppress(CorruptBatch):
+        decode_batches(data).validate(full=True)
+
+
+def test_input_may_be_any_buffer() -> None:
+    data = encoded([Batch(0, some_records(5, 1))])
+    for buffer in (bytearray(data), memoryview(data), np.frombuffer(data, np.int8).data):
+        assert decode_batches(buffer).num_rows == 5
