@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from compat.drivers import DRIVERS, Driver
+from compat.drivers import DRIVERS, Driver, eventually
 from compat.parts import PartMissing
 from compat.servers import Server, chosen, server
+from compat.wire import served
 
 HERE = Path(__file__).resolve().parent
 ALLOWED = HERE / "allowed.toml"
@@ -95,15 +96,23 @@ def helper(driver_of: Callable[[str], Driver]) -> Driver:
 
 
 @pytest.fixture
+def reader(driver_of: Callable[[str], Driver]) -> Driver:
+    """The client that reads committed metadata as others see it."""
+    return driver_of("kafka-python")
+
+
+@pytest.fixture
 def name() -> str:
     """A name that nothing else has."""
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
-def topic(helper: Driver, name: str) -> str:
+def topic(server: Server, helper: Driver, name: str) -> str:
     """A new topic of six partitions."""
     helper.create_topic(name, 6, {})
+    # Apache Kafka's partitions answer a little after it says that they are made
+    eventually(lambda: served(server.bootstrap, name, 6), lambda: f"{name} has no leaders yet")
     return name
 
 

@@ -95,7 +95,7 @@ def test_a_config_takes_effect(driver: Driver, helper: Driver, topic: str, now_m
     large = [type(small[0])(value=b"x" * 30_000, timestamp=now_ms)]
     with pytest.raises(KafkaProblem) as refused:
         helper.produce(topic, large)
-    assert refused.value.code == "MSG_SIZE_TOO_LARGE"  # librdkafka's name of MESSAGE_TOO_LARGE
+    assert refused.value.code == "MESSAGE_TOO_LARGE"
 
 
 @clients("alter_config")

@@ -22,7 +22,8 @@ def test_produces_and_consumes_with_a_codec(
     offsets = driver.produce(topic, sent, codec=codec)
     assert offsets == [number // 6 for number in range(300)]
     stored = {batch.codec for part in range(6) for batch in batches(server.bootstrap, topic, part)}
-    assert stored == {codec}
+    # librdkafka leaves a batch plain that compression would not make smaller
+    assert codec in stored <= {codec, "none"}
     expected = in_order(with_offsets(sent, offsets))
     starts = dict.fromkeys(range(6), 0)
     own = in_order(driver.consume(topic, starts, 300))
@@ -42,7 +43,7 @@ def test_reads_every_codec_that_others_wrote(
     driver: Driver, helper: Driver, topic: str, now_ms: int
 ) -> None:
     expected = []
-    for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd", "none")):
+    for number, codec in enumerate((*driver.reads, "none")):
         sent = plain_records(60, start=60 * number, timestamp=now_ms)
         expected += with_offsets(sent, helper.produce(topic, sent, codec=codec))
     read = driver.consume(topic, dict.fromkeys(range(6), 0), len(expected))

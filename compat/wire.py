@@ -26,11 +26,13 @@ class Batch:
     record_count: int
 
 
-def batches(bootstrap: str, topic: str, partition: int, offset: int = 0) -> list[Batch]:
+def batches(
+    bootstrap: str, topic: str, partition: int, offset: int = 0, *, wait_ms: int = 100
+) -> list[Batch]:
     """The batches of a partition from an offset on, up to a limit of bytes."""
     host, _, port = bootstrap.rpartition(":")
     name = topic.encode()
-    body = struct.pack(">iiiib", -1, 100, 0, LIMIT_BYTES, 0)
+    body = struct.pack(">iiiib", -1, wait_ms, 0, LIMIT_BYTES, 0)
     body += struct.pack(">ih", 1, len(name)) + name
     body += struct.pack(">iiqi", 1, partition, offset, LIMIT_BYTES)
     request = struct.pack(">hhih", 1, 4, 7, -1) + body
@@ -46,6 +48,16 @@ def batches(bootstrap: str, topic: str, partition: int, offset: int = 0) -> list
     if error:
         raise RuntimeError(f"fetch of {topic}-{partition} failed with error code {error}")
     return list(_split(answer[place + 4 : place + 4 + length]))
+
+
+def served(bootstrap: str, topic: str, partitions: int) -> bool:
+    """Whether every partition of a topic answers a fetch."""
+    try:
+        for partition in range(partitions):
+            batches(bootstrap, topic, partition, wait_ms=0)
+    except (RuntimeError, struct.error):
+        return False
+    return True
 
 
 def _split(records: bytes) -> list[Batch]:

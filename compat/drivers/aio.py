@@ -17,6 +17,7 @@ from aiokafka.structs import OffsetAndMetadata
 from kio.schema.errors import ErrorCode
 
 from compat.drivers.port import (
+    EVERYTHING,
     HEARTBEAT_MS,
     SESSION_TIMEOUT_MS,
     WAIT_SECONDS,
@@ -139,25 +140,7 @@ class Aio(Driver):
     version = aiokafka.__version__
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     assignors = {"eager": "range"}
-    able = frozenset(
-        [
-            "join",
-            "static",
-            "commit",
-            "offsets_at",
-            "bounds",
-            "create_topic",
-            "delete_topic",
-            "topics",
-            "create_partitions",
-            "configs",
-            "alter_config",
-            "delete_records",
-            "groups",
-            "describe_group",
-            "cluster",
-        ]
-    )
+    able = EVERYTHING - {"delete_group"}
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -309,7 +292,7 @@ class Aio(Driver):
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         async def work() -> None:
-            wanted = NewTopic(name, partitions, -1, topic_configs=dict(configs))
+            wanted = NewTopic(name, partitions, 1, topic_configs=dict(configs))
             answer = await (await self._admin()).create_topics([wanted])
             for _topic, code, *message in answer.topic_errors:
                 _check(code, message)

@@ -18,8 +18,10 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from kio.schema.errors import ErrorCode
 
 from compat.drivers.port import (
+    EVERYTHING,
     HEARTBEAT_MS,
     SESSION_TIMEOUT_MS,
     WAIT_SECONDS,
@@ -32,6 +34,13 @@ from compat.drivers.port import (
 )
 
 QUIET = {"log_level": 0, "allow.auto.create.topics": False}
+
+
+def problem(error: KafkaError) -> KafkaProblem:
+    """librdkafka shortens some of Kafka's names; its own errors have negative codes."""
+    code = error.code()
+    name = ErrorCode(code).name.upper() if code > 0 else error.name()
+    return KafkaProblem(name, error.str())
 
 
 def _record(message: Message) -> Record:
@@ -97,27 +106,11 @@ class Confluent(Driver):
     name = "confluent-kafka"
     version = f"{confluent_kafka.version()}, librdkafka {confluent_kafka.libversion()[0]}"
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    # Metadata is committed with the zero byte that ends it in C, and read up to one: what other
+    # clients committed comes with whatever follows it in memory.
+    metadata_end = "\0"
     assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
-    able = frozenset(
-        [
-            "join",
-            "static",
-            "commit",
-            "offsets_at",
-            "bounds",
-            "create_topic",
-            "delete_topic",
-            "topics",
-            "create_partitions",
-            "configs",
-            "alter_config",
-            "delete_records",
-            "groups",
-            "describe_group",
-            "delete_group",
-            "cluster",
-        ]
-    )
+    able = EVERYTHING
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -163,7 +156,7 @@ class Confluent(Driver):
             )
         left = producer.flush(WAIT_SECONDS)
         if failures:
-            raise KafkaProblem(failures[0].name(), failures[0].str())
+            raise problem(failures[0])
         if left:
             raise TimeoutError(f"{left} records were not delivered within {WAIT_SECONDS} s")
         return offsets
@@ -176,7 +169,7 @@ class Confluent(Driver):
         while len(seen) < count and time.monotonic() < deadline:
             for message in consumer.consume(count - len(seen), 0.1):
                 if message.error() is not None:
-                    raise KafkaProblem(message.error().name(), message.error().str())
+                    raise problem(message.error())
                 seen.append(_record(message))
         consumer.close()
         return seen
@@ -207,7 +200,7 @@ class Confluent(Driver):
         try:
             for each in consumer.commit(offsets=wanted, asynchronous=False):
                 if each.error is not None:
-                    raise KafkaProblem(each.error.name())
+                    raise problem(each.error)
         finally:
             consumer.close()
 
@@ -218,9 +211,8 @@ class Confluent(Driver):
         asked = [TopicPartition(topic, part) for part in partitions]
         found = consumer.committed(asked, timeout=WAIT_SECONDS)
         consumer.close()
-        return {
-            each.partition: (each.offset, each.metadata or "") for each in found if each.offset >= 0
-        }
+        known = [each for each in found if each.offset >= 0]
+        return {each.partition: (each.offset, each.metadata or "") for each in known}
 
     def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
         consumer = Consumer({**self._common, "group.id": "unused"})
@@ -284,7 +276,7 @@ def _result(future: Any) -> Any:
     try:
         return future.result(WAIT_SECONDS)
     except KafkaException as error:
-        raise KafkaProblem(error.args[0].name(), error.args[0].str()) from error
+        raise problem(error.args[0]) from error
 
 
 def _only(futures: Mapping[Any, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, OffsetSpec
+from kafka.codec import has_snappy
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -17,6 +19,7 @@ from kafka.structs import OffsetAndMetadata
 from kio.schema.errors import ErrorCode
 
 from compat.drivers.port import (
+    EVERYTHING,
     HEARTBEAT_MS,
     SESSION_TIMEOUT_MS,
     WAIT_SECONDS,
@@ -94,28 +97,11 @@ class KafkaPython(Driver):
 
     name = "kafka-python"
     version = kafka.__version__
-    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    # snappy needs a package of its own
+    codecs = ("none", "gzip", *(["snappy"] if has_snappy() else []), "lz4", "zstd")
+    reads = codecs
     assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
-    able = frozenset(
-        [
-            "join",
-            "static",
-            "commit",
-            "offsets_at",
-            "bounds",
-            "create_topic",
-            "delete_topic",
-            "topics",
-            "create_partitions",
-            "configs",
-            "alter_config",
-            "delete_records",
-            "groups",
-            "describe_group",
-            "delete_group",
-            "cluster",
-        ]
-    )
+    able = EVERYTHING
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -269,7 +255,10 @@ class KafkaPython(Driver):
         return {key: str(entry["value"]) for key, entry in found["topic"][name].items()}
 
     def alter_config(self, name: str, key: str, value: str) -> None:
-        self._ask(self._admin.alter_configs, [ConfigResource("topic", name, {key: value})])
+        wanted = [ConfigResource("topic", name, {key: value})]
+        outcome = self._ask(self._admin.alter_configs, wanted)["topic"][name]
+        if found := re.match(r"\[Error (\d+)\]", outcome):
+            raise KafkaProblem(ErrorCode(int(found[1])).name.upper(), outcome)
 
     def delete_records(self, topic: str, offsets: Mapping[int, int]) -> None:
         wanted = {TopicPartition(topic, part): offset for part, offset in offsets.items()}

@@ -90,6 +90,8 @@ class Driver(ABC):
     # eager and cooperative: what the client calls its assignor of that kind
     assignors: Mapping[str, str] = {}
     able: frozenset[str] = frozenset()
+    reads: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+    metadata_end: str = ""  # what the client adds to committed metadata
     sets_timestamps: bool = True
     keeps_nulls: bool = True  # tells null from empty, and binary from text
 

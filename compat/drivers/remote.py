@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from compat.drivers.port import (
+    EVERYTHING,
     HEARTBEAT_MS,
     SESSION_TIMEOUT_MS,
     WAIT_SECONDS,
@@ -270,26 +271,7 @@ class Java(Remote):
         "eager": "org.apache.kafka.clients.consumer.RangeAssignor",
         "cooperative": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
     }
-    able = frozenset(
-        [
-            "join",
-            "static",
-            "commit",
-            "offsets_at",
-            "bounds",
-            "create_topic",
-            "delete_topic",
-            "topics",
-            "create_partitions",
-            "configs",
-            "alter_config",
-            "delete_records",
-            "groups",
-            "describe_group",
-            "delete_group",
-            "cluster",
-        ]
-    )
+    able = EVERYTHING
 
     def _start(self) -> Program:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
@@ -303,25 +285,7 @@ class KafkaJS(Remote):
     name = "kafkajs"
     codecs = ("none", "gzip", "snappy", "lz4")
     assignors = {"eager": "RoundRobinAssigner"}
-    able = frozenset(
-        [
-            "join",
-            "commit",
-            "offsets_at",
-            "bounds",
-            "create_topic",
-            "delete_topic",
-            "topics",
-            "create_partitions",
-            "configs",
-            "alter_config",
-            "delete_records",
-            "groups",
-            "describe_group",
-            "delete_group",
-            "cluster",
-        ]
-    )
+    able = EVERYTHING - {"static"}
 
     def _start(self) -> Program:
         modules = str(kafkajs() / "node_modules")

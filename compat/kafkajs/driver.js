@@ -31,12 +31,27 @@ function unframe(data) {
   }
   return Buffer.concat(blocks)
 }
+// lz4js writes frames with dependent blocks, which Apache Kafka refuses: a frame of our own, with
+// independent blocks of at most 64 KiB; 0x82 is the checksum of these two descriptor bytes.
+function frame(data) {
+  const parts = [Buffer.from([0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82])]
+  for (let place = 0; place < data.length; place += 65536) {
+    const block = data.subarray(place, place + 65536)
+    const packed = Buffer.alloc(lz4.compressBound(block.length))
+    const size = lz4.compressBlock(block, packed, 0, block.length, new Uint32Array(1 << 16))
+    const smaller = size > 0 && size < block.length
+    const head = Buffer.alloc(4)
+    head.writeUInt32LE(smaller ? size : (block.length | 0x80000000) >>> 0)
+    parts.push(head, smaller ? packed.subarray(0, size) : block)
+  }
+  return Buffer.concat([...parts, Buffer.alloc(4)])
+}
 CompressionCodecs[CompressionTypes.Snappy] = () => ({
   compress: async encoder => Buffer.from(snappy.compress(encoder.buffer)),
   decompress: async data => Buffer.from(unframe(data)),
 })
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async encoder => Buffer.from(lz4.compress(encoder.buffer)),
+  compress: async encoder => frame(encoder.buffer),
   decompress: async data => Buffer.from(lz4.decompress(data)),
 })
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
@@ -56,7 +71,7 @@ function kafka(call) {
   return new Kafka({
     brokers: [call.bootstrap],
     logLevel: logLevel.NOTHING,
-    retry: { initialRetryTime: 50, retries: 8 },
+    retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 5 },
   })
 }
 
@@ -199,7 +214,8 @@ async function commit(call) {
   await consumer.subscribe({ topic: call.topic })
   let joined
   const ready = new Promise(resolve => (joined = resolve))
-  consumer.on(consumer.events.GROUP_JOIN, joined)
+  // Before it fetches, KafkaJS drops commits without a word.
+  consumer.on(consumer.events.FETCH_START, joined)
   await consumer.run({ autoCommit: false, eachMessage: async () => {} })
   await ready
   await consumer.commitOffsets(
@@ -212,6 +228,18 @@ async function commit(call) {
   )
   await consumer.disconnect()
   return null
+}
+
+// KafkaJS gives up on a coordinator that is still loading its groups.
+async function patiently(work) {
+  for (let tries = 0; ; tries += 1) {
+    try {
+      return await work()
+    } catch (error) {
+      if (tries === 20 || error.type !== 'NOT_COORDINATOR_FOR_GROUP') throw error
+      await new Promise(resolve => setTimeout(resolve, 100))
+    }
+  }
 }
 
 const operations = {
@@ -236,13 +264,11 @@ const operations = {
     return null
   },
   committed: async call => {
-    const found = await (await admin(call)).fetchOffsets({
-      groupId: call.group,
-      topics: [call.topic],
-    })
+    const asked = { groupId: call.group, topics: [call.topic] }
+    const found = await patiently(async () => (await admin(call)).fetchOffsets(asked))
     return found[0].partitions
       .filter(each => Number(each.offset) >= 0 && call.partitions.includes(each.partition))
-      .map(each => [each.partition, Number(each.offset), each.metadata])
+      .map(each => [each.partition, Number(each.offset), each.metadata ?? ''])
   },
   offsets_at: async call => {
     const found = await (await admin(call)).fetchTopicOffsetsByTimestamp(call.topic, call.timestamp)
@@ -299,6 +325,8 @@ const operations = {
       partition,
       offset: String(offset),
     }))
+    // KafkaJS does not load the topic's metadata for this call, but does for this one.
+    await (await admin(call)).fetchTopicOffsets(call.topic)
     await (await admin(call)).deleteTopicRecords({ topic: call.topic, partitions })
     return null
   },
@@ -319,11 +347,9 @@ const operations = {
 
 // A KafkaJS error wraps others: the innermost one that has Kafka's name for itself.
 function named(error) {
-  const inner = error.cause || (error.errors && error.errors[0]) || (error.groups && error.groups[0])
-  if (error.groups && error.groups[0] && error.groups[0].error) return named(error.groups[0].error)
-  if (error.type && !inner) return error.type
-  if (inner) return named(inner)
-  return error.type || error.name || 'Error'
+  const [part] = error.partitions || error.groups || error.errors || []
+  const inner = error.cause || (part && (part.error || part))
+  return inner ? named(inner) : error.type || error.name || 'Error'
 }
 
 async function main() {
