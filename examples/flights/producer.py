@@ -1,8 +1,8 @@
 """Writes weather and flights to the log, in event order, with the columnar client.
 
-Weather comes first, as it would be measured first. Flights follow at the rate asked for, in
-slices of a tenth of a second; without a rate as fast as they go. Topics keep their records for
-good: their timestamps are of 2013, and retention by time goes by those.
+Weather comes first, as it would be measured first. Flights follow at the rate asked for; without
+one as fast as they go. Topics keep their records for good: their timestamps are of 2013, and
+retention by time goes by those.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from examples.flights import data
 from penstock.client import Client
 
 PARTITIONS: Final = {data.FLIGHTS: 6, data.WEATHER: 3, data.DEAD_LETTERS: 1}
-SLICE_ROWS: Final = 50_000
-SLICE_SECONDS: Final = 0.1
+END_SECONDS: Final = 10.0
 
 
 def create_topics(client: Client) -> None:
@@ -34,41 +33,43 @@ class Producer:
         self.total = flights.num_rows
         self.sent = 0
         self.seconds = 0.0
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self._bootstrap = bootstrap
         self._flights = flights
         self._rate = rate
-        self._stop = threading.Event()
+        self._began = 0.0
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         """Begin."""
+        self._began = time.monotonic()
         self._thread.start()
 
     @property
     def done(self) -> bool:
-        """Whether everything was acknowledged, or nothing more will be."""
-        return self.sent == self.total or self.error is not None
+        """Whether everything was acknowledged."""
+        return self.sent == self.total
 
     def end(self) -> None:
         """Stop early, if it still runs."""
-        self._stop.set()
-        self._thread.join()
+        self._stopped = True
+        self._thread.join(END_SECONDS)
 
     def _run(self) -> None:
         try:
             with Client(self._bootstrap) as client:
-                self._produce(client)
-        except BaseException as error:
-            self.error = error
+                client.write_arrow(
+                    data.FLIGHTS,
+                    self._flights,
+                    records_per_second=self._rate,
+                    progress=self._acknowledged,
+                )
+        except Exception as error:
+            self.error = None if self._stopped else error
 
-    def _produce(self, client: Client) -> None:
-        begin = time.monotonic()
-        rows = SLICE_ROWS if self._rate is None else max(1, int(self._rate * SLICE_SECONDS))
-        while self.sent < self.total and not self._stop.is_set():
-            part = self._flights.slice(self.sent, rows)
-            client.write_arrow(data.FLIGHTS, part)
-            self.sent += part.num_rows
-            self.seconds = time.monotonic() - begin
-            if self._rate is not None:
-                self._stop.wait(max(0.0, self.sent / self._rate - self.seconds))
+    def _acknowledged(self, records: int, _: int) -> None:
+        if self._stopped:
+            raise InterruptedError("the demo ends")
+        self.sent = records
+        self.seconds = time.monotonic() - self._began

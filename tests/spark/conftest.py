@@ -5,15 +5,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.testing import Broker
+if TYPE_CHECKING:
+    from penstock.testing import Broker
 
 NUMBERS = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # PySpark warns of newer pandas at every conversion, which does not concern these tests.
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"))
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +37,8 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
+    from penstock.testing import Broker
+
     with Broker() as running:
         yield running
 

@@ -44,9 +44,7 @@ def test_a_batch_is_written_once(rows: DataFrame, table: Path) -> None:
     assert read.transaction_version("tests") == 1
 
 
-def test_an_abort_after_the_commit_leaves_the_batch_in(
-    rows: DataFrame, table: Path
-) -> None:
+def test_an_abort_after_the_commit_leaves_the_batch_in(rows: DataFrame, table: Path) -> None:
     writing = sink(table)
 
     def fails_late(batch: DataFrame, batch_id: int) -> None:
@@ -133,17 +131,20 @@ def test_orphans_go_by_age(rows: DataFrame, table: Path) -> None:
 def test_upserts_keep_the_latest_row_once(rows: DataFrame, table: Path) -> None:
     merging = DeltaUpsert(str(table), application="tests", keys=["id", "word"])
     merging.write(rows, 0)
-    newer = rows.where("id >= 98").withColumn("half", F.lit(-1.0)).unionByName(
-        rows.where("id < 2").withColumn("id", F.col("id") + 1_000)
+    newer = (
+        rows.where("id >= 98")
+        .withColumn("half", F.lit(-1.0))
+        .unionByName(rows.where("id < 2").withColumn("id", F.col("id") + 1_000))
     )
     assert merging.write(newer, 1).rows == 4
     assert merging.write(newer.withColumn("half", F.lit(-2.0)), 1).replayed
     read = DeltaTable(str(table)).to_pyarrow_table()
     assert read.num_rows == 102
     assert pc.sum(pc.equal(read["half"], -1.0)).as_py() == 2
-    assert pc.sum(pc.equal(read["half"], -2.0)).as_py() is None or not pc.any(
-        pc.equal(read["half"], -2.0)
-    ).as_py()
+    assert (
+        pc.sum(pc.equal(read["half"], -2.0)).as_py() is None
+        or not pc.any(pc.equal(read["half"], -2.0)).as_py()
+    )
 
 
 def test_upserts_are_bounded(rows: DataFrame, table: Path) -> None:

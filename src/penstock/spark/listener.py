@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -23,11 +23,13 @@ from pyspark.sql.streaming.listener import (
 )
 
 from penstock.base.errors import InvalidError, PenstockError
-from penstock.client import Client
 from penstock.spark.positions import TOPICS, Positions, from_json
 
 CLIENTS_MAX: Final = 16
 REQUEST_TIMEOUT_MS: Final = 10_000
+
+if TYPE_CHECKING:
+    from penstock.client import Client
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -79,6 +81,8 @@ class GroupCommitListener(StreamingQueryListener):
     def _client(self, bootstrap: str) -> Client:
         client = self._clients.pop(bootstrap, None)
         if client is None:
+            from penstock.client import Client
+
             client = Client(
                 bootstrap, client_id="penstock-spark", request_timeout_ms=REQUEST_TIMEOUT_MS
             )

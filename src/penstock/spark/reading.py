@@ -36,8 +36,7 @@ from penstock.spark.schema import (
 CHUNK_BYTES: Final = 4 << 20
 BATCH_BYTES_MAX: Final = 256 << 20
 MICROSECONDS_PER_MILLISECOND: Final = 1_000
-_DECODED: Final = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp",
-                   "timestampType": "timestamp_type", HEADERS: HEADERS}  # fmt: skip
+_DECODED: Final = frozenset({"key", "value", "offset", "timestamp", HEADERS})
 
 
 class Fetcher(Protocol):
@@ -58,20 +57,28 @@ class Fetcher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Whole batches back to back, and the offset after the last one."""
+    """Whole batches back to back, all of one timestamp type, and the offset after the last."""
 
     data: memoryview
     next_offset: int
+    timestamp_type: int
 
 
 class TaskReader:
     """Reads tasks; opens a broker connection only when a file is not enough."""
 
-    def __init__(self, columns: Sequence[str], *, bootstrap: str, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        bootstrap: str,
+        fail_on_data_loss: bool,
+        fetcher: Fetcher | None = None,
+    ) -> None:
         self._columns = tuple(columns)
         self._bootstrap = bootstrap
         self._fail_on_data_loss = fail_on_data_loss
-        self._fetcher: Fetcher | None = None
+        self._fetcher = fetcher
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The task's records, at most `BATCH_ROWS_MAX` rows a batch, in offset order per slice."""
@@ -111,7 +118,7 @@ class TaskReader:
         return self._fetcher
 
     def _shape(self, item: Slice, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        wanted = [_DECODED[name] for name in self._columns if name in _DECODED]
+        wanted = [name for name in self._columns if name in _DECODED]
         decoded = decode_batches(
             chunk.data,
             columns=tuple(wanted) or ("offset",),
@@ -121,7 +128,7 @@ class TaskReader:
         schema = arrow_schema(self._columns)
         for low in range(0, decoded.num_rows, BATCH_ROWS_MAX):
             piece = decoded.slice(low, BATCH_ROWS_MAX)
-            arrays = [_column(name, piece, item) for name in self._columns]
+            arrays = [_column(name, piece, item, chunk) for name in self._columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -166,29 +173,33 @@ def _walk(descriptor: int, item: Slice, end: int) -> Iterator[Chunk]:
 
 
 def whole_batches(data: memoryview) -> Chunk:
-    """The batches that lie in `data` entirely, from its start."""
-    size, next_offset = 0, -1
+    """The batches that lie in `data` entirely, from its start up to another timestamp type."""
+    size, next_offset, timestamp_type = 0, -1, 0
     while size + HEADER_BYTES <= len(data):
         header = decode_header(data, size)
         if size + header.size_bytes > len(data):
             break
+        if size and header.timestamp_type != timestamp_type:
+            break
+        timestamp_type = int(header.timestamp_type)
         next_offset = header.next_offset
         size += header.size_bytes
-    return Chunk(data=data[:size], next_offset=next_offset)
+    return Chunk(data=data[:size], next_offset=next_offset, timestamp_type=timestamp_type)
 
 
 def _at(item: Slice) -> TopicPartition:
     return TopicPartition(item.topic, item.partition)
 
 
-def _column(name: str, piece: pa.RecordBatch, item: Slice) -> pa.Array:
-    if name == "topic":
-        return pa.repeat(pa.scalar(item.topic, pa.string()), piece.num_rows)
-    if name == "partition":
-        return pa.repeat(pa.scalar(item.partition, pa.int32()), piece.num_rows)
-    array = piece.column(_DECODED[name])
+def _column(name: str, piece: pa.RecordBatch, item: Slice, chunk: Chunk) -> pa.Array:
+    constants: dict[str, pa.Scalar] = {
+        "topic": pa.scalar(item.topic, pa.string()),
+        "partition": pa.scalar(item.partition, pa.int32()),
+        "timestampType": pa.scalar(chunk.timestamp_type, pa.int32()),
+    }
+    if name in constants:
+        return pa.repeat(constants[name], piece.num_rows)
+    array = piece.column(name)
     if name == "timestamp":
         return pc.multiply(array, MICROSECONDS_PER_MILLISECOND).cast(TIMESTAMP_ARROW)
-    if name == "timestampType":
-        return array.cast(pa.int32())
     return array.cast(HEADERS_ARROW) if name == HEADERS else array

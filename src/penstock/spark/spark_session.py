@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from typing import Any, Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.base.errors import UnavailableError
@@ -72,13 +74,19 @@ def session(
     wanted = {name: value for name, value in wanted.items() if name not in chosen}
     for name, value in (wanted | (settings or {})).items():
         builder = builder.config(name, value)
+    if str(chosen.get("spark.master", "local")).startswith("local"):
+        # Workers must run this very Python; on a cluster its own setting names one.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     pushdown = str({**wanted, **chosen, **(settings or {})}.get(_PUSHDOWN, "false")).lower()
     facts = {PUSHDOWN_VARIABLE: str(int(pushdown == "true"))}
-    os.environ.update(facts)  # for planner processes of a Java process started by this call
+    inherits = SparkContext._active_spark_context is None
+    if inherits:  # the Java process is yet to start, and hands our environment to the planners
+        os.environ.update(facts | {PARALLELISM_VARIABLE: str(slots)})
     spark = builder.getOrCreate()
-    facts[PARALLELISM_VARIABLE] = str(spark.sparkContext.defaultParallelism)
-    spark.sparkContext.environment.update(facts)
-    spark.dataSource.register(PenstockSource)
+    if not inherits or spark.sparkContext.defaultParallelism != slots:
+        facts[PARALLELISM_VARIABLE] = str(spark.sparkContext.defaultParallelism)
+        spark.sparkContext.environment.update(facts)
+        spark.dataSource.register(PenstockSource)
     _listen(spark)
     return spark
 

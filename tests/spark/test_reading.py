@@ -1,0 +1,171 @@
+"""Tasks read files by columns: whole, in pieces, and with what is missing from the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from penstock.base.ids import TopicPartition
+from penstock.records.columnar import encode_batches
+from penstock.records.errors import CorruptBatch
+from penstock.records.header import decode_header
+from penstock.spark import reading
+from penstock.spark.errors import DataLoss
+from penstock.spark.planning import Slice, Task
+from penstock.spark.reading import TaskReader
+from penstock.spark.schema import BATCH_ROWS_MAX, COLUMN_NAMES, DEFAULT_COLUMNS, arrow_schema
+
+RECORDS = 5_000
+BATCH_RECORDS = 500
+
+
+@pytest.fixture(scope="module")
+def stored() -> bytes:
+    table = pa.table(
+        {
+            "key": pa.array(
+                [None if n % 7 == 0 else f"k{n % 10}".encode() for n in range(RECORDS)]
+            ),
+            "value": pa.array([f"value {n}".encode() for n in range(RECORDS)]),
+            "timestamp": pa.array([1_000 + n for n in range(RECORDS)]),
+        }
+    )
+    batches = encode_batches(table, records_per_batch=BATCH_RECORDS, now_ms=0)
+    return b"".join(bytes(batch.data) for batch in batches)
+
+
+@pytest.fixture
+def file(stored: bytes, tmp_path: Path) -> Path:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(stored)
+    return path
+
+
+def positions(stored: bytes) -> list[int]:
+    places, at = [], 0
+    while at < len(stored):
+        places.append(at)
+        at += decode_header(stored, at).size_bytes
+    return places
+
+
+@dataclass
+class FakeFetcher:
+    """A broker that has everything from `log_start` on."""
+
+    stored: bytes
+    log_start: int = 0
+    asked: list[int] = field(default_factory=list)
+
+    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> bytes:
+        self.asked.append(offset)
+        if offset < self.log_start:
+            raise DataLoss(at.topic, at.partition, offset, self.log_start)
+        places = positions(self.stored)
+        index = offset // BATCH_RECORDS
+        return (
+            self.stored[places[index] : places[index] + 2_000_000] if index < len(places) else b""
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def piece(file: Path | None, start: int, end: int, **more: int) -> Slice:
+    size = file.stat().st_size if file is not None and file.exists() else 10
+    values = {"size_bytes": size, "position": 0, "base_offset": 0} | more
+    path = None if file is None else str(file)
+    return Slice(topic="t", partition=3, start=start, end=end, path=path, **values)
+
+
+def read(
+    slices: Sequence[Slice],
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    fetcher: FakeFetcher | None = None,
+    fail_on_data_loss: bool = True,
+) -> pa.Table:
+    reader = TaskReader(columns, bootstrap="", fail_on_data_loss=fail_on_data_loss, fetcher=fetcher)
+    return pa.Table.from_batches(reader.read(Task(slices)), schema=arrow_schema(columns))
+
+
+def test_a_file_is_read_whole(file: Path) -> None:
+    found = read([piece(file, 0, RECORDS)], COLUMN_NAMES)
+    assert found["offset"].to_pylist() == list(range(RECORDS))
+    assert found["value"][4_999].as_py() == b"value 4999"
+    assert found["key"].null_count == len(range(0, RECORDS, 7))
+    assert set(found["topic"].to_pylist()) == {"t"}
+    assert set(found["partition"].to_pylist()) == {3}
+    assert set(found["timestampType"].to_pylist()) == {0}
+    assert found["headers"].to_pylist()[0] in ([], None)
+    assert pc.min(found["timestamp"]).cast(pa.int64()).as_py() == 1_000_000
+
+
+def test_an_inner_range_starts_at_an_indexed_batch(file: Path, stored: bytes) -> None:
+    place = positions(stored)[2]
+    item = piece(file, 1_234, 1_777, position=place, base_offset=1_000,
+                 size_bytes=positions(stored)[4] - place)  # fmt: skip
+    assert read([item], ("offset",))["offset"].to_pylist() == list(range(1_234, 1_777))
+
+
+def test_chunks_smaller_than_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (100, 20_000, 30_001):  # below one batch, one batch, and a cut batch
+        monkeypatch.setattr(reading, "CHUNK_BYTES", size)
+        found = read([piece(file, 10, RECORDS - 10)], ("offset",))
+        assert found["offset"].to_pylist() == list(range(10, RECORDS - 10))
+
+
+def test_batches_for_spark_are_bounded(tmp_path: Path) -> None:
+    count = 2 * BATCH_ROWS_MAX + 5
+    table = pa.table({"value": pa.repeat(pa.scalar(b"x"), count)})
+    path = tmp_path / "0.log"
+    path.write_bytes(b"".join(bytes(b.data) for b in encode_batches(table, now_ms=0)))
+    reader = TaskReader(("value",), bootstrap="", fail_on_data_loss=True)
+    sizes = [batch.num_rows for batch in reader.read(Task([piece(path, 0, count)]))]
+    assert sum(sizes) == count
+    assert max(sizes) <= BATCH_ROWS_MAX
+
+
+def test_what_is_not_in_a_file_comes_from_the_broker(file: Path, stored: bytes) -> None:
+    other = file.with_name("other.log")
+    for item in (piece(None, 700, 2_100), piece(other, 700, 2_100)):
+        fetcher = FakeFetcher(stored)
+        assert read([item], ("offset",), fetcher)["offset"].to_pylist() == list(range(700, 2_100))
+        assert fetcher.asked[0] == 700
+
+
+def test_a_file_that_ends_early_or_is_another_is_not_trusted(file: Path, stored: bytes) -> None:
+    short = piece(file, 0, RECORDS, size_bytes=len(stored) + 1)
+    other = piece(file, 0, RECORDS, base_offset=77)
+    for item in (short, other):
+        fetcher = FakeFetcher(stored)
+        assert read([item], ("offset",), fetcher).num_rows == RECORDS
+        assert fetcher.asked
+
+
+def test_a_range_that_the_files_extent_only_begins(file: Path, stored: bytes) -> None:
+    size = positions(stored)[3]
+    fetcher = FakeFetcher(stored)
+    item = piece(file, 0, 2_000, size_bytes=size)
+    assert read([item], ("offset",), fetcher)["offset"].to_pylist() == list(range(2_000))
+    assert fetcher.asked == [1_500]
+
+
+def test_deleted_records(stored: bytes) -> None:
+    item = piece(None, 0, 2_000)
+    with pytest.raises(DataLoss, match="t-3: offsets 0 to 999"):
+        read([item], ("offset",), FakeFetcher(stored, log_start=1_000))
+    found = read([item], ("offset",), FakeFetcher(stored, log_start=1_000), False)
+    assert found["offset"].to_pylist() == list(range(1_000, 2_000))
+
+
+def test_damage_is_found(file: Path, stored: bytes) -> None:
+    damaged = bytearray(stored)
+    damaged[positions(stored)[1] + 100] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(CorruptBatch):
+        read([piece(file, 0, RECORDS)], ("offset",))
