@@ -13,6 +13,7 @@ from penstock.control.errors import (
 )
 from penstock.control.memory import MemoryControlPlane
 from penstock.control.port import ControlPlane
+from penstock.control.sqlite import SqliteControlPlane
 from penstock.control.values import (
     Broker,
     CommittedOffset,
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryControlPlane",
     "MetadataImage",
     "Partition",
+    "SqliteControlPlane",
     "StaleBroker",
     "StaleConfigs",
     "StaleGroup",

@@ -1,0 +1,291 @@
+"""The control plane in one SQLite file, for a broker that runs on one machine.
+
+The file has one owner, so the image in memory is the truth and the tables are its durable
+copy: an operation applies its rule to the image, writes the rows that changed, and the new
+image is published once the commit that covers it has been synced. Both happen on the writer's
+thread (`sqlite_writer.py`).
+
+Migrations are numbered files in `migrations/`; each runs in one transaction, once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.control import rules
+from penstock.control import sqlite_tables as tables
+from penstock.control.errors import ControlUnavailable, IncompatibleDatabase
+from penstock.control.sqlite_writer import SqliteWriter
+from penstock.control.values import (
+    Broker,
+    CommittedOffset,
+    GroupRecord,
+    MetadataImage,
+    Topic,
+)
+
+
+class SqliteControlPlane:
+    """The port over one file; `start` opens or creates it."""
+
+    def __init__(self, path: Path, *, randomness: Randomness = SYSTEM_RANDOMNESS) -> None:
+        self._path = path
+        self._randomness = randomness
+        self._writer = SqliteWriter(path, on_group=self._publish)
+        self._committed: MetadataImage | None = None
+        self._working: MetadataImage | None = None
+
+    async def start(self) -> None:
+        self._writer.start()
+        try:
+            await self._writer.run(self._open)
+        except Exception:
+            await self._writer.close()
+            raise
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    async def image(self) -> MetadataImage:
+        if self._committed is None:
+            raise ControlUnavailable(f"the metadata database {self._path} is not open")
+        return self._committed
+
+    async def register_broker(
+        self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
+    ) -> Broker:
+        def operation(connection: sqlite3.Connection) -> Broker:
+            image, broker = rules.register_broker(
+                self._current(),
+                broker_id=broker_id,
+                host=host,
+                port=port,
+                rack=rack,
+                incarnation=incarnation,
+                highest_epoch=tables.read_broker_epoch(connection, broker_id),
+            )
+            tables.write_broker(connection, broker)
+            self._change(connection, image)
+            return broker
+
+        broker: Broker = await self._writer.run(operation)
+        return broker
+
+    async def unregister_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            image = rules.unregister_broker(
+                self._current(), broker_id=broker_id, incarnation=incarnation
+            )
+            connection.execute(
+                "UPDATE brokers SET registered = 0 WHERE broker_id = ?", (broker_id,)
+            )
+            self._change(connection, image)
+
+        await self._writer.run(operation)
+
+    async def create_topic(
+        self,
+        *,
+        name: str,
+        topic_id: UUID,
+        partitions: Sequence[Sequence[int]],
+        configs: Mapping[str, str],
+        internal: bool = False,
+    ) -> Topic:
+        return await self._change_topic(
+            lambda image: rules.create_topic(
+                image,
+                name=name,
+                topic_id=topic_id,
+                partitions=partitions,
+                configs=configs,
+                internal=internal,
+            )
+        )
+
+    async def delete_topic(self, topic_id: UUID) -> Topic:
+        def operation(connection: sqlite3.Connection) -> Topic:
+            image, topic = rules.delete_topic(self._current(), topic_id)
+            tables.delete_topic(connection, topic)
+            self._change(connection, image)
+            return topic
+
+        topic: Topic = await self._writer.run(operation)
+        return topic
+
+    async def create_partitions(
+        self, *, topic_id: UUID, expected_count: int, new: Sequence[Sequence[int]]
+    ) -> Topic:
+        return await self._change_topic(
+            lambda image: rules.create_partitions(
+                image, topic_id=topic_id, expected_count=expected_count, new=new
+            )
+        )
+
+    async def set_topic_configs(
+        self, *, topic_id: UUID, configs: Mapping[str, str], expected: Mapping[str, str] | None
+    ) -> Topic:
+        return await self._change_topic(
+            lambda image: rules.set_topic_configs(
+                image, topic_id=topic_id, configs=configs, expected=expected
+            )
+        )
+
+    async def set_broker_configs(
+        self, *, broker: str, configs: Mapping[str, str], expected: Mapping[str, str] | None
+    ) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            image = rules.set_broker_configs(
+                self._current(), broker=broker, configs=configs, expected=expected
+            )
+            tables.write_broker_configs(connection, broker, configs)
+            self._change(connection, image)
+
+        await self._writer.run(operation)
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        def operation(connection: sqlite3.Connection) -> range:
+            first = int(tables.read_fact(connection, "next_producer_id") or 0)
+            tables.write_fact(connection, "next_producer_id", str(first + count))
+            return range(first, first + count)
+
+        allocated: range = await self._writer.run(operation)
+        return allocated
+
+    async def commit_offsets(self, *, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
+        await self._writer.run(
+            lambda connection: tables.write_offsets(connection, group_id, offsets)
+        )
+
+    async def committed_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]] | None
+    ) -> list[CommittedOffset]:
+        found: list[CommittedOffset] = await self._writer.run(
+            lambda connection: tables.read_offsets(connection, group_id, partitions)
+        )
+        return found
+
+    async def delete_offsets(self, *, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+        await self._writer.run(
+            lambda connection: tables.delete_offsets(connection, group_id, partitions)
+        )
+
+    async def offset_group_ids(self) -> list[str]:
+        rows: list[tuple[str]] = await self._writer.run(
+            lambda connection: connection.execute(
+                "SELECT DISTINCT group_id FROM group_offsets ORDER BY group_id"
+            ).fetchall()
+        )
+        return [group_id for (group_id,) in rows]
+
+    async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
+        def operation(connection: sqlite3.Connection) -> int:
+            found = tables.read_group_version(connection, record.group_id)
+            version = rules.next_group_version(
+                record.group_id, found=found, expected=expected_version
+            )
+            tables.write_group(connection, record, version)
+            return version
+
+        version: int = await self._writer.run(operation)
+        return version
+
+    async def groups(self) -> list[GroupRecord]:
+        found: list[GroupRecord] = await self._writer.run(tables.read_groups)
+        return found
+
+    async def delete_group(self, group_id: str) -> None:
+        await self._writer.run(lambda connection: tables.delete_group(connection, group_id))
+
+    async def expire_offsets(self, *, now_ms: int, limit: int) -> int:
+        expired: int = await self._writer.run(
+            lambda connection: tables.expire_offsets(connection, now_ms, limit)
+        )
+        return expired
+
+    async def _change_topic(
+        self, rule: Callable[[MetadataImage], tuple[MetadataImage, Topic]]
+    ) -> Topic:
+        def operation(connection: sqlite3.Connection) -> Topic:
+            image, topic = rule(self._current())
+            tables.write_topic(connection, topic)
+            self._change(connection, image)
+            return topic
+
+        topic: Topic = await self._writer.run(operation)
+        return topic
+
+    # What follows runs on the writer's thread.
+
+    def _current(self) -> MetadataImage:
+        if self._working is None:
+            raise ControlUnavailable(f"the metadata database {self._path} is not open")
+        return self._working
+
+    def _change(self, connection: sqlite3.Connection, image: MetadataImage) -> None:
+        tables.write_fact(connection, "image_version", str(image.version))
+        self._working = image
+
+    def _publish(self, committed: bool) -> None:
+        if committed:
+            self._committed = self._working
+        else:
+            self._working = self._committed
+
+    def _open(self, connection: sqlite3.Connection) -> None:
+        migrate(connection, self._path)
+        if tables.read_fact(connection, "cluster_id") is None:
+            tables.write_fact(connection, "cluster_id", cluster_id(self._randomness))
+        self._working = tables.read_image(connection)
+
+
+def cluster_id(randomness: Randomness) -> str:
+    """A new cluster's id: a UUID in Kafka's text form, 22 characters of URL-safe base64."""
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(randomness.uuid().bytes).rstrip(b"=").decode()
+
+
+def migrations() -> list[tuple[int, str]]:
+    """The numbered migrations, in order: number and SQL text."""
+    folder = resources.files("penstock.control") / "migrations"
+    found = [
+        (int(item.name.split("_", 1)[0]), item.read_text())
+        for item in folder.iterdir()
+        if item.name.endswith(".sql")
+    ]
+    return sorted(found)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Run the migrations that the database has not had yet.
+
+    Raises:
+        IncompatibleDatabase: it has had migrations that this Penstock does not know.
+    """
+    known = migrations()
+    version = _scalar(connection, "PRAGMA user_version")
+    if version > known[-1][0]:
+        raise IncompatibleDatabase(
+            f"the metadata database {path} is at schema version {version}; this Penstock knows"
+            f" versions up to {known[-1][0]}: run the Penstock that wrote it, or a newer one"
+        )
+    if version == 0 and _scalar(connection, "SELECT count(*) FROM sqlite_master"):
+        raise IncompatibleDatabase(f"{path} is a SQLite database, but not one of Penstock's")
+    for number, text in known:
+        if number > version:
+            for statement in text.split(";\n"):
+                if statement.strip():
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+
+
+def _scalar(connection: sqlite3.Connection, query: str) -> int:
+    value: Any = connection.execute(query).fetchone()[0]
+    return int(value)

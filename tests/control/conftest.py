@@ -1,0 +1,22 @@
+"""Every form of the control plane, under one contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock.control import ControlPlane, MemoryControlPlane, SqliteControlPlane
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def control(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ControlPlane]:
+    plane: ControlPlane
+    if request.param == "memory":
+        plane = MemoryControlPlane()
+    else:
+        plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    yield plane
+    await plane.close()

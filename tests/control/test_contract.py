@@ -1,0 +1,231 @@
+"""What every form of the control plane must do, as the port says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import pytest
+
+from penstock.control import (
+    CommittedOffset,
+    ControlPlane,
+    GroupRecord,
+    StaleBroker,
+    StaleConfigs,
+    StaleGroup,
+    StaleTopic,
+    Topic,
+    TopicExists,
+    UnknownTopic,
+)
+
+A, B, C = (UUID(int=number) for number in (1, 2, 3))
+
+
+async def create(
+    control: ControlPlane,
+    name: str = "flights",
+    topic_id: UUID = A,
+    partitions: Sequence[Sequence[int]] = ((1,), (1,)),
+    configs: Mapping[str, str] | None = None,
+) -> Topic:
+    return await control.create_topic(
+        name=name, topic_id=topic_id, partitions=partitions, configs=configs or {}
+    )
+
+
+def offset(
+    partition: int, value: int, *, topic: str = "flights", **more: object
+) -> CommittedOffset:
+    return CommittedOffset(topic_id=A, topic=topic, partition=partition, offset=value, **more)  # type: ignore[arg-type]
+
+
+def record(generation: int, state: bytes = b"{}") -> GroupRecord:
+    return GroupRecord(
+        group_id="g",
+        version=0,
+        generation=generation,
+        protocol_type="consumer",
+        protocol="range",
+        state=state,
+    )
+
+
+async def test_a_new_plane_is_empty_and_knows_its_cluster(control: ControlPlane) -> None:
+    image = await control.image()
+    assert image.cluster_id
+    assert (image.brokers, dict(image.topics), dict(image.broker_configs)) == ((), {}, {})
+
+
+async def test_a_created_topic_is_in_the_image(control: ControlPlane) -> None:
+    before = await control.image()
+    topic = await create(control, partitions=[[3, 1], [1, 3]], configs={"retention.ms": "5"})
+    after = await control.image()
+    assert after.version == before.version + 1
+    assert after.topics == {"flights": topic}
+    assert after.topic_by_id(A) == topic
+    assert [(p.index, p.leader, p.leader_epoch, p.replicas, p.isr) for p in topic.partitions] == [
+        (0, 3, 0, (3, 1), (3, 1)),
+        (1, 1, 0, (1, 3), (1, 3)),
+    ]
+    assert topic.configs == {"retention.ms": "5"}
+    assert await control.image() is after
+
+
+async def test_a_name_is_taken_once(control: ControlPlane) -> None:
+    await create(control)
+    with pytest.raises(TopicExists, match="'flights' already exists") as caught:
+        await create(control, topic_id=B)
+    assert caught.value.code == "topic_already_exists"
+    assert (await control.image()).topic_by_id(B) is None
+
+
+async def test_deleting_a_topic_forgets_the_offsets_in_it(control: ControlPlane) -> None:
+    await create(control)
+    await create(control, name="other", topic_id=B)
+    await control.commit_offsets(group_id="g", offsets=[offset(0, 5), offset(0, 6, topic="other")])
+    deleted = await control.delete_topic(A)
+    assert deleted.name == "flights"
+    assert list((await control.image()).topics) == ["other"]
+    assert [o.topic for o in await control.committed_offsets("g", None)] == ["other"]
+    with pytest.raises(UnknownTopic):
+        await control.delete_topic(A)
+    recreated = await create(control, topic_id=C)
+    assert recreated.topic_id == C
+
+
+async def test_partitions_are_added_by_compare_and_set(control: ControlPlane) -> None:
+    await create(control)
+    topic = await control.create_partitions(topic_id=A, expected_count=2, new=[[1], [1]])
+    assert [p.index for p in topic.partitions] == [0, 1, 2, 3]
+    with pytest.raises(StaleTopic, match="partition count"):
+        await control.create_partitions(topic_id=A, expected_count=2, new=[[1]])
+    with pytest.raises(UnknownTopic):
+        await control.create_partitions(topic_id=B, expected_count=2, new=[[1]])
+    assert len((await control.image()).topics["flights"].partitions) == 4
+
+
+async def test_topic_configs_are_replaced_by_compare_and_set(control: ControlPlane) -> None:
+    await create(control, configs={"a": "1"})
+    await control.set_topic_configs(topic_id=A, configs={"b": "2"}, expected={"a": "1"})
+    with pytest.raises(StaleTopic, match="config"):
+        await control.set_topic_configs(topic_id=A, configs={}, expected={"a": "1"})
+    await control.set_topic_configs(topic_id=A, configs={"c": "3"}, expected=None)
+    assert (await control.image()).topics["flights"].configs == {"c": "3"}
+    with pytest.raises(UnknownTopic):
+        await control.set_topic_configs(topic_id=B, configs={}, expected=None)
+
+
+async def test_broker_configs_are_replaced_by_compare_and_set(control: ControlPlane) -> None:
+    await control.set_broker_configs(broker="", configs={"a": "1"}, expected={})
+    await control.set_broker_configs(broker="1", configs={"a": "2"}, expected=None)
+    with pytest.raises(StaleConfigs):
+        await control.set_broker_configs(broker="", configs={}, expected={})
+    assert (await control.image()).broker_configs == {"": {"a": "1"}, "1": {"a": "2"}}
+
+
+async def test_every_incarnation_of_a_broker_gets_a_higher_epoch(control: ControlPlane) -> None:
+    async def register(incarnation: UUID, port: int = 9092) -> int:
+        broker = await control.register_broker(
+            broker_id=1, host="h", port=port, rack="r", incarnation=incarnation
+        )
+        return broker.epoch
+
+    first = await register(A)
+    assert await register(A) == first
+    second = await register(B)
+    assert second > first
+    with pytest.raises(StaleBroker):
+        await control.unregister_broker(broker_id=1, incarnation=A)
+    await control.unregister_broker(broker_id=1, incarnation=B)
+    await control.unregister_broker(broker_id=1, incarnation=B)
+    assert (await control.image()).brokers == ()
+    assert await register(C) > second
+    (broker,) = (await control.image()).brokers
+    assert (broker.host, broker.port, broker.rack, broker.incarnation) == ("h", 9092, "r", C)
+    assert (await control.image()).broker(1) == broker
+
+
+async def test_producer_ids_are_never_handed_out_twice(control: ControlPlane) -> None:
+    ranges = await asyncio.gather(*(control.allocate_producer_ids(7) for _ in range(50)))
+    ids = [producer_id for one in ranges for producer_id in one]
+    assert len(ids) == len(set(ids)) == 350
+    assert min(ids) >= 0
+
+
+async def test_the_newest_commit_of_a_partition_wins(control: ControlPlane) -> None:
+    await create(control)
+    await control.commit_offsets(group_id="g", offsets=[offset(0, 5), offset(1, 7)])
+    newer = offset(0, 9, metadata="why", leader_epoch=3, commit_timestamp_ms=77)
+    await control.commit_offsets(group_id="g", offsets=[newer])
+    await control.commit_offsets(group_id="h", offsets=[offset(0, 1)])
+    assert await control.committed_offsets("g", None) == [newer, offset(1, 7)]
+    assert await control.committed_offsets("g", [("flights", 1), ("flights", 9)]) == [offset(1, 7)]
+    assert await control.committed_offsets("nobody", None) == []
+    assert await control.offset_group_ids() == ["g", "h"]
+
+
+async def test_offsets_are_deleted_and_expire(control: ControlPlane) -> None:
+    offsets = [offset(0, 5, expire_timestamp_ms=100), offset(1, 6, expire_timestamp_ms=200)]
+    await control.commit_offsets(group_id="g", offsets=[*offsets, offset(2, 7), offset(3, 8)])
+    await control.delete_offsets(group_id="g", partitions=[("flights", 3), ("flights", 9)])
+    assert await control.expire_offsets(now_ms=99, limit=10) == 0
+    assert await control.expire_offsets(now_ms=200, limit=1) == 1
+    assert await control.expire_offsets(now_ms=200, limit=10) == 1
+    assert [o.partition for o in await control.committed_offsets("g", None)] == [2]
+
+
+async def test_groups_are_saved_by_compare_and_set(control: ControlPlane) -> None:
+    assert await control.save_group(record(1), expected_version=0) == 1
+    with pytest.raises(StaleGroup, match="at version 1, the save expected 0"):
+        await control.save_group(record(2), expected_version=0)
+    assert await control.save_group(record(2, b"\x00state"), expected_version=1) == 2
+    (saved,) = await control.groups()
+    assert (saved.version, saved.generation, saved.state) == (2, 2, b"\x00state")
+    await control.commit_offsets(group_id="g", offsets=[offset(0, 5)])
+    await control.delete_group("g")
+    await control.delete_group("g")
+    assert await control.groups() == []
+    assert await control.committed_offsets("g", None) == []
+
+
+async def test_of_many_that_race_one_wins(control: ControlPlane) -> None:
+    async def attempt(number: int) -> bool:
+        try:
+            await create(control, topic_id=UUID(int=100 + number))
+        except TopicExists:
+            return False
+        return True
+
+    outcomes = await asyncio.gather(*(attempt(number) for number in range(40)))
+    assert outcomes.count(True) == 1
+    winner = outcomes.index(True)
+    assert (await control.image()).topics["flights"].topic_id == UUID(int=100 + winner)
+
+
+async def test_an_operation_that_is_refused_does_not_undo_its_neighbours(
+    control: ControlPlane,
+) -> None:
+    await create(control)
+    results = await asyncio.gather(
+        create(control, name="b", topic_id=B),
+        create(control, name="flights", topic_id=C),
+        control.save_group(record(1), expected_version=9),
+        control.commit_offsets(group_id="g", offsets=[offset(0, 3)]),
+        return_exceptions=True,
+    )
+    assert [type(one).__name__ for one in results] == [
+        "Topic",
+        "TopicExists",
+        "StaleGroup",
+        "NoneType",
+    ]
+    assert sorted((await control.image()).topics) == ["b", "flights"]
+    assert await control.committed_offsets("g", None) == [offset(0, 3)]
+
+
+async def test_close_may_be_called_twice(control: ControlPlane) -> None:
+    await control.close()
+    await control.close()

@@ -1,0 +1,187 @@
+"""The SQLite form on its own: durability, migrations, one owner, failures with their cause."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.control import (
+    CommittedOffset,
+    ControlUnavailable,
+    GroupRecord,
+    IncompatibleDatabase,
+    SqliteControlPlane,
+)
+
+A = UUID(int=1)
+
+
+async def fill(plane: SqliteControlPlane) -> None:
+    await plane.register_broker(broker_id=1, host="h", port=1, rack=None, incarnation=A)
+    await plane.create_topic(
+        name="t", topic_id=A, partitions=[[1], [1]], configs={"retention.ms": "9"}
+    )
+    await plane.set_broker_configs(broker="1", configs={"x": "y"}, expected=None)
+    await plane.commit_offsets(
+        group_id="g", offsets=[CommittedOffset(topic_id=A, topic="t", partition=0, offset=4)]
+    )
+    await plane.save_group(
+        GroupRecord(
+            group_id="g", version=0, generation=3, protocol_type="c", protocol="p", state=b"s"
+        ),
+        expected_version=0,
+    )
+    await plane.allocate_producer_ids(10)
+
+
+async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    first = SqliteControlPlane(path)
+    await first.start()
+    await fill(first)
+    image = await first.image()
+    await first.close()
+
+    second = SqliteControlPlane(path)
+    await second.start()
+    assert await second.image() == image
+    assert [o.offset for o in await second.committed_offsets("g", None)] == [4]
+    assert [(g.version, g.generation) for g in await second.groups()] == [(1, 3)]
+    assert (await second.allocate_producer_ids(1)).start == 10
+    broker = await second.register_broker(
+        broker_id=1, host="h", port=1, rack=None, incarnation=UUID(int=2)
+    )
+    assert broker.epoch == 2
+    await second.close()
+
+
+async def test_a_second_owner_is_refused_with_the_cause(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    owner = SqliteControlPlane(path)
+    await owner.start()
+    with pytest.raises(ControlUnavailable, match=r"metadata\.sqlite failed: database is locked"):
+        await SqliteControlPlane(path).start()
+    await owner.allocate_producer_ids(1)
+    await owner.close()
+
+
+async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    plane = SqliteControlPlane(path)
+    await plane.start()
+    await plane.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    with pytest.raises(IncompatibleDatabase, match="at schema version 999"):
+        await SqliteControlPlane(path).start()
+
+
+async def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    with pytest.raises(IncompatibleDatabase, match="not one of Penstock's"):
+        await SqliteControlPlane(path).start()
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(ControlUnavailable, match="not a database"):
+        await SqliteControlPlane(path).start()
+
+
+async def test_a_full_disk_fails_the_change_and_nothing_else(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    await plane.create_topic(name="a", topic_id=A, partitions=[[1]], configs={})
+    before = await plane.image()
+
+    def limit(connection: sqlite3.Connection) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    await plane._writer.run(limit)
+    with pytest.raises(ControlUnavailable, match="full"):
+        await plane.create_topic(
+            name="b", topic_id=UUID(int=2), partitions=[[1]] * 5000, configs={}
+        )
+    assert await plane.image() is before
+    await plane._writer.run(lambda connection: connection.execute("PRAGMA max_page_count = 100000"))
+    await plane.create_topic(name="b", topic_id=UUID(int=2), partitions=[[1]] * 5000, configs={})
+    assert sorted((await plane.image()).topics) == ["a", "b"]
+    await plane.close()
+
+
+async def test_a_closed_plane_says_so(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    with pytest.raises(ControlUnavailable, match="not open"):
+        await plane.image()
+    await plane.start()
+    await plane.close()
+    with pytest.raises(ControlUnavailable, match="closed"):
+        await plane.allocate_producer_ids(1)
+
+
+async def test_a_cancelled_caller_harms_nobody(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    task = asyncio.ensure_future(plane.allocate_producer_ids(5))
+    await asyncio.sleep(0)
+    task.cancel()
+    assert (await plane.allocate_producer_ids(5)).start in {0, 5}
+    await plane.close()
+
+
+COMMITTER = """
+import asyncio, sys
+from pathlib import Path
+from uuid import UUID
+from penstock.control import CommittedOffset, SqliteControlPlane
+
+async def main() -> None:
+    plane = SqliteControlPlane(Path(sys.argv[1]))
+    await plane.start()
+    found = await plane.committed_offsets("g", None)
+    number = found[0].offset if found else 0
+    while True:
+        number += 1
+        one = CommittedOffset(topic_id=UUID(int=1), topic="t", partition=0, offset=number)
+        await plane.commit_offsets(group_id="g", offsets=[one])
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_answered_outlives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    answered = 0
+    for run in range(5):
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMITTER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        stream = process.stdout
+        assert stream is not None
+        for _ in range(20 + 7 * run):
+            answered = int(stream.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        rest = stream.read().split("\n")
+        answered = max([answered, *(int(line) for line in rest[:-1] if line)])
+        process.wait()
+        stream.close()
+    plane = SqliteControlPlane(path)
+    await plane.start()
+    (found,) = await plane.committed_offsets("g", None)
+    assert found.offset in {answered, answered + 1}
+    await plane.close()
