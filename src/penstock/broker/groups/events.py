@@ -1,0 +1,200 @@
+"""What happens to consumer groups: requests, results of saving, and the passing of time.
+
+Requests are already decoded and authorised; nothing here knows the wire. A request's answer is a
+`Reply` effect that carries the token given with the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """One assignment strategy that a member can follow, with its opaque subscription."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroup:
+    """A member enters the group or returns for the next generation.
+
+    `fresh_id` makes a new member id unique: the shell draws it, cores have no dice.
+    `member_id_required` is set from version 4 on (KIP-394), `skip_assignment_known` from
+    version 9 on (KIP-814).
+    """
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    fresh_id: str
+    member_id_required: bool = True
+    skip_assignment_known: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What the leader gives to one member, opaque."""
+
+    member_id: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup:
+    """A member asks for its assignment; the leader brings all of them.
+
+    `protocol_type` and `protocol` are None where the request's version has no such field.
+    """
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: tuple[Assignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A member says that it lives, and asks whether it must rejoin."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingMember:
+    """One of the members that leave; `member_id` is empty when only the instance is named."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroup:
+    """Members leave, or an administrator removes static members."""
+
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitCheck:
+    """May this member, or a consumer outside any generation (-1), commit offsets now?"""
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroup:
+    """What is this group's state, and who is in it?"""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroups:
+    """Which groups are there? Empty filters let everything through."""
+
+    states: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroup:
+    """Delete a group that has no members, with its offsets."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteCheck:
+    """Of these topics, for which may the group's offsets be deleted?"""
+
+    group_id: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSaved:
+    """A `SaveGroup` effect is durable, at this version."""
+
+    group_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """A `SaveGroup` effect failed. `fenced`: another coordinator has saved the group.
+
+    `version` is what the store holds now, where the shell has read it again.
+    """
+
+    group_id: str
+    fenced: bool = False
+    version: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRemoved:
+    """A `RemoveGroup` effect is durable."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveFailed:
+    """A `RemoveGroup` effect failed; the group is still there."""
+
+    group_id: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prune:
+    """Forget groups that are empty and have no offsets; `with_offsets` names those that do."""
+
+    with_offsets: Collection[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed; sent at `next_deadline_ms()` or later."""
+
+
+Event = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | CommitCheck
+    | DescribeGroup
+    | ListGroups
+    | DeleteGroup
+    | OffsetDeleteCheck
+    | GroupSaved
+    | SaveFailed
+    | GroupRemoved
+    | RemoveFailed
+    | Prune
+    | Tick
+)
