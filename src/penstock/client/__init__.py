@@ -1,0 +1,71 @@
+"""A Kafka client of our own: tables in and out by columns, and the administrative calls.
+
+Loading it takes PyArrow and NumPy, so its names are looked up when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.client.admin import ConfigEntry
+    from penstock.client.client import Client, RawFetch
+    from penstock.client.errors import (
+        BrokersUnreachable,
+        InvalidArgument,
+        MessageTooLarge,
+        OffsetOutOfRange,
+        TopicExists,
+        UnknownTopic,
+    )
+    from penstock.client.groups import Committed, GroupDescription, GroupListing, GroupMember
+    from penstock.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+    from penstock.client.writer import WriteReport
+
+_HOMES = {
+    "BrokersUnreachable": "errors",
+    "Client": "client",
+    "ClusterMetadata": "metadata",
+    "Committed": "groups",
+    "ConfigEntry": "admin",
+    "GroupDescription": "groups",
+    "GroupListing": "groups",
+    "GroupMember": "groups",
+    "InvalidArgument": "errors",
+    "MessageTooLarge": "errors",
+    "Node": "metadata",
+    "OffsetOutOfRange": "errors",
+    "PartitionMetadata": "metadata",
+    "RawFetch": "client",
+    "TopicExists": "errors",
+    "TopicMetadata": "metadata",
+    "UnknownTopic": "errors",
+    "WriteReport": "writer",
+}
+
+__all__ = [
+    "BrokersUnreachable",
+    "Client",
+    "ClusterMetadata",
+    "Committed",
+    "ConfigEntry",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "InvalidArgument",
+    "MessageTooLarge",
+    "Node",
+    "OffsetOutOfRange",
+    "PartitionMetadata",
+    "RawFetch",
+    "TopicExists",
+    "TopicMetadata",
+    "UnknownTopic",
+    "WriteReport",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"penstock.client.{home}"), name)

@@ -1,0 +1,346 @@
+"""Administrative calls: topics, configurations, offsets of the log.
+
+Every call is one request, or one per leader, tried again while the error says that this may
+help. Results are plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from penstock.base.ids import validate_topic_name
+from penstock.client.errors import (
+    BrokerBusy,
+    InvalidArgument,
+    TopicExists,
+    UnknownTopic,
+    broker_error,
+    is_retriable,
+)
+from penstock.client.metadata import ClusterMetadata, TopicMetadata
+from penstock.client.session import Session
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+MAX_TIMESTAMP: Final = -3
+_AT: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+_RESOURCES: Final = {"topic": 2, "broker": 4}
+_SOURCES: Final = {
+    0: "unknown",
+    1: "dynamic topic",
+    2: "dynamic broker",
+    3: "dynamic default broker",
+    4: "static broker",
+    5: "default",
+    6: "dynamic broker logger",
+    7: "client metrics",
+    8: "group",
+}
+_SET: Final = 0
+_DELETE: Final = 1
+
+ResourceKind = Literal["topic", "broker"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One configuration of a topic or broker, and where its value comes from."""
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool = False
+    sensitive: bool = False
+    documentation: str | None = None
+
+
+class AdminCalls:
+    """The administrative half of `Client`."""
+
+    _session: Session
+    _request_timeout_ms: int
+
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
+        """Brokers, and the topics named (all of them by default), freshly asked for."""
+        names = None if topics is None else list(topics)
+        return self._session.retrying(lambda: self._session.refresh(names))
+
+    def list_topics(self, *, internal: bool = False) -> list[TopicMetadata]:
+        """All topics by name; internal ones only when asked for."""
+        topics = self.metadata().topics.values()
+        return sorted((t for t in topics if internal or not t.internal), key=lambda t: t.name)
+
+    def describe_topic(self, name: str) -> TopicMetadata:
+        """One topic.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+        """
+        return self._session.retrying(lambda: self._session.fetch_topic(name))
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = -1,
+        exist_ok: bool = False,
+    ) -> TopicMetadata:
+        """Create a topic and wait until it can be used.
+
+        Raises:
+            InvalidTopicName, InvalidArgument: refused before anything is sent.
+            TopicExists: it is there already, and `exist_ok` is False.
+            BrokerRefused: an invalid configuration or number.
+        """
+        validate_topic_name(name)
+        if partitions == 0 or partitions < -1:
+            raise InvalidArgument(
+                f"topic {name!r}: partitions = {partitions}: must be at least 1, or -1 for the"
+                " broker's default"
+            )
+        body = {
+            "topics": [
+                {
+                    "name": name,
+                    "num_partitions": partitions,
+                    "replication_factor": replication_factor,
+                    "assignments": (),
+                    "configs": [
+                        {"name": key, "value": str(value)} for key, value in (configs or {}).items()
+                    ],
+                }
+            ],
+            "timeout": self._request_timeout_ms,
+        }
+        try:
+            self._control("CreateTopics", body, "topics", lambda item: f"topic {item.name!r}")
+        except TopicExists:
+            if not exist_ok:
+                raise
+        self._session.forget(name)
+        return self._session.retrying(lambda: self._usable(name))
+
+    def _usable(self, name: str) -> TopicMetadata:
+        try:
+            topic = self._session.fetch_topic(name)
+        except UnknownTopic as error:
+            raise BrokerBusy(f"topic {name!r} has been created but is not visible yet") from error
+        if any(partition.leader < 0 for partition in topic.partitions):
+            raise BrokerBusy(f"topic {name!r} has been created but has no leaders yet")
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records and committed offsets.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+        """
+        body = {
+            "topic_names": [name],
+            "topics": [{"name": name}],
+            "timeout": self._request_timeout_ms,
+        }
+        self._control("DeleteTopics", body, "responses", lambda item: f"topic {item.name!r}")
+        self._session.forget(name)
+
+    def create_partitions(self, name: str, total: int) -> None:
+        """Raise the number of a topic's partitions to `total`.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+            BrokerRefused: the topic has as many or more already.
+        """
+        body = {
+            "topics": [{"name": name, "count": total, "assignments": None}],
+            "timeout": self._request_timeout_ms,
+            "validate_only": False,
+        }
+        self._control(
+            "CreatePartitions", body, "results", lambda item: f"topic {item.name!r} to {total}"
+        )
+        self._session.forget(name)
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+        """Delete the records below an offset per partition (-1: all); returns the new starts.
+
+        Raises:
+            OffsetOutOfRange: an offset above the high watermark.
+        """
+
+        def once() -> dict[int, int]:
+            starts: dict[int, int] = {}
+            for node_id, partitions in self._session.leaders_of(topic, before).items():
+                body = {
+                    "topics": [
+                        {
+                            "name": topic,
+                            "partitions": [
+                                {"partition_index": p, "offset": before[p]} for p in partitions
+                            ],
+                        }
+                    ],
+                    "timeout": self._request_timeout_ms,
+                }
+                response = self._session.call_node(node_id, "DeleteRecords", body)
+                for item in self._partitions(response.topics, topic, "delete records of", before):
+                    starts[int(item.partition_index)] = int(item.low_watermark)
+            return dict(sorted(starts.items()))
+
+        return self._session.retrying(once)
+
+    def list_offsets(
+        self,
+        topic: str,
+        at: str | int = "latest",
+        *,
+        partitions: Sequence[int] | None = None,
+        isolation: int = 0,
+    ) -> dict[int, int]:
+        """An offset per partition: the `earliest`, the `latest` (the next to be written), or the
+        first whose timestamp is at or after a number of milliseconds (-1 when there is none).
+
+        Raises:
+            UnknownTopic: there is none of this name, or no such partition.
+        """
+        timestamp = at if isinstance(at, int) else _AT.get(at)
+        if timestamp is None:
+            raise InvalidArgument(
+                f"offsets at {at!r}: must be earliest, latest, or a timestamp in milliseconds"
+            )
+
+        def once() -> dict[int, int]:
+            chosen = partitions
+            if chosen is None:
+                chosen = [item.index for item in self._session.topic(topic).partitions]
+            offsets: dict[int, int] = {}
+            for node_id, led in self._session.leaders_of(topic, chosen).items():
+                wanted = [{"partition_index": p, "timestamp": timestamp} for p in led]
+                body = {
+                    "replica_id": -1,
+                    "isolation_level": isolation,
+                    "topics": [{"name": topic, "partitions": wanted}],
+                }
+                response = self._session.call_node(node_id, "ListOffsets", body)
+                for item in self._partitions(response.topics, topic, "offsets of", {}):
+                    offsets[int(item.partition_index)] = int(item.offset)
+            return dict(sorted(offsets.items()))
+
+        return self._session.retrying(once)
+
+    def _partitions(
+        self, topics: Iterable[Any], topic: str, what: str, values: Mapping[int, int]
+    ) -> Iterable[Any]:
+        for found in topics:
+            for item in found.partitions:
+                code = int(item.error_code)
+                if code:
+                    index = int(item.partition_index)
+                    at = f" at offset {values[index]}" if index in values else ""
+                    if is_retriable(code):
+                        self._session.forget(topic)
+                    raise broker_error(code, f"{what} {topic}-{index}{at}")
+                yield item
+
+    def describe_configs(
+        self, kind: ResourceKind, name: str | int, *, documentation: bool = False
+    ) -> list[ConfigEntry]:
+        """The configuration of a topic or broker, by name.
+
+        Raises:
+            UnknownTopic: there is no topic of this name.
+        """
+        resource = {
+            "resource_type": _RESOURCES[kind],
+            "resource_name": str(name),
+            "configuration_keys": None,
+        }
+        body = {
+            "resources": [resource],
+            "include_synonyms": False,
+            "include_documentation": documentation,
+        }
+
+        def once() -> list[ConfigEntry]:
+            response = self._call_resource(kind, name, "DescribeConfigs", body)
+            found: list[ConfigEntry] = []
+            for result in response.results:
+                if int(result.error_code):
+                    raise broker_error(
+                        int(result.error_code), f"{kind} {name!r}", result.error_message
+                    )
+                found.extend(_entry(item) for item in result.configs)
+            return sorted(found, key=lambda item: item.name)
+
+        return self._session.retrying(once)
+
+    def alter_configs(
+        self,
+        kind: ResourceKind,
+        name: str | int,
+        changes: Mapping[str, str] | None = None,
+        *,
+        delete: Iterable[str] = (),
+    ) -> None:
+        """Set configurations, and take others back to their defaults.
+
+        Raises:
+            BrokerRefused: an unknown name or a value that is not allowed; nothing is changed.
+        """
+        entries: list[dict[str, Any]] = [
+            {"name": key, "config_operation": _SET, "value": str(value)}
+            for key, value in (changes or {}).items()
+        ]
+        entries += [{"name": key, "config_operation": _DELETE, "value": None} for key in delete]
+        resource = {
+            "resource_type": _RESOURCES[kind],
+            "resource_name": str(name),
+            "configs": entries,
+        }
+        body = {"resources": [resource], "validate_only": False}
+
+        def once() -> None:
+            response = self._call_resource(kind, name, "IncrementalAlterConfigs", body)
+            for result in response.responses:
+                if int(result.error_code):
+                    raise broker_error(
+                        int(result.error_code), f"{kind} {name!r}", result.error_message
+                    )
+
+        self._session.retrying(once)
+
+    def _call_resource(self, kind: ResourceKind, name: str | int, api: str, body: Any) -> Any:
+        if kind == "broker" and str(name):
+            if not str(name).isdigit():
+                raise InvalidArgument(f"broker {name!r}: a broker is named by its number")
+            self._session.refresh(())
+            return self._session.call_node(int(name), api, body)
+        return self._session.call_any(api, body)
+
+    def _control(self, api: str, body: Any, results: str, subject: Any) -> None:
+        """A call to the controller with one result; its error is raised, or tried again."""
+
+        def once() -> None:
+            response = self._session.call_controller(api, body)
+            for item in getattr(response, results):
+                code = int(item.error_code)
+                if code:
+                    message = getattr(item, "error_message", None)
+                    raise broker_error(code, subject(item), message)
+
+        self._session.retrying(once)
+
+
+def _entry(item: Any) -> ConfigEntry:
+    source = _SOURCES.get(int(getattr(item, "config_source", 0)), "unknown")
+    return ConfigEntry(
+        name=str(item.name),
+        value=item.value,
+        source=source,
+        read_only=bool(item.read_only),
+        sensitive=bool(item.is_sensitive),
+        documentation=getattr(item, "documentation", None),
+    )

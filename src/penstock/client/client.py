@@ -1,0 +1,414 @@
+"""The client: columns in, columns out, and the calls around them.
+
+`write_arrow` and `read_arrow` carry whole tables; `iter_arrow` streams; `fetch_raw` hands out
+batches as they are stored. A client may be used by several threads at once: calls share
+connections through a pool, every reader and writer has its own while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.client import limits
+from penstock.client.admin import AdminCalls
+from penstock.client.columns import choose, normalise, open_stream
+from penstock.client.errors import InvalidArgument, OffsetOutOfRange
+from penstock.client.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Cursor,
+    FetchCore,
+    Run,
+    fetch_body,
+    whole_batches,
+)
+from penstock.client.groups import GroupCalls
+from penstock.client.producers import ProducerIdentities, ProducerIdentity
+from penstock.client.reader import Reader, ReadLimits, fetch_once
+from penstock.client.retry import RetryPolicy
+from penstock.client.session import Session
+from penstock.client.writer import (
+    Progress,
+    WriteOptions,
+    Writer,
+    WriteReport,
+    parse_acks,
+    parse_codec,
+)
+from penstock.records.columnar import RECORD_SCHEMA, decode_batches
+
+Position = str | int | Mapping[int, int]
+"""`earliest`, `latest`, milliseconds since the epoch, or an offset per partition."""
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
+DEFAULT_COLUMNS: Final = ("partition", *RECORD_COLUMNS)
+_EXTRA_COLUMNS: Final = {"partition": pa.int32(), "timestamp_type": pa.int8()}
+_ISOLATION: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawFetch:
+    """Batches as they are stored; a last one that is cut off is left out.
+
+    `next_offset` is where the next fetch goes on.
+    """
+
+    data: bytes
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+class Client(AdminCalls, GroupCalls):
+    """A connection to a cluster, for any number of threads.
+
+    Args:
+        bootstrap: `host:port`, several separated by commas, or a list of them.
+        client_id: how the broker's logs and quotas name this client.
+        request_timeout_ms: longest wait for one answer.
+        api_timeout_ms: longest time for a call with its retries.
+        delivery_timeout_ms: longest time for a batch, or a stalled read, with its retries.
+
+    Raises:
+        InvalidArgument: an address that is none. Nothing is connected yet.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str = "penstock",
+        request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+        connect_timeout_ms: int = limits.CONNECT_TIMEOUT_MS,
+        api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+        delivery_timeout_ms: int = limits.DELIVERY_TIMEOUT_MS,
+    ) -> None:
+        self._request_timeout_ms = request_timeout_ms
+        self._session = Session(
+            bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            api_timeout_ms=api_timeout_ms,
+            retry=RetryPolicy(delivery_timeout_ms=delivery_timeout_ms),
+        )
+        self._identities = ProducerIdentities(self._session)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; calls under way in other threads end with an error."""
+        self._session.close()
+
+    def write_arrow(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        key: str | None = "key",
+        value: str = "value",
+        timestamp: str | None = "timestamp",
+        headers: str | None = "headers",
+        partition: int | str | None = None,
+        codec: str = "none",
+        level: int | None = None,
+        acks: str | int = "all",
+        idempotent: bool = True,
+        max_in_flight: int = limits.IN_FLIGHT_MAX,
+        batch_bytes: int = limits.BATCH_BYTES,
+        records_per_second: float | None = None,
+        progress: Progress | None = None,
+    ) -> WriteReport:
+        """Write a table; returns when every record is acknowledged.
+
+        `data` is anything with Arrow's C stream: a PyArrow table, batch or reader, a Polars or
+        pandas frame. Columns that it lacks, of those with their default name, are left out;
+        `value` is needed. Records with a key go where Kafka's partitioner sends them, those
+        without take the partitions in turns; `partition` names one for all, or a column.
+        Order is kept within a partition. With `idempotent` (acks=all) a record is stored once,
+        however often the connection breaks. `progress` is called with the records and bytes
+        acknowledged so far.
+
+        Raises:
+            InvalidArgument: columns or options that cannot be.
+            PenstockError: what the broker refused for good.
+        """
+        acknowledgements = parse_acks(acks)
+        if not 1 <= max_in_flight <= limits.IN_FLIGHT_MAX:
+            raise InvalidArgument(
+                f"max_in_flight = {max_in_flight}: must be 1 to {limits.IN_FLIGHT_MAX}"
+            )
+        if records_per_second is not None and records_per_second <= 0:
+            raise InvalidArgument(f"records_per_second = {records_per_second}: must be above 0")
+        options = WriteOptions(
+            codec=parse_codec(codec),
+            level=level,
+            acks=acknowledgements,
+            partition=partition if isinstance(partition, int) else None,
+            max_in_flight=max_in_flight,
+            batch_bytes=batch_bytes,
+            records_per_second=records_per_second,
+        )
+        stream = open_stream(data)
+        names = choose(
+            stream.schema,
+            key=key,
+            value=value,
+            timestamp=timestamp,
+            headers=headers,
+            partition=partition if isinstance(partition, str) else None,
+        )
+        own = idempotent and acknowledgements == -1
+        identity = self._identities.borrow() if own else ProducerIdentity()
+        writer = Writer(self._session, topic, identity, options, progress)
+        report = writer.write(
+            normalise(stream, names),
+            keyed=names.key is not None,
+            partitioned=names.partition is not None,
+        )
+        self._identities.give_back(identity)
+        return report
+
+    def read_arrow(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        start: Position = "earliest",
+        end: Position = "latest",
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        max_records: int | None = None,
+        isolation: Isolation = "read_uncommitted",
+    ) -> Any:
+        """Read a range of a topic as one PyArrow table, by partition and offset.
+
+        `start` is inclusive, `end` exclusive; both are `earliest`, `latest`, milliseconds since
+        the epoch, or offsets per partition. `latest` is what it is when the call begins.
+
+        Raises:
+            OffsetOutOfRange: a start that the log does not hold.
+            UnknownTopic: there is no such topic or partition.
+        """
+        by_partition: dict[int, list[Any]] = {}
+        for index, batch in self._batches(
+            topic, partitions, start, end, columns, max_records, isolation, ReadLimits()
+        ):
+            by_partition.setdefault(index, []).append(batch)
+        batches = [batch for index in sorted(by_partition) for batch in by_partition[index]]
+        return pa.Table.from_batches(batches, schema=_schema(columns))
+
+    def iter_arrow(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        start: Position = "earliest",
+        end: Position | None = "latest",
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        max_records: int | None = None,
+        isolation: Isolation = "read_uncommitted",
+        max_bytes: int = limits.FETCH_BYTES,
+        max_wait_ms: int = limits.FETCH_WAIT_MS,
+        idle_timeout_ms: float | None = None,
+    ) -> Iterator[Any]:
+        """Yield record batches as they come, in order within a partition.
+
+        With `end=None` it follows the log, until `idle_timeout_ms` pass without a record (never
+        by default). The next fetch is under way while a batch is decoded and used.
+
+        Raises:
+            OffsetOutOfRange: a start that the log does not hold.
+            UnknownTopic: there is no such topic or partition.
+        """
+        bounds = ReadLimits(
+            max_bytes=max_bytes,
+            partition_max_bytes=min(max_bytes, limits.FETCH_PARTITION_BYTES),
+            max_wait_ms=max_wait_ms,
+            idle_timeout_ms=idle_timeout_ms,
+        )
+        for _, batch in self._batches(
+            topic, partitions, start, end, columns, max_records, isolation, bounds
+        ):
+            yield batch
+
+    def fetch_raw(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int = limits.FETCH_PARTITION_BYTES,
+        max_wait_ms: int = 0,
+        isolation: Isolation = "read_uncommitted",
+    ) -> RawFetch:
+        """Fetch batches of one partition as they are stored, from the one that holds `offset`.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold `offset`.
+        """
+        body = fetch_body(
+            topic,
+            {partition: offset},
+            isolation=_isolation(isolation),
+            max_bytes=max_bytes,
+            partition_max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+        )
+        found = self._session.retrying(lambda: fetch_once(self._session, topic, partition, body))
+        size_bytes, next_offset = whole_batches(found.records)
+        return RawFetch(
+            data=bytes(found.records[:size_bytes]),
+            next_offset=offset if next_offset < 0 else next_offset,
+            high_watermark=found.high_watermark,
+            last_stable_offset=found.last_stable_offset,
+            log_start_offset=found.log_start_offset,
+        )
+
+    def _batches(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None,
+        start: Position,
+        end: Position | None,
+        columns: Sequence[str],
+        max_records: int | None,
+        isolation: Isolation,
+        bounds: ReadLimits,
+    ) -> Iterator[tuple[int, Any]]:
+        schema = _schema(columns)
+        core = FetchCore(
+            topic=topic,
+            cursors=self._cursors(topic, partitions, start, end, _isolation(isolation)),
+            isolation=_isolation(isolation),
+            max_bytes=bounds.max_bytes,
+            partition_max_bytes=bounds.partition_max_bytes,
+            max_wait_ms=bounds.max_wait_ms,
+        )
+        left = max_records
+        reader = Reader(self._session, core, bounds)
+        for runs in reader.runs():
+            for run in runs:
+                batch = _decode(run, columns, schema)
+                if left is not None:
+                    batch = batch.slice(0, left)
+                    left -= batch.num_rows
+                if batch.num_rows:
+                    yield run.partition, batch
+                if left == 0:
+                    reader.close()
+                    return
+
+    def _cursors(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None,
+        start: Position,
+        end: Position | None,
+        isolation: int,
+    ) -> dict[int, Cursor]:
+        if partitions is None:
+            named = start if isinstance(start, Mapping) else end
+            partitions = (
+                sorted(named)
+                if isinstance(named, Mapping)
+                else [item.index for item in self._session.topic(topic).partitions]
+            )
+        starts = self._offsets(topic, start, partitions, isolation, "start")
+        if end is None:
+            return {p: Cursor(starts[p], None) for p in partitions}
+        ends = self._offsets(topic, end, partitions, isolation, "end")
+        self._check_starts(topic, start, starts, isolation)
+        return {p: Cursor(starts[p], ends[p]) for p in partitions}
+
+    def _offsets(
+        self,
+        topic: str,
+        position: Position,
+        partitions: Sequence[int],
+        isolation: int,
+        what: str,
+    ) -> dict[int, int]:
+        """An offset per partition for a position of any kind."""
+        if isinstance(position, Mapping):
+            missing = [p for p in partitions if p not in position]
+            if missing:
+                raise InvalidArgument(f"{what}: no offset for {topic}-{missing[0]}")
+            self._session.leaders_of(topic, partitions)
+            return {p: int(position[p]) for p in partitions}
+        found = self.list_offsets(topic, position, partitions=partitions, isolation=isolation)
+        if isinstance(position, int) and any(offset < 0 for offset in found.values()):
+            latest = self.list_offsets(topic, partitions=partitions, isolation=isolation)
+            found = {p: latest[p] if offset < 0 else offset for p, offset in found.items()}
+        return found
+
+    def _check_starts(
+        self, topic: str, start: Position, starts: Mapping[int, int], isolation: int
+    ) -> None:
+        """Refuse offsets below the log at once, where an empty range would hide them."""
+        if not isinstance(start, Mapping):
+            return
+        earliest = self.list_offsets(
+            topic, "earliest", partitions=list(starts), isolation=isolation
+        )
+        for partition, offset in starts.items():
+            if offset < earliest[partition]:
+                raise OffsetOutOfRange(
+                    f"start of {topic}-{partition}: offset {offset} is below the log, which"
+                    f" begins at {earliest[partition]}",
+                    partition=partition,
+                    offset=offset,
+                )
+
+
+def _isolation(name: str) -> int:
+    level = _ISOLATION.get(name)
+    if level is None:
+        raise InvalidArgument(f"isolation {name!r}: must be read_uncommitted or read_committed")
+    return level
+
+
+def _schema(columns: Sequence[str]) -> Any:
+    fields = []
+    for name in columns:
+        if name in _EXTRA_COLUMNS:
+            fields.append(pa.field(name, _EXTRA_COLUMNS[name]))
+        elif name in RECORD_SCHEMA.names:
+            fields.append(RECORD_SCHEMA.field(name))
+        else:
+            known = ", ".join((*DEFAULT_COLUMNS, "timestamp_type"))
+            raise InvalidArgument(f"column {name!r}: records have {known}")
+    if not fields:
+        raise InvalidArgument("columns: name at least one")
+    return pa.schema(fields)
+
+
+def _decode(run: Run, columns: Sequence[str], schema: Any) -> Any:
+    wanted = [name for name in columns if name != "partition"]
+    batch = decode_batches(
+        run.data,
+        columns=wanted or ("offset",),
+        start_offset=run.start_offset,
+        end_offset=run.end_offset,
+    )
+    if "partition" not in columns:
+        return batch
+    index = pa.array(np.full(batch.num_rows, run.partition, np.int32))
+    arrays = [index if name == "partition" else batch.column(name) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,248 @@
+"""One blocking connection to one broker, used by one thread at a time.
+
+Requests may be pipelined: `send` writes a call, `receive` reads the answer to the oldest call
+that has one outstanding. Pieces go to the socket by gathered writes (`sendmsg`), so payloads are
+never joined; an answer's length is read first, then exactly that many bytes into a buffer, by
+one system call when the kernel allows it (`MSG_WAITALL`). The time limit is the socket's own
+(`SO_RCVTIMEO`, `SO_SNDTIMEO`): the socket stays blocking, so a large transfer costs few calls,
+and the interpreter lock is free meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from penstock.client import limits
+from penstock.client.errors import Disconnected, InvalidArgument, MalformedResponse, TimedOut
+from penstock.client.protocol import (
+    API_VERSIONS_FIRST,
+    Call,
+    Negotiated,
+    check_correlation,
+    make_call,
+    read_response,
+)
+
+_LENGTH: Final = struct.Struct(">i")
+_TIMEVAL: Final = struct.Struct("@ll")
+_SMALL_BYTES: Final = 1 << 16
+
+
+class Connection:
+    """A connection with its negotiated versions and its calls under way, oldest first."""
+
+    def __init__(
+        self, host: str, port: int, *, client_id: str, timeout_ms: int, connect_timeout_ms: int
+    ) -> None:
+        self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.negotiated = Negotiated()
+        self.under_way: deque[Call] = deque()
+        self.broken = False
+        self.address = (host, port)
+        self.used = False
+        self._client_id = client_id.encode()
+        self._timeout_ms = timeout_ms
+        self._correlation_id = 0
+        self._small = memoryview(bytearray(_SMALL_BYTES))
+        self._socket = self._open(host, port, connect_timeout_ms)
+
+    def _open(self, host: str, port: int, connect_timeout_ms: int) -> socket.socket:
+        try:
+            opened = socket.create_connection((host, port), timeout=connect_timeout_ms / 1000)
+        except TimeoutError:
+            raise TimedOut(
+                f"{self.where} did not accept a connection in {connect_timeout_ms} ms"
+            ) from None
+        except (OSError, UnicodeError) as error:
+            raise Disconnected(f"{self.where} refused the connection: {error}") from error
+        opened.settimeout(None)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        seconds, rest_ms = divmod(self._timeout_ms, 1000)
+        timeval = _TIMEVAL.pack(seconds, rest_ms * 1000)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+        return opened
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket; calls under way are lost."""
+        self.broken = True
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def shut_down(self) -> None:
+        """End a read or write that another thread is blocked in; the owner closes."""
+        self.broken = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def negotiate(self) -> None:
+        """Ask for the broker's version ranges; the first thing done on a connection.
+
+        Raises:
+            Disconnected, TimedOut, MalformedResponse: the peer is gone, or no Kafka broker.
+        """
+        body = {"client_software_name": "penstock", "client_software_version": "0.1.0"}
+        call = make_call(
+            "ApiVersions",
+            API_VERSIONS_FIRST,
+            body,
+            correlation_id=self.next_correlation_id(),
+            client_id=self._client_id,
+        )
+        self.send(call)
+        self.negotiated.update(self.receive())
+
+    def next_correlation_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    @property
+    def client_id(self) -> bytes:
+        return self._client_id
+
+    def call(self, name: str, body: Mapping[str, Any]) -> Any:
+        """Send one call and wait for its answer.
+
+        Raises:
+            UnsupportedByBroker: no version that both know.
+            Disconnected, TimedOut, MalformedResponse: the connection is of no more use.
+        """
+        version = self.negotiated.version(name, self.where)
+        self.send(
+            make_call(
+                name,
+                version,
+                body,
+                correlation_id=self.next_correlation_id(),
+                client_id=self._client_id,
+            )
+        )
+        return self.receive()
+
+    def send(self, call: Call, *, answered: bool = True) -> None:
+        """Write a call; `answered` is False for a call that has no answer (acks=0).
+
+        Raises:
+            Disconnected, TimedOut: the connection is of no more use.
+        """
+        if answered:
+            self.under_way.append(call)
+        try:
+            self._write(call.pieces)
+        except BlockingIOError:
+            self.close()
+            raise TimedOut(
+                f"{self.where} did not read {call.api.name} within {self._timeout_ms} ms"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise Disconnected(
+                f"{self.where} closed the connection during {call.api.name}: {error}"
+            ) from error
+
+    def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
+        start = 0
+        while start < len(pieces):
+            window = pieces[start : start + limits.BUFFERS_PER_SEND_MAX]
+            sent = self._socket.sendmsg(window)
+            for piece in window:
+                if sent < len(piece):
+                    break
+                sent -= len(piece)
+                start += 1
+            if sent:
+                self._socket.sendall(memoryview(pieces[start])[sent:])
+                start += 1
+
+    def receive(self) -> Any:
+        """Read the answer to the oldest call under way, as kio's entity.
+
+        Raises:
+            Disconnected, TimedOut, MalformedResponse: the connection is of no more use.
+        """
+        call, frame = self.receive_frame(None)
+        try:
+            return read_response(call, frame, self.where)
+        except MalformedResponse:
+            self.close()
+            raise
+
+    def receive_frame(self, buffer: Buffer | None) -> tuple[Call, memoryview]:
+        """Read the next answer's frame, into `buffer` when one is given.
+
+        Without a buffer the frame lies in memory of its own or, when small, in the connection's,
+        which the next call of this method overwrites.
+
+        Raises:
+            Disconnected, TimedOut, MalformedResponse: the connection is of no more use.
+        """
+        if not self.under_way:
+            raise InvalidArgument(f"no call to {self.where} is under way")
+        call = self.under_way[0]
+        try:
+            head = self._small[:4]
+            self._read(head)
+            length = _LENGTH.unpack(head)[0]
+            if not 4 <= length <= limits.RESPONSE_BYTES_MAX:
+                raise MalformedResponse(
+                    f"{self.where} answered {call.api.name} with a frame of {length} bytes;"
+                    f" the limit is {limits.RESPONSE_BYTES_MAX}: is it a Kafka listener?"
+                )
+            frame = self._target(length, buffer)
+            self._read(frame)
+            check_correlation(call, frame, self.where)
+        except BlockingIOError:
+            self.close()
+            raise TimedOut(
+                f"{self.where} did not answer {call.api.name} within {self._timeout_ms} ms"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise Disconnected(
+                f"{self.where} closed the connection during {call.api.name}: {error}"
+            ) from error
+        except (MalformedResponse, Disconnected):
+            self.close()
+            raise
+        self.under_way.popleft()
+        return call, frame
+
+    def _target(self, length: int, buffer: Buffer | None) -> memoryview:
+        if buffer is not None:
+            return buffer.view(length)
+        return self._small[:length] if length <= _SMALL_BYTES else memoryview(bytearray(length))
+
+    def _read(self, target: memoryview) -> None:
+        done, size = 0, len(target)
+        while done < size:
+            count = self._socket.recv_into(target[done:], size - done, socket.MSG_WAITALL)
+            if count == 0:
+                raise Disconnected(f"{self.where} closed the connection")
+            done += count
+
+
+class Buffer:
+    """Memory that one answer after another is read into; it grows to the largest.
+
+    Fresh memory costs twenty times a copy into memory that was used before, so a reader that
+    copies what it keeps gives the same buffer to every fetch.
+    """
+
+    __slots__ = ("_memory",)
+
+    def __init__(self) -> None:
+        self._memory = bytearray(1 << 20)
+
+    def view(self, size_bytes: int) -> memoryview:
+        if size_bytes > len(self._memory):
+            # Views of the old memory stay valid; it is replaced, not resized.
+            self._memory = bytearray(size_bytes + size_bytes // 8)
+        return memoryview(self._memory)[:size_bytes]

@@ -1,0 +1,189 @@
+"""Errors of the client: one class per thing to do, the broker's own word in `code`.
+
+The six kinds of `penstock.base.errors` say what the caller should do. `broker_error` turns an
+error code of an answer into an error of the right kind; its message names what was asked for,
+Kafka's name of the error, its number and the broker's own message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from penstock.base.errors import (
+    BugError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    PenstockError,
+    RetriableError,
+    UnavailableError,
+)
+from penstock.wire.kafka.schema import error_codes
+
+_FENCED: Final = frozenset(
+    {
+        "invalid_producer_epoch",
+        "producer_fenced",
+        "fenced_instance_id",
+        "fenced_leader_epoch",
+        "invalid_producer_id_mapping",
+        "unknown_producer_id",
+        "out_of_order_sequence_number",
+        "illegal_generation",
+        "unknown_member_id",
+    }
+)
+_UNAVAILABLE: Final = frozenset({"broker_not_available", "kafka_storage_error"})
+_RETRIABLE: Final = frozenset({"kafka_storage_error", "broker_not_available"})
+
+
+class BrokerRefused(InvalidError):
+    """The broker refused the call; it can never succeed as it is."""
+
+
+class BrokerBusy(RetriableError):
+    """The broker could not serve the call now; every attempt allowed was made."""
+
+
+class BrokerFenced(FencedError):
+    """Someone newer owns what the call was about."""
+
+
+class BrokerFailed(UnavailableError):
+    """The broker cannot serve the call: its storage or a part that it needs has failed."""
+
+
+class BrokerFoundCorruption(CorruptError):
+    """The broker found the bytes that it was sent, or that it stores, to be corrupt."""
+
+
+class BrokerBug(BugError):
+    """The broker answered that it met an error that it did not expect."""
+
+
+class UnknownTopic(BrokerRefused):
+    """A topic or partition that the cluster does not have."""
+
+    code: ClassVar[str] = "unknown_topic_or_partition"
+
+
+class TopicExists(BrokerRefused):
+    """A topic of this name is there already."""
+
+    code: ClassVar[str] = "topic_already_exists"
+
+
+class OffsetOutOfRange(BrokerRefused):
+    """A fetch from an offset that the partition does not hold."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+    def __init__(self, message: str, *, partition: int = -1, offset: int = -1) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.offset = offset
+
+
+class MessageTooLarge(BrokerRefused):
+    """A batch above the topic's max.message.bytes."""
+
+    code: ClassVar[str] = "message_too_large"
+
+
+class UnsupportedByBroker(BrokerRefused):
+    """The broker does not speak the version of a call that this client needs."""
+
+    code: ClassVar[str] = "unsupported_version"
+
+
+class Disconnected(RetriableError):
+    """A connection was refused, closed or reset."""
+
+    code: ClassVar[str] = "network_exception"
+
+
+class TimedOut(RetriableError):
+    """No answer within the time allowed; whether the call took effect is unknown."""
+
+    code: ClassVar[str] = "request_timed_out"
+
+
+class BrokersUnreachable(UnavailableError):
+    """No broker of the list answers."""
+
+    code: ClassVar[str] = "broker_not_available"
+
+
+class MalformedResponse(CorruptError):
+    """An answer that does not follow its schema, or not the call that was made."""
+
+    code: ClassVar[str] = "unknown_server_error"
+
+
+class ClientClosed(FencedError):
+    """The client has been closed."""
+
+    code: ClassVar[str] = "network_exception"
+
+
+class InvalidArgument(InvalidError):
+    """An argument of a call that can never work."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+_OWN: Final[dict[str, type[PenstockError]]] = {
+    "unknown_topic_or_partition": UnknownTopic,
+    "unknown_topic_id": UnknownTopic,
+    "topic_already_exists": TopicExists,
+    "offset_out_of_range": OffsetOutOfRange,
+    "message_too_large": MessageTooLarge,
+    "record_list_too_large": MessageTooLarge,
+    "unsupported_version": UnsupportedByBroker,
+    "corrupt_message": BrokerFoundCorruption,
+    "unknown_server_error": BrokerBug,
+}
+
+
+def code_name(code: int) -> str:
+    """Kafka's name of an error number, lower case; a number that is not known stays one."""
+    try:
+        name: str = error_codes()(code).name
+    except ValueError:
+        return f"error_{code}"
+    return name
+
+
+def is_retriable(code: int) -> bool:
+    """Whether the same call may succeed later, after fresh metadata."""
+    codes = error_codes()
+    try:
+        error = codes(code)
+    except ValueError:
+        return False
+    return bool(error.retriable) or error.name in _RETRIABLE
+
+
+def broker_error(code: int, subject: str, message: str | None = None) -> PenstockError:
+    """The error for an answer's error code.
+
+    `subject` names what the call was about (topic, partition, value); `message` is the
+    broker's own.
+    """
+    name = code_name(code)
+    text = f"{subject}: {name.upper()} ({int(code)})"
+    if message:
+        text += f": {message}"
+    kind = _OWN.get(name) or _kind(name, code)
+    error = kind(text)
+    if kind.code != name:
+        error.code = name  # type: ignore[misc]  # the instance is more precise than its class
+    return error
+
+
+def _kind(name: str, code: int) -> type[PenstockError]:
+    if name in _FENCED:
+        return BrokerFenced
+    if name in _UNAVAILABLE:
+        return BrokerFailed
+    return BrokerBusy if is_retriable(code) else BrokerRefused

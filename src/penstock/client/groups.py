@@ -1,0 +1,258 @@
+"""Consumer groups from the outside: list, describe, committed offsets, delete.
+
+Commits here are *simple*: without a generation, as Kafka allows while a group has no members.
+That is how Spark checkpoints and offset resets show up as groups.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from penstock.client.errors import broker_error, is_retriable
+from penstock.client.session import Session
+
+TopicAndPartition = tuple[str, int]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group as lists show it."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member and the partitions that it owns."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicAndPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group with its members."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """An offset that a group has committed: the next one that it wants to read."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class GroupCalls:
+    """The consumer-group half of `Client`."""
+
+    _session: Session
+
+    def list_groups(self) -> list[GroupListing]:
+        """All groups of all brokers, by name."""
+
+        def once() -> list[GroupListing]:
+            found: dict[str, GroupListing] = {}
+            for node in self._session.nodes():
+                address = (node.host, node.port)
+                response = self._session.call_address(address, "ListGroups", {"states_filter": ()})
+                if int(response.error_code):
+                    raise broker_error(int(response.error_code), f"groups of broker {node.node_id}")
+                for item in response.groups:
+                    found[str(item.group_id)] = GroupListing(
+                        group_id=str(item.group_id),
+                        protocol_type=str(item.protocol_type),
+                        state=str(getattr(item, "group_state", "")),
+                    )
+            return [found[name] for name in sorted(found)]
+
+        return self._session.retrying(once)
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """A group with its members; the state of one that does not exist is `Dead`."""
+        body = {"groups": [group], "include_authorized_operations": False}
+
+        def read(response: Any) -> GroupDescription:
+            item = response.groups[0]
+            self._check(group, int(item.error_code))
+            return GroupDescription(
+                group_id=str(item.group_id),
+                state=str(item.group_state),
+                protocol_type=str(item.protocol_type),
+                protocol=str(item.protocol_data),
+                members=tuple(_member(member) for member in item.members),
+            )
+
+        return self._coordinated(group, "DescribeGroups", body, read)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group without members, with its offsets.
+
+        Raises:
+            BrokerRefused: it has members, or there is none of this name.
+        """
+
+        def read(response: Any) -> None:
+            for item in response.results:
+                self._check(group, int(item.error_code))
+
+        self._coordinated(group, "DeleteGroups", {"groups_names": [group]}, read)
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicAndPartition] | None = None
+    ) -> dict[TopicAndPartition, Committed]:
+        """The offsets that a group has committed; partitions without one are left out."""
+        topics = None
+        if partitions is not None:
+            topics = [
+                {"name": name, "partition_indexes": indexes}
+                for name, indexes in _by_topic(partitions).items()
+            ]
+        body = {"group_id": group, "topics": topics, "require_stable": False}
+
+        def read(response: Any) -> dict[TopicAndPartition, Committed]:
+            self._check(group, int(getattr(response, "error_code", 0)))
+            found: dict[TopicAndPartition, Committed] = {}
+            for topic in response.topics:
+                for item in topic.partitions:
+                    self._check(group, int(item.error_code), f"{topic.name}-{item.partition_index}")
+                    if int(item.committed_offset) >= 0:
+                        found[str(topic.name), int(item.partition_index)] = Committed(
+                            offset=int(item.committed_offset),
+                            leader_epoch=int(getattr(item, "committed_leader_epoch", -1)),
+                            metadata=item.metadata or "",
+                        )
+            return dict(sorted(found.items()))
+
+        return self._coordinated(group, "OffsetFetch", body, read)
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicAndPartition, int], *, metadata: str = ""
+    ) -> None:
+        """Commit offsets for a group without members.
+
+        Raises:
+            BrokerRefused: the group has members, or the metadata is too long.
+            UnknownTopic: a topic or partition that is not there.
+        """
+        topics = [
+            {
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "committed_offset": offsets[name, index],
+                        "committed_metadata": metadata,
+                    }
+                    for index in indexes
+                ],
+            }
+            for name, indexes in _by_topic(offsets).items()
+        ]
+        body = {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "generation_id": -1,
+            "member_id": "",
+            "retention_time": -1,
+            "topics": topics,
+        }
+
+        def read(response: Any) -> None:
+            for topic in response.topics:
+                for item in topic.partitions:
+                    index = int(item.partition_index)
+                    value = offsets.get((str(topic.name), index))
+                    self._check(
+                        group, int(item.error_code), f"{topic.name}-{index} at offset {value}"
+                    )
+
+        self._coordinated(group, "OffsetCommit", body, read)
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicAndPartition]) -> None:
+        """Delete committed offsets of partitions that no member is subscribed to.
+
+        Raises:
+            BrokerRefused: a member is, or there is no such group.
+        """
+        topics = [
+            {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
+            for name, indexes in _by_topic(partitions).items()
+        ]
+
+        def read(response: Any) -> None:
+            self._check(group, int(response.error_code))
+            for topic in response.topics:
+                for item in topic.partitions:
+                    self._check(group, int(item.error_code), f"{topic.name}-{item.partition_index}")
+
+        self._coordinated(group, "OffsetDelete", {"group_id": group, "topics": topics}, read)
+
+    def _coordinated(
+        self, group: str, api: str, body: Mapping[str, Any], read: Callable[[Any], T]
+    ) -> T:
+        return self._session.retrying(
+            lambda: read(self._session.call_coordinator(group, api, body))
+        )
+
+    def _check(self, group: str, code: int, subject: str = "") -> None:
+        if code:
+            if is_retriable(code):
+                self._session.forget_coordinator(group)
+            raise broker_error(code, f"group {group!r}" + (f", {subject}" if subject else ""))
+
+
+def _by_topic(partitions: Iterable[TopicAndPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for name, index in sorted(partitions):
+        topics.setdefault(name, []).append(index)
+    return topics
+
+
+def _member(item: Any) -> GroupMember:
+    return GroupMember(
+        member_id=str(item.member_id),
+        instance_id=getattr(item, "group_instance_id", None),
+        client_id=str(item.client_id),
+        host=str(item.client_host),
+        partitions=read_assignment(bytes(item.member_assignment)),
+    )
+
+
+def read_assignment(data: bytes) -> tuple[TopicAndPartition, ...]:
+    """Partitions in a consumer's assignment; empty when it is none of the consumer protocol.
+
+    version i16 | topics i32 [ name (i16 length) | partitions i32 [ i32 ] ] | user data
+
+    Source: Kafka's `ConsumerProtocolAssignment.json`.
+    """
+    found: list[TopicAndPartition] = []
+    try:
+        _, topics = struct.unpack_from(">hi", data)
+        at = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", data, at)
+            name = data[at + 2 : at + 2 + length].decode()
+            (count,) = struct.unpack_from(">i", data, at + 2 + length)
+            at += 6 + length
+            indexes = struct.unpack_from(f">{count}i", data, at)
+            at += 4 * count
+            found.extend((name, index) for index in indexes)
+    except (struct.error, UnicodeDecodeError):
+        return ()
+    return tuple(sorted(found))

@@ -1,0 +1,50 @@
+"""Every bound of the client, by name.
+
+Nothing in this package waits, retries or buffers beyond one of these numbers; those that a
+caller may want to change are arguments of `Client` with these as defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+REQUEST_TIMEOUT_MS: Final = 30_000
+"""Longest wait for one answer."""
+CONNECT_TIMEOUT_MS: Final = 10_000
+"""Longest wait for one TCP connection."""
+DELIVERY_TIMEOUT_MS: Final = 120_000
+"""Longest time from the first attempt of a call or batch to giving it up."""
+ATTEMPTS_MAX: Final = 200
+"""Attempts of one call or batch within its delivery timeout."""
+BACKOFF_FIRST_MS: Final = 20
+"""Pause before the first retry; it doubles, with jitter, up to `BACKOFF_MAX_MS`."""
+BACKOFF_MAX_MS: Final = 1_000
+METADATA_MAX_AGE_MS: Final = 300_000
+"""Age at which metadata is asked for again although nothing failed."""
+
+IN_FLIGHT_MAX: Final = 5
+"""Unanswered produce requests per broker; Kafka remembers five batches per idempotent producer."""
+BATCH_BYTES: Final = 1_000_000
+"""Size at which a record batch is closed: below the broker's default limit of 1,048,588."""
+PRODUCE_REQUEST_BYTES: Final = 8 << 20
+"""Record bytes in one produce request, when several partitions of a broker have batches."""
+BUFFER_BYTES: Final = 32 << 20
+"""Encoded bytes that wait or are under way; above it the writer waits for answers."""
+CHUNK_ROWS_MAX: Final = 1 << 20
+"""Most rows encoded at a time."""
+
+FETCH_BYTES: Final = 8 << 20
+"""Answer size that a fetch asks for."""
+FETCH_PARTITION_BYTES: Final = 8 << 20
+"""Of which at most this much for one partition."""
+FETCH_WAIT_MS: Final = 500
+"""How long a broker may hold a fetch that finds nothing."""
+RESPONSE_BYTES_MAX: Final = 256 << 20
+"""Largest answer that is read; a longer one is refused before memory is taken."""
+
+IDLE_CONNECTIONS_MAX: Final = 8
+"""Connections kept per broker for the next reader or writer."""
+IDLE_PRODUCERS_MAX: Final = 16
+"""Producer identities kept for the next writer."""
+BUFFERS_PER_SEND_MAX: Final = 512
+"""Pieces given to one `sendmsg`; Linux takes at most 1,024."""

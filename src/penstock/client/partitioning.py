@@ -1,0 +1,133 @@
+"""Kafka's partitioner, over whole columns of keys.
+
+A key's partition is `(murmur2(key) & 0x7fffffff) % partitions`, the same as every Kafka client's
+default, so that records of one key meet whoever wrote them. The hash takes four bytes at a time.
+Here the w-th four bytes of *all* keys are taken at once, by a gather from a view of the key
+bytes as unaligned 32-bit words. Keys are ordered by falling length first (unless all have one
+length), so that those that still have a w-th word are a prefix. That makes one round of NumPy
+per word of the longest key, whatever the mix of lengths.
+
+Source: Kafka's `Utils.murmur2` and `BuiltInPartitioner.partitionForKey`; MurmurHash 2 by Austin
+Appleby.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Hashes = npt.NDArray[np.uint32]
+Partitions = npt.NDArray[np.int32]
+
+_SEED: Final = np.uint32(0x9747B28C)
+_MULTIPLIER: Final = np.uint32(0x5BD1E995)
+_POSITIVE: Final = np.uint32(0x7FFFFFFF)
+
+
+def partitions_of_keys(keys: Any, count: int, *, unkeyed: int) -> Partitions:
+    """The partition of every key of a binary or string Arrow array; nulls go to `unkeyed`."""
+    if pa.types.is_dictionary(keys.type):
+        of_words = partitions_of_keys(keys.dictionary, count, unkeyed=unkeyed)
+        indices = keys.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        result = of_words[indices] if len(of_words) else np.zeros(len(keys), np.int32)
+    else:
+        result = ((murmur2(keys) & _POSITIVE) % np.uint32(count)).astype(np.int32)
+    if keys.null_count:
+        result[keys.is_null().to_numpy(zero_copy_only=False)] = unkeyed
+    return result
+
+
+def murmur2(keys: Any) -> Hashes:
+    """Kafka's hash of every element of a binary or string Arrow array (nulls hash as empty)."""
+    size = len(keys)
+    if size == 0:
+        return np.empty(0, np.uint32)
+    starts, lengths, data = _layout(keys)
+    longest = int(lengths.max())
+    order: npt.NDArray[np.int64] | None = None
+    if int(lengths.min()) != longest:
+        order = np.argsort(-lengths, kind="stable")
+        starts, lengths = starts[order], lengths[order]
+    hashes: Hashes = _SEED ^ lengths.astype(np.uint32)
+    _mix_words(hashes, starts, lengths, data)
+    _mix_tails(hashes, starts, lengths, data)
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= _MULTIPLIER
+    hashes ^= hashes >> np.uint32(15)
+    if order is None:
+        return hashes
+    result = np.empty_like(hashes)
+    result[order] = hashes
+    return result
+
+
+def _layout(
+    keys: Any,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Starts, lengths and bytes of a binary-like array."""
+    large = pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type)
+    _, offsets_buffer, data_buffer = keys.buffers()
+    kind = np.dtype(np.int64 if large else np.int32)
+    offsets = np.frombuffer(
+        offsets_buffer, kind, count=len(keys) + 1, offset=keys.offset * kind.itemsize
+    ).astype(np.int64)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else _NOTHING
+    return offsets[:-1], np.diff(offsets), data
+
+
+_NOTHING: Final = np.empty(0, np.uint8)
+
+
+def _mix_words(
+    hashes: Hashes,
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    data: npt.NDArray[np.uint8],
+) -> None:
+    if data.size < 4:
+        return
+    # Element i of this view is the word that begins at byte i.
+    words = np.ndarray(shape=(data.size - 3,), dtype="<u4", buffer=data, strides=(1,))
+    counts = lengths >> 2
+    rounds = int(counts[0])
+    for index in range(rounds):
+        # Lengths fall, so the keys with a word at this index stand in front.
+        ahead = int(np.searchsorted(-counts, -index, side="left"))
+        part = words[starts[:ahead] + 4 * index]
+        part *= _MULTIPLIER
+        part ^= part >> np.uint32(24)
+        part *= _MULTIPLIER
+        hashes[:ahead] *= _MULTIPLIER
+        hashes[:ahead] ^= part
+
+
+def _mix_tails(
+    hashes: Hashes,
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    data: npt.NDArray[np.uint8],
+) -> None:
+    rest = lengths & 3
+    tails = starts + (lengths - rest)
+    for index, shift in ((2, 16), (1, 8), (0, 0)):
+        chosen = np.flatnonzero(rest > index)
+        if chosen.size:
+            hashes[chosen] ^= data[tails[chosen] + index].astype(np.uint32) << np.uint32(shift)
+    chosen = np.flatnonzero(rest > 0)
+    hashes[chosen] *= _MULTIPLIER
+
+
+def groups(partitions: Partitions, count: int) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """A stable order of the rows by partition, and where each partition's rows begin in it.
+
+    The second list has `count + 1` entries.
+    """
+    if count <= 1 << 15:
+        order = np.argsort(partitions.astype(np.int16), kind="stable")  # radix sort
+    else:
+        order = np.argsort(partitions, kind="stable")
+    sizes = np.bincount(partitions, minlength=count)
+    return order, [0, *np.cumsum(sizes).tolist()]

@@ -1,0 +1,102 @@
+"""Connections of a client: one for calls, shared under a lock, and leases for streams.
+
+A writer or reader takes connections for itself (`lease`), so that a long poll of one thread
+never stands in front of a request of another, and gives them back when nothing is under way on
+them. At most `IDLE_CONNECTIONS_MAX` wait per broker.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from penstock.base.errors import PenstockError
+from penstock.client import limits
+from penstock.client.connection import Connection
+from penstock.client.errors import BrokersUnreachable, ClientClosed
+
+
+class ConnectionPool:
+    """Opens, lends and keeps connections; safe to use from several threads."""
+
+    def __init__(self, *, client_id: str, timeout_ms: int, connect_timeout_ms: int) -> None:
+        self._client_id = client_id
+        self._timeout_ms = timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[str, int], list[Connection]] = {}
+        self._lent: set[Connection] = set()
+        self._closed = False
+
+    def lease(self, host: str, port: int) -> Connection:
+        """A connection for the caller alone; give it back with `give_back`.
+
+        Raises:
+            Disconnected, TimedOut, MalformedResponse: none can be opened.
+            ClientClosed: the pool has been closed.
+        """
+        with self._lock:
+            self._check_open()
+            waiting = self._idle.get((host, port))
+            connection = waiting.pop() if waiting else None
+            if connection is not None:
+                self._lent.add(connection)
+                return connection
+        connection = Connection(
+            host,
+            port,
+            client_id=self._client_id,
+            timeout_ms=self._timeout_ms,
+            connect_timeout_ms=self._connect_timeout_ms,
+        )
+        try:
+            connection.negotiate()
+        except PenstockError:
+            connection.close()
+            raise
+        with self._lock:
+            if self._closed:
+                connection.close()
+            self._check_open()
+            self._lent.add(connection)
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep the connection for the next lease, or close it if it is of no more use."""
+        with self._lock:
+            self._lent.discard(connection)
+            waiting = self._idle.setdefault(connection.address, [])
+            usable = not (connection.broken or connection.under_way or self._closed)
+            if usable and len(waiting) < limits.IDLE_CONNECTIONS_MAX:
+                waiting.append(connection)
+                return
+        connection.close()
+
+    def drop_idle(self, host: str, port: int) -> None:
+        """Close what waits for a broker: after one connection broke, the others are suspect."""
+        with self._lock:
+            waiting = self._idle.pop((host, port), [])
+        for connection in waiting:
+            connection.close()
+
+    def close(self) -> None:
+        """Close what waits, and end what other threads are blocked in."""
+        with self._lock:
+            self._closed = True
+            idle = [item for waiting in self._idle.values() for item in waiting]
+            lent = list(self._lent)
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+        for connection in lent:
+            connection.shut_down()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client has been closed")
+
+
+def unreachable(addresses: Iterable[str], last: Exception | None) -> BrokersUnreachable:
+    """The error when no broker of a list answers."""
+    names = ", ".join(addresses)
+    return BrokersUnreachable(f"no broker of {names} answers; the last error: {last}")

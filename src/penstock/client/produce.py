@@ -1,0 +1,365 @@
+"""The produce core: which batch goes when, and what an answer means for it. No I/O in here.
+
+Batches of a partition leave in order, at most `in_flight_max` of them unanswered. With an
+idempotent producer each batch carries a sequence number, so the broker recognises a batch that
+is sent again and refuses one that comes too early. That makes the rules for failure simple:
+
+- a failed batch, and every later one of its partition that the broker refused because of it
+  (out of order), go back to the front of the queue in their order;
+- a partition with a failure sends nothing until all its batches under way are answered;
+- *out of order* for a partition's oldest batch cannot be repaired: the write fails;
+- *duplicate sequence* is an acknowledgement whose offset is no longer known.
+
+One request holds at most one batch per partition, as Kafka demands since message format 2.
+
+Source: KIP-98 (idempotence), KIP-185; Kafka's `Sender` and `TransactionManager`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.client import limits
+from penstock.client.errors import (
+    TimedOut,
+    broker_error,
+    code_name,
+    is_retriable,
+)
+from penstock.client.protocol import Call
+from penstock.client.retry import RetryPolicy
+from penstock.wire.kafka.apis import APIS, PRODUCE
+from penstock.wire.kafka.primitives import uvarint
+
+PRODUCE_VERSION: Final = 9
+DUPLICATE_SEQUENCE: Final = 46
+OUT_OF_ORDER_SEQUENCE: Final = 45
+MESSAGE_TOO_LARGE: Final = 10
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """An encoded batch on its way; `order` is its place among the batches of the write."""
+
+    partition: int
+    data: bytes | memoryview
+    record_count: int
+    order: int = -1
+    failures: int = 0
+    first_sent_ms: float = -1.0
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What became of one batch of a request, as the answer has it."""
+
+    partition: int
+    error_code: int
+    base_offset: int
+    message: str | None
+
+
+@dataclass(slots=True, eq=False)
+class ProduceRequest:
+    """Batches that travel together to one broker."""
+
+    node_id: int
+    batches: tuple[Batch, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self.batches)
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """Offsets of a partition that a write was acknowledged at; -1 when no longer known."""
+
+    first_offset: int = -1
+    last_offset: int = -1
+    records: int = 0
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One partition: what waits, what is under way, both in order."""
+
+    waiting: deque[Batch] = field(default_factory=deque)
+    under_way: list[Batch] = field(default_factory=list)
+    repairing: bool = False
+
+
+class ProduceCore:
+    """Batches in, requests out, answers in; `error` is set when the write has failed for good."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        retry: RetryPolicy,
+        idempotent: bool,
+        in_flight_max: int = limits.IN_FLIGHT_MAX,
+        request_bytes: int = limits.PRODUCE_REQUEST_BYTES,
+    ) -> None:
+        self.topic = topic
+        self.error: PenstockError | None = None
+        self.reports: dict[int, PartitionReport] = {}
+        self.buffered_bytes = 0
+        self.records = 0
+        self.bytes = 0
+        self.retries = 0
+        self.metadata_stale = False
+        self.not_before_ms = 0.0
+        self._retry = retry
+        self._idempotent = idempotent
+        self._in_flight_max = in_flight_max
+        self._request_bytes = request_bytes
+        self._lanes: dict[int, _Lane] = {}
+        self._requests_under_way: dict[int, int] = {}
+        self._turn = 0
+        self._added = 0
+
+    @property
+    def done(self) -> bool:
+        """Everything added has been acknowledged."""
+        return self.buffered_bytes == 0
+
+    def add(self, batches: Iterable[Batch]) -> None:
+        """Queue batches; those of one partition in the order of their sequences."""
+        for batch in batches:
+            batch.order = self._added
+            self._added += 1
+            self._lanes.setdefault(batch.partition, _Lane()).waiting.append(batch)
+            self.buffered_bytes += batch.size_bytes
+
+    def next_request(self, leaders: Mapping[int, int], now_ms: float) -> ProduceRequest | None:
+        """The next request that may be sent, or None; `leaders` maps partition to broker.
+
+        The caller sends it, then reports `answered`, `acknowledged_unseen` or `disconnected`.
+        """
+        if self.error is not None or now_ms < self.not_before_ms:
+            return None
+        chosen: dict[int, list[Batch]] = {}
+        sizes: dict[int, int] = {}
+        for partition, lane in self._in_turn():
+            node_id = leaders.get(partition)
+            if node_id is None:
+                self._without_leader(lane.waiting[0], now_ms)
+            elif self._may_send(lane, node_id):
+                size = sizes.get(node_id, 0)
+                if size and size + lane.waiting[0].size_bytes > self._request_bytes:
+                    continue
+                chosen.setdefault(node_id, []).append(lane.waiting[0])
+                sizes[node_id] = size + lane.waiting[0].size_bytes
+        if not chosen:
+            return None
+        largest = max(sizes, key=lambda node: sizes[node])
+        return self._dispatch(largest, chosen[largest], now_ms)
+
+    def _without_leader(self, batch: Batch, now_ms: float) -> None:
+        self.metadata_stale = True
+        if batch.first_sent_ms < 0:
+            batch.first_sent_ms = now_ms
+        elapsed_ms = now_ms - batch.first_sent_ms
+        if elapsed_ms >= self._retry.delivery_timeout_ms:
+            self.error = self.error or TimedOut(
+                f"produce to {self.topic}-{batch.partition}: the partition has had no leader for"
+                f" {elapsed_ms:.0f} ms (limit {self._retry.delivery_timeout_ms} ms)"
+            )
+
+    def _in_turn(self) -> list[tuple[int, _Lane]]:
+        """The lanes that have something waiting, beginning with another one each time."""
+        lanes = [item for item in self._lanes.items() if item[1].waiting]
+        self._turn += 1
+        start = self._turn % len(lanes) if lanes else 0
+        return lanes[start:] + lanes[:start]
+
+    def _may_send(self, lane: _Lane, node_id: int) -> bool:
+        if lane.repairing and lane.under_way:
+            return False
+        return (
+            len(lane.under_way) < self._in_flight_max
+            and self._requests_under_way.get(node_id, 0) < self._in_flight_max
+        )
+
+    def _dispatch(self, node_id: int, batches: Sequence[Batch], now_ms: float) -> ProduceRequest:
+        for batch in batches:
+            lane = self._lanes[batch.partition]
+            lane.waiting.popleft()
+            lane.under_way.append(batch)
+            lane.repairing = False
+            if batch.first_sent_ms < 0:
+                batch.first_sent_ms = now_ms
+        self._requests_under_way[node_id] = self._requests_under_way.get(node_id, 0) + 1
+        return ProduceRequest(node_id, tuple(batches))
+
+    def answered(
+        self,
+        request: ProduceRequest,
+        results: Mapping[int, Acknowledged],
+        *,
+        now_ms: float,
+        chance: float,
+    ) -> None:
+        """Take in the answer to a request; `chance` is a number in [0, 1) for jitter."""
+        self._requests_under_way[request.node_id] -= 1
+        for batch in request.batches:
+            result = results.get(batch.partition)
+            if result is None:
+                self._fail_later(batch, "left out of the answer", now_ms, chance)
+            elif result.error_code == 0 or result.error_code == DUPLICATE_SEQUENCE:
+                self._acknowledge(batch, result.base_offset)
+            else:
+                self._refused(batch, result, now_ms, chance)
+
+    def acknowledged_unseen(self, request: ProduceRequest) -> None:
+        """A request without acknowledgement (acks=0) has been written to the socket."""
+        self._requests_under_way[request.node_id] -= 1
+        for batch in request.batches:
+            self._acknowledge(batch, -1)
+
+    def disconnected(
+        self,
+        requests: Sequence[ProduceRequest],
+        error: PenstockError,
+        *,
+        now_ms: float,
+        chance: float,
+    ) -> None:
+        """The connection that carried these requests, oldest first, is gone."""
+        for request in requests:
+            self._requests_under_way[request.node_id] -= 1
+        for request in reversed(requests):
+            for batch in request.batches:
+                self._fail_later(batch, str(error), now_ms, chance)
+
+    def _acknowledge(self, batch: Batch, base_offset: int) -> None:
+        self._lanes[batch.partition].under_way.remove(batch)
+        self.buffered_bytes -= batch.size_bytes
+        self.bytes += batch.size_bytes
+        self.records += batch.record_count
+        report = self.reports.setdefault(batch.partition, PartitionReport())
+        report.records += batch.record_count
+        if base_offset >= 0:
+            if report.first_offset < 0:
+                report.first_offset = base_offset
+            report.last_offset = base_offset + batch.record_count - 1
+
+    def _refused(self, batch: Batch, result: Acknowledged, now_ms: float, chance: float) -> None:
+        lane = self._lanes[batch.partition]
+        oldest = lane.under_way[0] is batch and not (
+            lane.waiting and lane.waiting[0].order < batch.order
+        )
+        repairable = self._idempotent and result.error_code == OUT_OF_ORDER_SEQUENCE and not oldest
+        if repairable or is_retriable(result.error_code):
+            self.metadata_stale = True
+            reason = f"{code_name(result.error_code).upper()} ({result.error_code})"
+            if result.message:
+                reason += f": {result.message}"
+            self._fail_later(batch, reason, now_ms, chance)
+            return
+        subject = (
+            f"produce of {batch.record_count} records ({batch.size_bytes} bytes) to"
+            f" {self.topic}-{batch.partition}"
+        )
+        message = result.message
+        if result.error_code == MESSAGE_TOO_LARGE and not message:
+            message = "the batch is above the topic's max.message.bytes"
+        self.error = self.error or broker_error(result.error_code, subject, message)
+
+    def _fail_later(self, batch: Batch, reason: str, now_ms: float, chance: float) -> None:
+        """Put a batch back to the front of its queue, or give the write up."""
+        lane = self._lanes[batch.partition]
+        lane.under_way.remove(batch)
+        place = 0
+        while place < len(lane.waiting) and lane.waiting[place].order < batch.order:
+            place += 1
+        lane.waiting.insert(place, batch)
+        lane.repairing = True
+        batch.failures += 1
+        self.retries += 1
+        elapsed_ms = now_ms - batch.first_sent_ms
+        pause = self._retry.pause_seconds(batch.failures, elapsed_ms=elapsed_ms, chance=chance)
+        if pause is None:
+            self.error = self.error or TimedOut(
+                f"produce to {self.topic}-{batch.partition} given up after {batch.failures}"
+                f" attempts in {elapsed_ms:.0f} ms (limits {self._retry.attempts_max} and"
+                f" {self._retry.delivery_timeout_ms} ms); the last failure: {reason}"
+            )
+            return
+        self.not_before_ms = max(self.not_before_ms, now_ms + pause * 1000)
+
+
+_HEAD: Final = struct.Struct(">hhih")
+_ACKS: Final = struct.Struct(">hi")
+_INDEX: Final = struct.Struct(">i")
+_BASE_OFFSET: Final = bytes(8)
+"""A produced batch begins at offset 0, whatever its encoder numbered it; no checksum covers it."""
+
+
+def produce_call(
+    request: ProduceRequest,
+    *,
+    topic: str,
+    acks: int,
+    timeout_ms: int,
+    correlation_id: int,
+    client_id: bytes,
+) -> Call:
+    """Write a Produce request of version 9 as pieces: heads of our own, batches as they are.
+
+    length i32 | header v2 | transactional id: null | acks i16 | timeout i32
+    | topics: 1 | name | partitions: n | { index i32 | records (compact bytes) | tags } | tags
+    """
+    name = topic.encode()
+    head = b"".join(
+        (
+            _HEAD.pack(PRODUCE, PRODUCE_VERSION, correlation_id, len(client_id)),
+            client_id,
+            b"\0",  # tags of the header
+            b"\0",  # no transactional id
+            _ACKS.pack(acks, timeout_ms),
+            uvarint(2),
+            uvarint(len(name) + 1),
+            name,
+            uvarint(len(request.batches) + 1),
+        )
+    )
+    pieces: list[bytes | memoryview] = [head]
+    tags = b""
+    for batch in request.batches:
+        head_of_batch = _INDEX.pack(batch.partition) + uvarint(batch.size_bytes + 1)
+        pieces.append(tags + head_of_batch + _BASE_OFFSET)
+        pieces.append(memoryview(batch.data)[len(_BASE_OFFSET) :])
+        tags = b"\0"
+    pieces.append(b"\0\0\0")  # tags of the last partition, the topic, the request
+    pieces[0] = _INDEX.pack(sum(map(len, pieces))) + head
+    return Call(
+        api=APIS[PRODUCE],
+        version=PRODUCE_VERSION,
+        correlation_id=correlation_id,
+        pieces=tuple(pieces),
+    )
+
+
+def read_acknowledgements(response: Any) -> dict[int, Acknowledged]:
+    """Read a Produce answer of one topic, by partition."""
+    results: dict[int, Acknowledged] = {}
+    for topic in response.responses:
+        for item in topic.partition_responses:
+            message = item.error_message
+            if not message and item.record_errors:
+                message = item.record_errors[0].batch_index_error_message
+            results[int(item.index)] = Acknowledged(
+                int(item.index), int(item.error_code), int(item.base_offset), message
+            )
+    return results

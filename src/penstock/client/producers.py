@@ -1,0 +1,77 @@
+"""Identities of idempotent producers, and the sequence numbers that they have come to.
+
+A writer borrows an identity for itself; one that ended well goes back with its sequences, so
+that many small writes cost one InitProducerId. After a failure it is dropped: what the broker
+has seen of it is not known, and a new identity starts at zero.
+
+Source: KIP-98. Sequences count records per partition and wrap at 2^31 - 1.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.client import limits
+from penstock.client.errors import broker_error
+from penstock.client.session import Session
+
+_SEQUENCES: Final = 2**31
+
+
+@dataclass(slots=True, eq=False)
+class ProducerIdentity:
+    """A producer id with its epoch; -1 for a producer that is not idempotent."""
+
+    producer_id: int = -1
+    epoch: int = -1
+    _next: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def idempotent(self) -> bool:
+        return self.producer_id >= 0
+
+    def sequence(self, topic: str, partition: int) -> int:
+        """The sequence of the next record of a partition; -1 when not idempotent."""
+        return self._next.get((topic, partition), 0) if self.idempotent else -1
+
+    def advance(self, topic: str, partition: int, record_count: int) -> None:
+        """Count records that have been given their sequences."""
+        if self.idempotent:
+            at = self._next.get((topic, partition), 0)
+            self._next[topic, partition] = (at + record_count) % _SEQUENCES
+
+
+class ProducerIdentities:
+    """Identities that wait for the next writer."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._idle: list[ProducerIdentity] = []
+
+    def borrow(self) -> ProducerIdentity:
+        """An identity for the caller alone.
+
+        Raises:
+            PenstockError: the broker gives none.
+        """
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._session.retrying(self._ask)
+
+    def give_back(self, identity: ProducerIdentity) -> None:
+        """Keep an identity whose every record was acknowledged."""
+        with self._lock:
+            if identity.idempotent and len(self._idle) < limits.IDLE_PRODUCERS_MAX:
+                self._idle.append(identity)
+
+    def _ask(self) -> ProducerIdentity:
+        response = self._session.call_any(
+            "InitProducerId", {"transactional_id": None, "transaction_timeout": 60_000}
+        )
+        if int(response.error_code):
+            raise broker_error(int(response.error_code), "producer id")
+        return ProducerIdentity(int(response.producer_id), int(response.producer_epoch))

@@ -1,0 +1,145 @@
+"""Requests out, responses in: the part of the protocol that needs no socket.
+
+`Negotiated` holds the version ranges that a broker advertises and chooses, for every call, the
+highest version that both know. The client's own maxima stay below the versions that name topics
+by id, so that a topic's name is all that it needs to know.
+
+A request is a list of pieces, so that record batches travel from the encoder to the socket
+without being joined. Bodies are written and read by the codecs that `penstock.wire.kafka`
+compiles from Kafka's schemas.
+
+Source: Kafka's protocol guide; KIP-35 (ApiVersions), KIP-511.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.client.errors import MalformedResponse, UnsupportedByBroker
+from penstock.wire.kafka.apis import BY_NAME, Api
+from penstock.wire.kafka.decoder import decoder
+from penstock.wire.kafka.encoder import encoder
+from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.framing import request_frame
+
+VERSION_MAX: Final[Mapping[str, int]] = {
+    "Produce": 9,
+    "Fetch": 12,
+    "ListOffsets": 7,
+    "Metadata": 12,
+    "OffsetCommit": 8,
+    "OffsetFetch": 7,
+    "FindCoordinator": 3,
+    "DescribeGroups": 5,
+    "ListGroups": 4,
+    "ApiVersions": 3,
+    "CreateTopics": 7,
+    "DeleteTopics": 5,
+    "DeleteRecords": 2,
+    "InitProducerId": 4,
+    "DescribeConfigs": 4,
+    "CreatePartitions": 3,
+    "DeleteGroups": 2,
+    "IncrementalAlterConfigs": 1,
+    "OffsetDelete": 0,
+    "DescribeCluster": 0,
+    "DescribeProducers": 0,
+}
+"""Highest version of each call that this client speaks; all of them name topics by name."""
+VERSION_MIN: Final[Mapping[str, int]] = {"Produce": 9, "Fetch": 12, "Metadata": 9}
+"""Lowest version of the calls whose older forms this client does not write."""
+
+API_VERSIONS_FIRST: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request on its way: what to send, and how to read its answer."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    pieces: tuple[bytes | memoryview, ...]
+
+    @property
+    def response_header_bytes(self) -> int:
+        return 4 + self.api.response_header_version(self.version)
+
+
+@dataclass(slots=True)
+class Negotiated:
+    """The ranges that one broker advertised, by API key."""
+
+    ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def update(self, response: Any) -> None:
+        """Take in an ApiVersions answer."""
+        self.ranges = {
+            int(item.api_key): (int(item.min_version), int(item.max_version))
+            for item in response.api_keys
+        }
+
+    def version(self, name: str, where: str) -> int:
+        """The version to speak for a call.
+
+        Raises:
+            UnsupportedByBroker: there is none that both know.
+        """
+        highest = VERSION_MAX[name]
+        lowest = VERSION_MIN.get(name, 0)
+        offered = self.ranges.get(BY_NAME[name].key)
+        if offered is None:
+            raise UnsupportedByBroker(f"{where} does not serve {name}")
+        chosen = min(highest, offered[1])
+        if chosen < max(lowest, offered[0]):
+            raise UnsupportedByBroker(
+                f"{where} serves {name} in versions {offered[0]} to {offered[1]}; this client"
+                f" needs one of {lowest} to {highest}"
+            )
+        return chosen
+
+
+def make_call(
+    name: str, version: int, body: Mapping[str, Any], *, correlation_id: int, client_id: bytes
+) -> Call:
+    """Write a request from a mapping of the schema's field names."""
+    api = BY_NAME[name]
+    written = encoder(name, version, "request")(body)
+    frame = request_frame(api.key, version, correlation_id, client_id, written)
+    return Call(api=api, version=version, correlation_id=correlation_id, pieces=(frame,))
+
+
+def check_correlation(call: Call, frame: memoryview, where: str) -> int:
+    """Check an answer's header; returns the offset of its body.
+
+    Raises:
+        MalformedResponse: too short, or the answer to another call.
+    """
+    if len(frame) < call.response_header_bytes:
+        raise MalformedResponse(f"{where} answered {call.api.name} with {len(frame)} bytes")
+    correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+    if correlation_id != call.correlation_id:
+        raise MalformedResponse(
+            f"{where} answered {call.api.name} number {call.correlation_id} with the answer to"
+            f" number {correlation_id}"
+        )
+    return call.response_header_bytes
+
+
+def read_response(call: Call, frame: memoryview, where: str) -> Any:
+    """Read an answer into kio's entity.
+
+    Raises:
+        MalformedResponse: it does not follow the schema of the version that was asked for.
+    """
+    offset = check_correlation(call, frame, where)
+    version = call.version
+    if call.api.name == "ApiVersions" and int.from_bytes(frame[4:6], "big", signed=True) == 35:
+        version = 0  # KIP-511: a broker that does not know the version answers in version 0
+    try:
+        entity, _ = decoder(call.api.name, version, "response")(frame, offset)
+    except MalformedRequest as error:
+        raise MalformedResponse(f"{where} answered {call.api.name}: {error}") from None
+    return entity

@@ -1,0 +1,270 @@
+"""Reads a topic: the shell around the fetch core.
+
+Every broker that leads something wanted has one fetch under way. When an answer is in, its batch
+headers move the positions, the next fetch leaves, and only then is the answer opened: the broker
+reads and sends while this side decodes. Answers of a broker are read into one buffer over and
+over; decoding copies what it keeps.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.client import limits
+from penstock.client.connection import Buffer, Connection
+from penstock.client.errors import (
+    BrokersUnreachable,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    broker_error,
+    is_retriable,
+)
+from penstock.client.fetch import (
+    FETCH_VERSION,
+    OFFSET_OUT_OF_RANGE,
+    FetchCore,
+    FetchedPartition,
+    FetchRequest,
+    Run,
+    read_fetch,
+)
+from penstock.client.protocol import make_call
+from penstock.client.session import Session
+
+_MARGIN_MS: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """How much is fetched at a time, and how long nothing may come."""
+
+    max_bytes: int = limits.FETCH_BYTES
+    partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
+    max_wait_ms: int = limits.FETCH_WAIT_MS
+    idle_timeout_ms: float | None = None
+    """Stop when nothing has come for this long; None waits for ever."""
+
+
+class Reader:
+    """One reading of one topic."""
+
+    def __init__(self, session: Session, core: FetchCore, bounds: ReadLimits) -> None:
+        self._session = session
+        self._core = core
+        self._bounds = bounds
+        self._connections: dict[int, Connection] = {}
+        self._requests: dict[int, FetchRequest] = {}
+        self._buffers: dict[int, Buffer] = {}
+        self._leaders = session.leaders(core.topic)
+        self._failures = 0
+        self._failed_ms = 0.0
+        self._retry_at_ms = 0.0
+
+    def runs(self) -> Iterator[Sequence[Run]]:
+        """Yield what each answer holds, until every position has reached its end.
+
+        The runs are views that the next step overwrites: decode or copy them before going on.
+
+        Raises:
+            PenstockError: an error of a partition that no retry mends.
+        """
+        last_ms = self._session.now_ms()
+        try:
+            while not self._core.done:
+                self._send_all()
+                wait_ms = self._wait_ms(last_ms)
+                if wait_ms is None:
+                    return
+                for node_id in self._ready(wait_ms):
+                    runs = self._receive(node_id)
+                    if runs:
+                        yield runs
+                        last_ms = self._session.now_ms()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the connections back; one with a fetch under way is closed."""
+        for connection in self._connections.values():
+            self._session.pool.give_back(connection)
+        self._connections.clear()
+        self._requests.clear()
+
+    def _wait_ms(self, last_ms: float) -> float | None:
+        """How long to wait for an answer; None when nothing has come for too long."""
+        most = float(self._bounds.max_wait_ms + _MARGIN_MS)
+        if self._bounds.idle_timeout_ms is None:
+            return most
+        left_ms = last_ms + self._bounds.idle_timeout_ms - self._session.now_ms()
+        return None if left_ms <= 0 else min(most, left_ms)
+
+    def _send_all(self) -> None:
+        now_ms = self._session.now_ms()
+        if now_ms < self._retry_at_ms:
+            return
+        if self._failures and self._retry_at_ms:
+            self._refresh_leaders()
+        if self._core.without_leader(self._leaders) and not self._retry_at_ms:
+            self._failed(broker_error(5, f"topic {self._core.topic!r}"))
+        for node_id in sorted(set(self._leaders.values()) - set(self._requests)):
+            self._send(node_id)
+
+    def _refresh_leaders(self) -> None:
+        self._retry_at_ms = 0.0
+        self._session.forget(self._core.topic)
+        try:
+            self._session.fetch_topic(self._core.topic)
+            self._leaders = self._session.leaders(self._core.topic)
+        except (RetriableError, BrokersUnreachable) as error:
+            self._failed(error)
+
+    def _send(self, node_id: int) -> None:
+        request = self._core.request(node_id, self._leaders)
+        if request is None:
+            return
+        try:
+            connection = self._connections.get(node_id)
+            if connection is None:
+                connection = self._connections[node_id] = self._session.lease(node_id)
+            connection.negotiated.version("Fetch", connection.where)
+            connection.send(
+                make_call(
+                    "Fetch",
+                    FETCH_VERSION,
+                    request.body,
+                    correlation_id=connection.next_correlation_id(),
+                    client_id=connection.client_id,
+                )
+            )
+        except RetriableError as error:
+            self._lost(node_id, error)
+            return
+        self._requests[node_id] = request
+
+    def _ready(self, wait_ms: float) -> list[int]:
+        """Brokers whose answer has begun to come."""
+        if not self._requests:
+            pause_ms = min(wait_ms, max(1.0, self._retry_at_ms - self._session.now_ms()))
+            self._session.pause(pause_ms / 1000)
+            return []
+        if len(self._requests) == 1 and self._bounds.idle_timeout_ms is None:
+            return list(self._requests)  # the read itself waits
+        poller = select.poll()
+        by_descriptor = {self._connections[node].fileno(): node for node in self._requests}
+        for descriptor in by_descriptor:
+            poller.register(descriptor, select.POLLIN)
+        return [by_descriptor[descriptor] for descriptor, _ in poller.poll(wait_ms)]
+
+    def _receive(self, node_id: int) -> list[Run]:
+        connection = self._connections[node_id]
+        buffer = self._buffers.setdefault(node_id, Buffer())
+        try:
+            call, frame = connection.receive_frame(buffer)
+        except RetriableError as error:
+            self._lost(node_id, error)
+            return []
+        error_code, partitions = read_fetch(frame, call.response_header_bytes, connection.where)
+        request = self._requests.pop(node_id)
+        if error_code:
+            self._refused(error_code, f"fetch from topic {self._core.topic!r}")
+        runs: list[Run] = []
+        for fetched in partitions:
+            runs.extend(self._take(fetched, request))
+        if not self._retry_at_ms:
+            self._failures = 0
+            self._send(node_id)
+        return runs
+
+    def _take(self, fetched: FetchedPartition, request: FetchRequest) -> list[Run]:
+        subject = f"fetch of {self._core.topic}-{fetched.partition}"
+        position = request.positions.get(fetched.partition, -1)
+        if fetched.error_code == OFFSET_OUT_OF_RANGE:
+            raise OffsetOutOfRange(
+                f"{subject}: offset {position} is outside the log, which begins at"
+                f" {fetched.log_start_offset} and ends at {fetched.high_watermark}",
+                partition=fetched.partition,
+                offset=position,
+            )
+        if fetched.error_code:
+            self._refused(fetched.error_code, f"{subject} at offset {position}")
+            return []
+        cursor = self._core.cursors[fetched.partition]
+        runs = self._core.advance(fetched)
+        if len(fetched.records) and cursor.position == position and not cursor.done:
+            raise MessageTooLarge(
+                f"{subject}: the batch at offset {position} is larger than the fetch limit of"
+                f" {self._core.partition_max_bytes} bytes, and the broker does not send it whole"
+            )
+        return runs
+
+    def _refused(self, error_code: int, subject: str) -> None:
+        error = broker_error(error_code, subject)
+        if not is_retriable(error_code):
+            raise error
+        self._failed(error)
+
+    def _lost(self, node_id: int, error: PenstockError) -> None:
+        self._requests.pop(node_id, None)
+        connection = self._connections.pop(node_id, None)
+        if connection is not None:
+            connection.close()
+            self._session.pool.give_back(connection)
+            self._session.pool.drop_idle(*connection.address)
+        self._failed(error)
+
+    def _failed(self, error: PenstockError) -> None:
+        """Plan the next attempt, or give up with the error."""
+        now_ms = self._session.now_ms()
+        if self._failures == 0:
+            self._failed_ms = now_ms
+        self._failures += 1
+        pause = self._session.retry.pause_seconds(
+            self._failures,
+            elapsed_ms=now_ms - self._failed_ms,
+            chance=self._session.randomness.uniform(),
+        )
+        if pause is None:
+            error.add_note(f"given up after {self._failures} attempts")
+            raise error
+        self._retry_at_ms = now_ms + pause * 1000
+
+
+def fetch_once(
+    session: Session,
+    topic: str,
+    partition: int,
+    body: Any,
+) -> FetchedPartition:
+    """One fetch of one partition; the records lie in memory of their own.
+
+    Raises:
+        PenstockError: the broker's error, or that of the connection.
+    """
+    (node_id,) = session.leaders_of(topic, [partition])
+    connection = session.lease(node_id)
+    try:
+        connection.negotiated.version("Fetch", connection.where)
+        connection.send(
+            make_call(
+                "Fetch",
+                FETCH_VERSION,
+                body,
+                correlation_id=connection.next_correlation_id(),
+                client_id=connection.client_id,
+            )
+        )
+        call, frame = connection.receive_frame(Buffer())
+        error_code, partitions = read_fetch(frame, call.response_header_bytes, connection.where)
+    finally:
+        session.pool.give_back(connection)
+    found = partitions[0] if partitions else None
+    code = error_code or (found.error_code if found is not None else 0)
+    if code or found is None:
+        if is_retriable(code):
+            session.forget(topic)
+        raise broker_error(code, f"fetch of {topic}-{partition}")
+    return found

@@ -1,0 +1,326 @@
+"""The shell that every call goes through: addresses, metadata, leaders, coordinators, retries.
+
+Decisions are the cores' (`retry`, `metadata`, `protocol`); here sockets are used, the clock is
+read and pauses are made. One `Session` serves all threads of a client: the metadata cache is
+behind a lock that is never held during I/O.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.client.connection import Connection
+from penstock.client.errors import (
+    BrokerBusy,
+    BrokersUnreachable,
+    ClientClosed,
+    InvalidArgument,
+    UnknownTopic,
+    broker_error,
+)
+from penstock.client.metadata import (
+    ClusterMetadata,
+    MetadataCache,
+    Node,
+    TopicMetadata,
+    from_response,
+)
+from penstock.client.pool import ConnectionPool, unreachable
+from penstock.client.retry import RetryPolicy
+
+DEFAULT_PORT: Final = 9092
+LEADER_NOT_AVAILABLE: Final = 5
+
+T = TypeVar("T")
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Read `host:port,host:port` or a list of them; the port defaults to 9092.
+
+    Raises:
+        InvalidArgument: an empty list, or a port that is no number of 1 to 65,535.
+    """
+    words = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = tuple(parse_address(word.strip()) for word in words if word.strip())
+    if not addresses:
+        raise InvalidArgument(f"bootstrap {bootstrap!r} names no broker; give host:port")
+    return addresses
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read one `host:port`; an IPv6 address stands in brackets.
+
+    Raises:
+        InvalidArgument: no host, or a port that is no number of 1 to 65,535.
+    """
+    bare = text.split("://", 1)[-1]
+    host, colon, port = bare.rpartition(":")
+    if not colon or bare.endswith("]"):
+        host, port = bare, str(DEFAULT_PORT)
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise InvalidArgument(f"broker address {text!r}: give host:port with a port of 1 to 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Session:
+    """Brokers as one thing to call."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str,
+        request_timeout_ms: int,
+        connect_timeout_ms: int,
+        api_timeout_ms: int,
+        retry: RetryPolicy,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.clock = clock
+        self.randomness = randomness
+        self.retry = retry
+        self.request_timeout_ms = request_timeout_ms
+        self.pool = ConnectionPool(
+            client_id=client_id,
+            timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+        )
+        self._call_retry = RetryPolicy(
+            attempts_max=retry.attempts_max,
+            backoff_first_ms=retry.backoff_first_ms,
+            backoff_max_ms=retry.backoff_max_ms,
+            delivery_timeout_ms=api_timeout_ms,
+        )
+        self._lock = threading.Lock()
+        self._cache = MetadataCache()
+        self._coordinators: dict[str, Node] = {}
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        self._closed.set()
+        self.pool.close()
+
+    def now_ms(self) -> float:
+        """Monotonic milliseconds, for timeouts."""
+        return self.clock.monotonic() * 1000
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless the client is closed meanwhile.
+
+        Raises:
+            ClientClosed: it is.
+        """
+        if self._closed.wait(seconds):
+            raise ClientClosed("the client has been closed")
+
+    def retrying(self, attempt: Callable[[], T]) -> T:
+        """Call `attempt` until it succeeds, fails for good, or the time for a call is over.
+
+        Raises:
+            PenstockError: the last one.
+        """
+        start_ms, failures = self.now_ms(), 0
+        while True:
+            try:
+                return attempt()
+            except (RetriableError, BrokersUnreachable) as error:
+                failures += 1
+                pause = self._call_retry.pause_seconds(
+                    failures,
+                    elapsed_ms=self.now_ms() - start_ms,
+                    chance=self.randomness.uniform(),
+                )
+                if pause is None:
+                    error.add_note(f"given up after {failures} attempts")
+                    raise
+            self.pause(pause)
+
+    # Calls
+
+    def call_address(self, address: tuple[str, int], name: str, body: Mapping[str, Any]) -> Any:
+        """One attempt at one broker by address.
+
+        Raises:
+            Disconnected, TimedOut, MalformedResponse, UnsupportedByBroker
+        """
+        connection = self.pool.lease(*address)
+        reused = connection.used
+        connection.used = True
+        try:
+            return connection.call(name, body)
+        except PenstockError:
+            if connection.broken and reused:
+                self.pool.drop_idle(*address)
+            raise
+        finally:
+            self.pool.give_back(connection)
+
+    def call_any(self, name: str, body: Mapping[str, Any]) -> Any:
+        """One attempt at each known broker and bootstrap address until one answers.
+
+        Raises:
+            BrokersUnreachable: none does.
+        """
+        with self._lock:
+            known = [(node.host, node.port) for node in self._cache.nodes.values()]
+        addresses = list(dict.fromkeys([*known, *self.bootstrap]))
+        start = int(self.randomness.uniform() * max(1, len(known)))
+        if known:
+            addresses = addresses[start : len(known)] + addresses[:start] + addresses[len(known) :]
+        last: Exception | None = None
+        for address in addresses:
+            try:
+                return self.call_address(address, name, body)
+            except RetriableError as error:
+                last = error
+        raise unreachable((f"{host}:{port}" for host, port in addresses), last) from last
+
+    def call_node(self, node_id: int, name: str, body: Mapping[str, Any]) -> Any:
+        """One attempt at a broker by id.
+
+        Raises:
+            BrokerBusy: the id is not known (any more).
+        """
+        node = self.node(node_id)
+        return self.call_address((node.host, node.port), name, body)
+
+    def call_controller(self, name: str, body: Mapping[str, Any]) -> Any:
+        """One attempt at the controller, or at any broker when none is named."""
+        if self._cache.controller_id not in self._cache.nodes:
+            self.refresh(())
+        controller = self._cache.nodes.get(self._cache.controller_id)
+        if controller is None:
+            return self.call_any(name, body)
+        return self.call_address((controller.host, controller.port), name, body)
+
+    # Metadata
+
+    def refresh(self, topics: Iterable[str] | None) -> ClusterMetadata:
+        """Ask any broker for metadata (of all topics when None) and take it into the cache."""
+        wanted = None if topics is None else [{"name": name} for name in topics]
+        response = self.call_any(
+            "Metadata",
+            {
+                "topics": wanted,
+                "allow_auto_topic_creation": False,
+                "include_cluster_authorized_operations": False,
+                "include_topic_authorized_operations": False,
+            },
+        )
+        answer = from_response(response)
+        with self._lock:
+            self._cache.update(answer, now_ms=self.now_ms())
+        return answer
+
+    def node(self, node_id: int) -> Node:
+        """A broker by id.
+
+        Raises:
+            BrokerBusy: not known (any more).
+        """
+        with self._lock:
+            node = self._cache.nodes.get(node_id)
+        if node is None:
+            raise BrokerBusy(f"broker {node_id} is not in the cluster's metadata")
+        return node
+
+    def nodes(self) -> list[Node]:
+        """All brokers, by fresh metadata."""
+        return sorted(self.refresh(()).nodes.values(), key=lambda node: node.node_id)
+
+    def topic(self, name: str) -> TopicMetadata:
+        """A topic's metadata, from the cache if it is fresh.
+
+        Raises:
+            UnknownTopic: the cluster has no such topic.
+        """
+        with self._lock:
+            known = self._cache.topic(name, now_ms=self.now_ms())
+        return known or self.retrying(lambda: self.fetch_topic(name))
+
+    def fetch_topic(self, name: str) -> TopicMetadata:
+        """One attempt to learn a topic's metadata.
+
+        Raises:
+            UnknownTopic, BrokersUnreachable, BrokerBusy
+        """
+        topic = self.refresh([name]).topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"topic {name!r} is not in the broker's answer")
+        if topic.error_code:
+            raise broker_error(topic.error_code, f"topic {name!r}")
+        return topic
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Partition to leader, without the partitions that have none now."""
+        self.topic(topic)
+        with self._lock:
+            return self._cache.leaders(topic, now_ms=self.now_ms())
+
+    def forget(self, topic: str) -> None:
+        """Ask for the topic's metadata again before it is next used."""
+        with self._lock:
+            self._cache.forget([topic])
+
+    def leaders_of(self, topic: str, partitions: Iterable[int]) -> dict[int, list[int]]:
+        """Broker to the partitions that it leads.
+
+        Raises:
+            UnknownTopic: a partition that the topic does not have.
+            BrokerBusy: a partition without a leader.
+        """
+        leaders = self.leaders(topic)
+        count = len(self.topic(topic).partitions)
+        by_node: dict[int, list[int]] = {}
+        for partition in partitions:
+            if not 0 <= partition < count:
+                raise UnknownTopic(
+                    f"{topic}-{partition}: topic {topic!r} has partitions 0 to {count - 1}"
+                )
+            if partition not in leaders:
+                self.forget(topic)
+                raise broker_error(LEADER_NOT_AVAILABLE, f"{topic}-{partition}")
+            by_node.setdefault(leaders[partition], []).append(partition)
+        return by_node
+
+    # Group coordinators
+
+    def call_coordinator(self, group: str, name: str, body: Mapping[str, Any]) -> Any:
+        """One attempt at the coordinator of a group, found when not known."""
+        with self._lock:
+            node = self._coordinators.get(group)
+        if node is None:
+            node = self._find_coordinator(group)
+        try:
+            return self.call_address((node.host, node.port), name, body)
+        except RetriableError:
+            self.forget_coordinator(group)
+            raise
+
+    def forget_coordinator(self, group: str) -> None:
+        with self._lock:
+            self._coordinators.pop(group, None)
+
+    def _find_coordinator(self, group: str) -> Node:
+        response = self.call_any("FindCoordinator", {"key": group, "key_type": 0})
+        code = int(response.error_code)
+        if code:
+            message = getattr(response, "error_message", None)
+            raise broker_error(code, f"coordinator of group {group!r}", message)
+        node = Node(node_id=int(response.node_id), host=str(response.host), port=int(response.port))
+        with self._lock:
+            self._coordinators[group] = node
+        return node
+
+    # Leases
+
+    def lease(self, node_id: int) -> Connection:
+        """A connection to a broker for the caller alone."""
+        node = self.node(node_id)
+        return self.pool.lease(node.host, node.port)

@@ -1,0 +1,356 @@
+"""Writes Arrow batches to a topic: the shell around the produce core.
+
+One thread does all: it encodes the next chunk of rows while the broker works on up to
+`max_in_flight` requests, and takes answers in between. Rows are sorted by partition chunk by
+chunk; a chunk is as large as one full batch per partition. Rows without a key go out in runs of
+one batch, the partitions taking turns, so that batches are full and nothing is sorted.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.client import limits
+from penstock.client.columns import chunks
+from penstock.client.connection import Connection
+from penstock.client.errors import BrokersUnreachable, InvalidArgument
+from penstock.client.partitioning import Partitions, groups, partitions_of_keys
+from penstock.client.produce import (
+    Batch,
+    PartitionReport,
+    ProduceCore,
+    ProduceRequest,
+    produce_call,
+    read_acknowledgements,
+)
+from penstock.client.producers import ProducerIdentity
+from penstock.client.protocol import read_response
+from penstock.client.session import Session
+from penstock.records import Codec
+from penstock.records.columnar import encode_batches
+
+ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0, -1: -1, 1: 1, 0: 0}
+_CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
+_RATE_STEPS_PER_SECOND: Final = 20
+_WAIT_MS_MAX: Final = 100.0
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How a table is written."""
+
+    codec: Codec = Codec.NONE
+    level: int | None = None
+    acks: int = -1
+    partition: int | None = None
+    max_in_flight: int = limits.IN_FLIGHT_MAX
+    batch_bytes: int = limits.BATCH_BYTES
+    request_bytes: int = limits.PRODUCE_REQUEST_BYTES
+    buffer_bytes: int = limits.BUFFER_BYTES
+    records_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteReport:
+    """What a write did, after the last acknowledgement.
+
+    `offsets` has the first and last offset per partition, -1 where they are not known (acks=0,
+    or an acknowledgement that was lost and recognised as a duplicate on the second attempt).
+    """
+
+    topic: str
+    records: int
+    bytes: int
+    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+    partition_records: dict[int, int] = field(default_factory=dict)
+    retries: int = 0
+
+
+def parse_codec(name: str) -> Codec:
+    """A codec by Kafka's name.
+
+    Raises:
+        InvalidArgument: not one of none, gzip, snappy, lz4, zstd.
+    """
+    codec = _CODECS.get(name.lower())
+    if codec is None:
+        raise InvalidArgument(f"codec {name!r}: must be one of none, gzip, snappy, lz4, zstd")
+    return codec
+
+
+def parse_acks(acks: str | int) -> int:
+    """The number of acknowledgements, -1 for all.
+
+    Raises:
+        InvalidArgument: not one of all, 1, 0.
+    """
+    if acks not in ACKS:
+        raise InvalidArgument(f"acks {acks!r}: must be one of all, 1, 0")
+    return ACKS[acks]
+
+
+class Writer:
+    """One write to one topic."""
+
+    def __init__(
+        self,
+        session: Session,
+        topic: str,
+        identity: ProducerIdentity,
+        options: WriteOptions,
+        progress: Progress | None = None,
+    ) -> None:
+        self._session = session
+        self._topic = topic
+        self._identity = identity
+        self._options = options
+        self._progress = progress
+        self._leaders = session.leaders(topic)
+        self._count = len(session.topic(topic).partitions)
+        if options.partition is not None:
+            self._check_partitions(options.partition, options.partition)
+        self._core = ProduceCore(
+            topic,
+            retry=session.retry,
+            idempotent=identity.idempotent,
+            in_flight_max=options.max_in_flight,
+            request_bytes=options.request_bytes,
+        )
+        self._connections: dict[int, Connection] = {}
+        self._requests: dict[int, deque[ProduceRequest]] = {}
+        self._reported = 0
+        self._sticky = int(session.randomness.uniform() * self._count)
+
+    def write(self, batches: Iterator[Any], *, keyed: bool, partitioned: bool) -> WriteReport:
+        """Write normalised batches (`columns.normalise`) and wait for every acknowledgement.
+
+        Raises:
+            PenstockError: the first batch that failed for good; a note says how many records
+                had been acknowledged by then.
+        """
+        spread = (keyed or partitioned) and self._options.partition is None
+        chunk_bytes = self._options.batch_bytes * (self._count if spread else 1)
+        chunk_bytes = min(chunk_bytes, self._options.buffer_bytes)
+        try:
+            started_ms, taken = self._session.now_ms(), 0
+            for chunk in chunks(batches, self._rows_max(), chunk_bytes):
+                self._core.add(self._encode(chunk, spread))
+                taken += chunk.num_rows
+                self._pump(self._options.buffer_bytes)
+                self._pace(started_ms, taken)
+            self._pump(0)
+        except PenstockError as error:
+            error.add_note(f"{self._core.records} records had been acknowledged before")
+            raise
+        finally:
+            self._release()
+        return self._report()
+
+    def _rows_max(self) -> int:
+        rate = self._options.records_per_second
+        if rate is None:
+            return limits.CHUNK_ROWS_MAX
+        return max(1, min(limits.CHUNK_ROWS_MAX, int(rate / _RATE_STEPS_PER_SECOND)))
+
+    def _report(self) -> WriteReport:
+        reports: dict[int, PartitionReport] = dict(sorted(self._core.reports.items()))
+        return WriteReport(
+            topic=self._topic,
+            records=self._core.records,
+            bytes=self._core.bytes,
+            offsets={p: (item.first_offset, item.last_offset) for p, item in reports.items()},
+            partition_records={p: item.records for p, item in reports.items()},
+            retries=self._core.retries,
+        )
+
+    # Encoding
+
+    def _encode(self, chunk: Any, spread: bool) -> Iterator[Batch]:
+        if not spread:
+            partition = self._options.partition
+            yield from self._encode_run(chunk, self._turn() if partition is None else partition)
+            return
+        names = chunk.schema.names
+        if "partition" in names:
+            partitions: Partitions = chunk.column("partition").to_numpy()
+            self._check_partitions(int(partitions.min()), int(partitions.max()))
+            chunk = chunk.drop_columns(["partition"])
+        else:
+            partitions = partitions_of_keys(chunk.column("key"), self._count, unkeyed=self._turn())
+        if self._count == 1 or bool((partitions == partitions[0]).all()):
+            yield from self._encode_run(chunk, int(partitions[0]))
+            return
+        order, bounds = groups(partitions, self._count)
+        ordered = chunk.take(order)
+        sizes = np.diff(bounds)
+        for partition in np.flatnonzero(sizes).tolist():
+            part = ordered.slice(bounds[partition], int(sizes[partition]))
+            yield from self._encode_run(part, partition)
+
+    def _turn(self) -> int:
+        """The next partition for rows without a key; those without a leader are passed over."""
+        for _ in range(self._count):
+            self._sticky = (self._sticky + 1) % self._count
+            if self._sticky in self._leaders:
+                break
+        return self._sticky
+
+    def _encode_run(self, rows: Any, partition: int) -> Iterator[Batch]:
+        encoded = encode_batches(
+            rows,
+            codec=self._options.codec,
+            level=self._options.level,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            base_sequence=self._identity.sequence(self._topic, partition),
+            max_batch_bytes=self._options.batch_bytes,
+            now_ms=self._session.clock.now_ms(),
+        )
+        self._identity.advance(self._topic, partition, rows.num_rows)
+        for item in encoded:
+            yield Batch(partition, item.data, item.record_count)
+
+    def _check_partitions(self, lowest: int, highest: int) -> None:
+        if lowest < 0 or highest >= self._count:
+            wrong = lowest if lowest < 0 else highest
+            raise InvalidArgument(
+                f"partition {wrong}: topic {self._topic!r} has partitions 0 to {self._count - 1}"
+            )
+
+    # Sending and receiving
+
+    def _pace(self, started_ms: float, taken: int) -> None:
+        rate = self._options.records_per_second
+        if rate is None:
+            return
+        due_ms = started_ms + taken / rate * 1000
+        while (left_ms := due_ms - self._session.now_ms()) > 0:
+            self._pump(self._options.buffer_bytes)
+            self._take_answers(min(left_ms, _WAIT_MS_MAX))
+
+    def _pump(self, limit_bytes: int) -> None:
+        """Send what may be sent and take answers until at most `limit_bytes` are outstanding."""
+        while True:
+            self._take_answers(0)
+            self._send_ready()
+            if self._core.error is not None:
+                raise self._core.error
+            if self._core.buffered_bytes <= limit_bytes:
+                return
+            self._take_answers(_WAIT_MS_MAX)
+
+    def _send_ready(self) -> None:
+        now_ms = self._session.now_ms()
+        if self._core.metadata_stale and now_ms >= self._core.not_before_ms:
+            self._refresh_leaders()
+        while request := self._core.next_request(self._leaders, self._session.now_ms()):
+            self._send(request)
+
+    def _refresh_leaders(self) -> None:
+        self._core.metadata_stale = False
+        self._session.forget(self._topic)
+        try:
+            self._session.fetch_topic(self._topic)
+            self._leaders = self._session.leaders(self._topic)
+        except (RetriableError, BrokersUnreachable):
+            self._core.metadata_stale = True  # asked again with the next attempt
+
+    def _send(self, request: ProduceRequest) -> None:
+        node_id = request.node_id
+        under_way = self._requests.setdefault(node_id, deque())
+        try:
+            connection = self._connections.get(node_id)
+            if connection is None:
+                connection = self._connections[node_id] = self._session.lease(node_id)
+            call = produce_call(
+                request,
+                topic=self._topic,
+                acks=self._options.acks,
+                timeout_ms=self._session.request_timeout_ms,
+                correlation_id=connection.next_correlation_id(),
+                client_id=connection.client_id,
+            )
+            connection.send(call, answered=self._options.acks != 0)
+        except RetriableError as error:
+            under_way.append(request)
+            self._lost(node_id, error)
+            return
+        if self._options.acks == 0:
+            self._core.acknowledged_unseen(request)
+            self._show_progress()
+        else:
+            under_way.append(request)
+
+    def _lost(self, node_id: int, error: PenstockError) -> None:
+        connection = self._connections.pop(node_id, None)
+        if connection is not None:
+            connection.close()
+            self._session.pool.give_back(connection)
+            self._session.pool.drop_idle(*connection.address)
+        requests = list(self._requests.pop(node_id, ()))
+        self._core.metadata_stale = True
+        self._core.disconnected(
+            requests,
+            error,
+            now_ms=self._session.now_ms(),
+            chance=self._session.randomness.uniform(),
+        )
+
+    def _take_answers(self, wait_ms: float) -> None:
+        """Read every answer that has come; wait up to `wait_ms` for the first."""
+        waiting = {
+            self._connections[node_id].fileno(): node_id
+            for node_id, requests in self._requests.items()
+            if requests
+        }
+        if not waiting:
+            self._wait_for_retry(wait_ms)
+            return
+        poller = select.poll()
+        for descriptor in waiting:
+            poller.register(descriptor, select.POLLIN)
+        for descriptor, _ in poller.poll(wait_ms):
+            self._take_answer(waiting[descriptor])
+
+    def _wait_for_retry(self, wait_ms: float) -> None:
+        left_ms = min(wait_ms, self._core.not_before_ms - self._session.now_ms())
+        if left_ms <= 0 and self._core.metadata_stale and wait_ms > 0:
+            left_ms = limits.BACKOFF_FIRST_MS
+        if left_ms > 0:
+            self._session.pause(left_ms / 1000)
+
+    def _take_answer(self, node_id: int) -> None:
+        connection = self._connections[node_id]
+        try:
+            call, frame = connection.receive_frame(None)
+        except RetriableError as error:
+            self._lost(node_id, error)
+            return
+        results = read_acknowledgements(read_response(call, frame, connection.where))
+        request = self._requests[node_id].popleft()
+        self._core.answered(
+            request,
+            results,
+            now_ms=self._session.now_ms(),
+            chance=self._session.randomness.uniform(),
+        )
+        self._show_progress()
+
+    def _show_progress(self) -> None:
+        if self._progress is not None and self._core.records != self._reported:
+            self._reported = self._core.records
+            self._progress(self._core.records, self._core.bytes)
+
+    def _release(self) -> None:
+        for connection in self._connections.values():
+            self._session.pool.give_back(connection)
+        self._connections.clear()
