@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.records.columnar.gather import binary_column
 from penstock.records.columnar.headers import decode_headers
-from penstock.records.columnar.scan import RECORD_BYTES_MIN, record_starts
+from penstock.records.columnar.scan import RECORD_BYTES_MIN, record_bodies
 from penstock.records.columnar.schema import EXTRA_FIELDS, RECORD_SCHEMA, Bytes, Flags, Ints
 from penstock.records.columnar.varints import read_ints, read_longs
 from penstock.records.compression import decompress
@@ -319,10 +319,9 @@ def _read_fields(group: _Sections) -> dict[str, Any]:
             lies outside its batch.
     """
     data = group.data
-    length, at = read_ints(data, record_starts(data, group.begins, group.ends, group.counts))
-    record_ends = at + length
-    at += 1  # a record's own attributes, which mean nothing yet
-    timestamp_delta, at = read_longs(data, at)
+    bodies, record_ends = record_bodies(data, group.begins, group.ends, group.counts)
+    # The first byte of a record is its own attributes, which mean nothing yet.
+    timestamp_delta, at = read_longs(data, bodies + 1)
     offset_delta, at = read_ints(data, at)
     key_length, key_at = read_ints(data, at)
     value_length, value_at = read_ints(data, key_at + np.maximum(key_length, 0))

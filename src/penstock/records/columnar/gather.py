@@ -11,10 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.records.columnar.schema import Bytes, Flags, Positions
 
 _EVEN_ELEMENTS: Final = 1 << 16
+_UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
 _evens: list[Any] = [pa.array(np.arange(0, 2 * _EVEN_ELEMENTS, 2, dtype=np.int32))]
 
 
@@ -39,7 +41,7 @@ def binary_column(data: Bytes, at: Positions, length: Positions) -> Any:
     laid = pa.Array.from_buffers(
         pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     )
-    taken = laid.take(_even_elements(count))
+    taken = pc.call_function("array_take", [laid, _even_elements(count)], _UNCHECKED)
     if smallest == -1:
         _, offsets, values = taken.buffers()
         return pa.Array.from_buffers(pa.binary(), count, [validity(length >= 0), offsets, values])

@@ -21,6 +21,7 @@ from penstock.records.errors import CorruptBatch
 
 LANES_MIN: Final = 16
 _HEADER_BYTES_MIN: Final = 2
+_NO_HEADERS: Final = pa.array([], HEADERS_TYPE.value_type)
 
 
 def decode_headers(data: Bytes, at: Ints, count: Ints, record_ends: Ints) -> Any:
@@ -29,19 +30,15 @@ def decode_headers(data: Bytes, at: Ints, count: Ints, record_ends: Ints) -> Any
     Raises:
         CorruptBatch: headers that do not fill their record exactly, or a null header key.
     """
-    bounds = np.zeros(count.size + 1, np.int64)
-    np.cumsum(count, out=bounds[1:])
-    total = int(bounds[-1])
-    offsets = pa.array(bounds.astype(np.int32))
-    if total == 0:
-        fields = [HEADERS_TYPE.value_type.field(index) for index in range(2)]
-        nothing = pa.StructArray.from_arrays(
-            [pa.array([], field.type) for field in fields], fields=fields
-        )
-        return pa.ListArray.from_arrays(offsets, nothing, type=HEADERS_TYPE)
+    if not count.any():
+        offsets = pa.array(np.zeros(count.size + 1, np.int32))
+        return pa.ListArray.from_arrays(offsets, _NO_HEADERS, type=HEADERS_TYPE)
     if (count * _HEADER_BYTES_MIN > record_ends - at).any():
         raise CorruptBatch("a record has more headers than fit into it")
-    slots = np.empty((4, total), np.int64)
+    bounds = np.zeros(count.size + 1, np.int64)
+    np.cumsum(count, out=bounds[1:])
+    offsets = pa.array(bounds.astype(np.int32))
+    slots = np.empty((4, int(bounds[-1])), np.int64)
     lanes = np.flatnonzero(count)
     position, done = at[lanes], 0
     while lanes.size >= LANES_MIN:

@@ -24,8 +24,10 @@ from typing import Final
 
 import numpy as np
 
-from penstock.records.columnar.schema import Bytes, Flags, Ints
+from penstock.records.columnar.schema import Bytes, Ints
+from penstock.records.columnar.varints import read_ints, read_lengths
 from penstock.records.errors import CorruptBatch
+from penstock.records.header import HEADER_BYTES
 
 RUN_RECORDS_MIN: Final = 48
 """A shorter run says that the records are not of one size."""
@@ -34,6 +36,7 @@ RUN_WINDOW_RECORDS: Final = 16_384
 MARKED_RECORD_BYTES_MAX: Final = 512
 """Marking costs by the byte and stepping by the record; above this size stepping is cheaper."""
 MARKED_RECORDS_MIN: Final = 128
+MARKED_BLOCK_BYTES: Final = 1 << 17
 MARKS_SHARE_MAX: Final = 2
 """More marks than this for one record, and the values are full of zeros."""
 LINKED_SHARE_MIN: Final = 4
@@ -43,8 +46,8 @@ RECORD_BYTES_MIN: Final = 7
 _STEPS: Final = tuple((b >> 1) + 1 if b < 128 else 2 + ((b & 0x7F) >> 1) for b in range(256))
 
 
-def record_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """Return the position of every record's length field, batch after batch.
+def record_bodies(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Return where every record begins behind its length field, and where it ends.
 
     Batch `i` has `counts[i]` records that fill `data[begins[i]:ends[i]]`; the sections are in
     ascending order and do not overlap; no count is zero.
@@ -54,16 +57,18 @@ def record_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
     """
     starts = np.empty(int(counts.sum()), np.int64)
     done, filled = _take_runs(data, begins, ends, counts, starts)
-    if done == counts.size:
-        return starts
-    begins, ends, counts = begins[done:], ends[done:], counts[done:]
-    left = starts[filled:]
-    section_bytes = int(ends[-1] - begins[0])
-    if left.size < MARKED_RECORDS_MIN or section_bytes > MARKED_RECORD_BYTES_MAX * left.size:
-        _step_all(data, begins, ends, counts, left)
-    else:
-        _take_marks(data, begins, ends, counts, left)
-    return starts
+    if done < counts.size:
+        begins, ends, counts = begins[done:], ends[done:], counts[done:]
+        left = starts[filled:]
+        section_bytes = int(ends[-1] - begins[0])
+        if left.size < MARKED_RECORDS_MIN or section_bytes > MARKED_RECORD_BYTES_MAX * left.size:
+            _step_all(data, begins, ends, counts, left)
+        else:
+            found = _take_marks(data, begins, ends, counts, left)
+            if found is not None and done == 0:
+                return found
+    length, bodies = read_ints(data, starts)
+    return bodies, bodies + length
 
 
 def _take_runs(
@@ -105,45 +110,77 @@ def _is_runs(data: Bytes, position: int, end: int, target: Ints) -> bool:
     return True
 
 
-def _take_marks(data: Bytes, begins: Ints, ends: Ints, counts: Ints, target: Ints) -> None:
+def _take_marks(
+    data: Bytes, begins: Ints, ends: Ints, counts: Ints, target: Ints
+) -> tuple[Ints, Ints] | None:
+    """Fill in all batches by their marks; return the records' bodies if no mark was wrong."""
     marks = _marks(data, begins, ends, MARKS_SHARE_MAX * target.size)
     if marks.size == 0:
         _step_all(data, begins, ends, counts, target)
-        return
-    links = _links(data, marks)
+        return None
+    length, bodies = read_lengths(data, marks)
+    links = bodies + length
     firsts = np.concatenate(([0], np.cumsum(counts)))
     if _all_linked(marks, links, begins, ends, firsts):
         target[:] = marks
-        return
+        return bodies, links
     marks, links = _linked_to(marks, links, begins, int(ends[-1]))
     if _all_linked(marks, links, begins, ends, firsts):
         target[:] = marks
-        return
+        return None
     bounds = np.searchsorted(marks, np.append(begins, ends[-1])).tolist()
     edges = firsts.tolist()
     for index, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
         low, high = bounds[index], bounds[index + 1]
         into = target[edges[index] : edges[index + 1]]
         _follow(data, marks[low:high], links[low:high], begin, end, into)
+    return None
 
 
 def _marks(data: Bytes, begins: Ints, ends: Ints, marks_max: int) -> Ints:
     """Positions that look like starts, all of `begins` among them, ascending; none if too many."""
-    low, high = int(begins[0]), int(ends[-1])
-    zero = data[low:high] == 0
-    marked = np.zeros(high - low, np.bool_)
-    if zero.size > 4:
-        np.bitwise_or(zero[2:-1], zero[3:], out=marked[1:-2])
-        marked[1:-2] &= zero[:-3]
+    high = int(ends[-1])
+    pieces: list[Ints] = []
+    count = 0
+    for low in range(int(begins[0]) + RECORD_BYTES_MIN, high - 2, MARKED_BLOCK_BYTES):
+        piece = _marks_of_block(data, low, min(low + MARKED_BLOCK_BYTES, high - 2))
+        pieces.append(piece)
+        count += piece.size
+        if count > marks_max + HEADER_BYTES * begins.size:
+            return np.empty(0, np.int64)
     if begins.size > 1:
-        _clear_gaps(marked, ends[:-1] - low, begins[1:] - low)
-    relative = begins - low
-    for near in range(1, RECORD_BYTES_MIN):  # `00 00 00` of a first record looks like a start
-        marked[np.minimum(relative + near, high - low - 1)] = False
-    marked[relative] = True
-    if np.count_nonzero(marked) > marks_max:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(marked) + low
+        pieces = [_outside_gaps(np.concatenate(pieces), begins, ends)]
+    marks = np.concatenate([begins, *pieces])
+    if begins.size > 1:
+        marks.sort(kind="stable")
+    return marks if marks.size <= marks_max else np.empty(0, np.int64)
+
+
+def _marks_of_block(data: Bytes, low: int, high: int) -> Ints:
+    size = high - low
+    bits = np.empty((size + 7) // 8 * 8, np.uint8)
+    bits[size:] = 1
+    inner = bits[:size]
+    np.minimum(data[low + 1 : high + 1], data[low + 2 : high + 2], out=inner)
+    inner |= data[low - 1 : high - 1]
+    # Now zeros are marks. Few bytes among many are found faster by words, then within those.
+    marked = (bits == 0).view(np.uint64)
+    words = np.flatnonzero(marked != 0)
+    within = np.flatnonzero(marked.take(words).view(np.bool_))
+    marks: Ints = words.take(within >> 3)
+    marks <<= 3
+    marks += within & 7
+    marks += low
+    return marks
+
+
+def _outside_gaps(marks: Ints, begins: Ints, ends: Ints) -> Ints:
+    """Drop the marks between batches, and those so near a begin that they can be no start."""
+    change = np.zeros(marks.size + 1, np.int64)
+    np.add.at(change, np.searchsorted(marks, ends[:-1]), 1)
+    np.add.at(change, np.searchsorted(marks, begins[1:] + RECORD_BYTES_MIN), -1)
+    outside: Ints = marks[np.cumsum(change)[:-1] == 0]
+    return outside
 
 
 def _linked_to(marks: Ints, links: Ints, begins: Ints, end: int) -> tuple[Ints, Ints]:
@@ -154,29 +191,6 @@ def _linked_to(marks: Ints, links: Ints, begins: Ints, end: int) -> tuple[Ints, 
     reached[begins - low] = True
     kept = reached[marks - low]
     return marks[kept], links[kept]
-
-
-def _clear_gaps(marked: Flags, gap_begins: Ints, gap_ends: Ints) -> None:
-    width = int(gap_ends[0] - gap_begins[0])
-    if ((gap_ends - gap_begins) == width).all():
-        if width:
-            marked[gap_begins[:, None] + np.arange(width)] = False
-        return
-    for begin, end in zip(gap_begins.tolist(), gap_ends.tolist(), strict=True):
-        marked[begin:end] = False
-
-
-def _links(data: Bytes, marks: Ints) -> Ints:
-    """Where the record at each mark ends if it is one; 0 if its length has not 1 or 2 bytes."""
-    low = data.take(marks, mode="clip")
-    high = data.take(marks + 1, mode="clip")
-    long = low >= 0x80
-    links = marks + ((low & 0x7F) >> 1)
-    links += 1
-    if long.any():
-        links += np.where(long, (high.astype(np.int64) << 6) + 1, 0)
-    links[(low & 1).astype(np.bool_) | (long & (high >= 0x80))] = 0
-    return links
 
 
 def _all_linked(marks: Ints, links: Ints, begins: Ints, ends: Ints, firsts: Ints) -> bool:

@@ -11,16 +11,18 @@ Source: Kafka's `ByteUtils.readVarint` and `writeVarlong`; Protocol Buffers' enc
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.records.columnar.schema import Bytes, Flags, Ints
+from penstock.records.columnar.schema import Bytes, Ints
 from penstock.records.errors import CorruptBatch
 
 _INT_BYTES_MAX: Final = 5
 _LONG_BYTES_MAX: Final = 10
 _UINT32_MAX: Final = 2**32 - 1
+_NONE: Final = np.empty(0, np.int64)
 
 
 def read_ints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
@@ -29,10 +31,7 @@ def read_ints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     Raises:
         CorruptBatch: a varint with more than 32 bits.
     """
-    raw, after = _read(data, at, _INT_BYTES_MAX)
-    if raw.size and raw.max() > _UINT32_MAX:
-        raise CorruptBatch("a varint of a record has more than 32 bits")
-    return (raw >> 1) ^ -(raw & 1), after
+    return _read(data, at, _INT_BYTES_MAX)
 
 
 def read_longs(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
@@ -41,46 +40,70 @@ def read_longs(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     Raises:
         CorruptBatch: a varint with more than ten bytes.
     """
-    raw, after = _read(data, at, _LONG_BYTES_MAX)
-    return (raw.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(raw & 1), after
+    return _read(data, at, _LONG_BYTES_MAX)
+
+
+def read_lengths(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
+    """Read a length of one or two bytes at positions that may hold none.
+
+    What has more bytes, or is negative, comes back as some negative length.
+    """
+    values, after, _ = _read_short(data, at)
+    return values, after
 
 
 def _read(data: Bytes, at: Ints, bytes_max: int) -> tuple[Ints, Ints]:
-    first = data.take(at, mode="clip")
-    raw = first.astype(np.int64)
-    going_on = first >= 0x80
-    if not going_on.any():
-        return raw, at + 1
-    raw &= 0x7F
+    values, after, longer = _read_short(data, at)
+    if longer.size:
+        values[longer], after[longer] = _read_long(data, at[longer], bytes_max)
+    return values, after
+
+
+def _read_short(data: Bytes, at: Ints) -> tuple[Ints, Ints, Ints]:
+    """Read one or two bytes, in the narrowest arithmetic there is; -1 what has more.
+
+    Returns the values, where each one ends, and which ones have more.
+    """
+    first: Bytes = data.take(at, mode="clip")
+    goes_on = first >> 7
     after = at + 1
-    everyone = bool(going_on.all())
-    for shift in range(7, 7 * bytes_max, 7):
-        if not everyone:
-            return _read_rest(data, raw, after, going_on, shift, bytes_max)
-        following = data.take(after, mode="clip")
-        raw |= (following & 0x7F).astype(np.int64) << shift
-        after += 1
-        going_on = following >= 0x80
-        if not going_on.any():
-            return raw, after
-        everyone = bool(going_on.all())
-    raise CorruptBatch(f"a varint of a record has more than {bytes_max} bytes")
+    if not goes_on.any():
+        return _signed(first.view(np.int8)), after, _NONE
+    second = data.take(after, mode="clip")
+    second *= goes_on
+    after += goes_on
+    raw = second.astype(np.int16)
+    raw <<= 7
+    raw &= 0x3F80
+    raw |= first & 0x7F
+    values = _signed(raw)
+    longer = np.flatnonzero(second >> 7)
+    if longer.size:
+        values[longer] = -1
+    return values, after, longer
 
 
-def _read_rest(
-    data: Bytes, raw: Ints, after: Ints, going_on: Flags, shift: int, bytes_max: int
-) -> tuple[Ints, Ints]:
-    """Finish varints of different lengths: those that have ended add zero bits and stay put."""
-    while shift < 7 * bytes_max:
+def _signed(raw: npt.NDArray[np.int8] | npt.NDArray[np.int16]) -> Ints:
+    """Undo zigzag; the raw values have their top bit clear."""
+    return ((raw >> 1) ^ -(raw & 1)).astype(np.int64)
+
+
+def _read_long(data: Bytes, at: Ints, bytes_max: int) -> tuple[Ints, Ints]:
+    """Read varints of any size, those that have ended adding nothing to their last rounds."""
+    raw = np.zeros(at.size, np.int64)
+    after = at.copy()
+    goes_on: npt.NDArray[Any] = np.ones(at.size, np.uint8)
+    for shift in range(0, 7 * bytes_max, 7):
         following = data.take(after, mode="clip")
-        following *= going_on
+        following *= goes_on
         raw |= (following & 0x7F).astype(np.int64) << shift
-        after += going_on
-        going_on = following >= 0x80
-        if not going_on.any():
-            return raw, after
-        shift += 7
-    raise CorruptBatch(f"a varint of a record has more than {bytes_max} bytes")
+        after += goes_on
+        goes_on = following >> 7
+        if not goes_on.any():
+            if bytes_max == _INT_BYTES_MAX and raw.max() > _UINT32_MAX:
+                break
+            return (raw.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(raw & 1), after
+    raise CorruptBatch(f"a varint of a record has more than {bytes_max} bytes or 32 bits")
 
 
 def zigzag(values: Ints) -> Ints:
