@@ -20,15 +20,17 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.broker.limits import (
     FRAME_BYTES_PER_SECOND_MIN,
     FRAME_GRACE_SECONDS,
     JOIN_BYTES,
+    RECEIVE_BYTES_MAX,
     SMALL_FRAME_BYTES,
     WRITE_HIGH_WATER_BYTES,
 )
+from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
 
@@ -40,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct(">i")
 _PRODUCE_KEY = b"\0\0"
+WAITING_APIS: Final = frozenset({BY_NAME["JoinGroup"].key, BY_NAME["SyncGroup"].key})
+"""Requests that wait for other members of their group."""
 
 
 class FrontDoor(Protocol):
@@ -119,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
-            return self._frame[self._filled :]
+            return self._frame[self._filled : self._filled + RECEIVE_BYTES_MAX]
         if self._head_filled:
             return memoryview(self._head)[self._head_filled :]
         return self._door.scratch
@@ -306,6 +310,10 @@ class Connection(asyncio.BufferedProtocol):
             self._resume()
 
     def _write(self, buffers: Buffers) -> None:
+        if len(buffers) == 1:
+            self._door.bytes_out += len(buffers[0])
+            self._transport.write(buffers[0])
+            return
         size = sum(map(len, buffers))
         self._door.bytes_out += size
         if size <= JOIN_BYTES:
@@ -345,9 +353,14 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_frame()
         self._transport.close()
 
-    def cancel_handler(self) -> None:
-        """Cancel the `async` handler that runs, because the broker stops."""
-        if self._task is not None:
+    def cancel_handler(self, *, waiting_only: bool = False) -> None:
+        """Cancel the `async` handler that runs, because the broker stops.
+
+        `waiting_only` spares those that do not wait for other clients.
+        """
+        if self._task is None:
+            return
+        if not waiting_only or (self._pending and self._pending[-1].api.key in WAITING_APIS):
             self._task.cancel()
 
     def abort(self) -> None:

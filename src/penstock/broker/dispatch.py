@@ -44,14 +44,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.error_answers import error_answer
-from penstock.broker.errors import error_of
+from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions, produce
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
@@ -72,7 +71,6 @@ HOT: Final = frozenset({PRODUCE, FETCH})
 HANDLERS_PACKAGE: Final = "penstock.broker.handlers"
 
 
-@cache
 def handler_of(api: Api) -> Callable[..., Any]:
     """Import an API's handler."""
     module, _, function = api.handler.partition(":")
@@ -87,6 +85,7 @@ class Dispatcher:
         self._state = state
         self._metrics = metrics
         self._monotonic = state.clock.monotonic
+        self._handlers: dict[int, Callable[..., Any]] = {}
 
     def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> None:
         """Handle one frame (without its length). Never raises for what a client sent.
@@ -112,13 +111,18 @@ class Dispatcher:
         connection.opened(context)
         try:
             if api.key in HOT:
-                handler_of(api)(self._state, context, frame, header.body_offset, lease)
+                handler = self._handlers.get(api.key) or self._handler(api)
+                handler(self._state, context, frame, header.body_offset, lease)
             else:
                 self._handle(context, frame, header.body_offset)
         except Exception as error:
             self.fail(context, None, error)
         if context.no_answer:
             connection.dropped(context)
+
+    def _handler(self, api: Api) -> Callable[..., Any]:
+        handler = self._handlers[api.key] = handler_of(api)
+        return handler
 
     def _handle(self, context: RequestContext, frame: memoryview, offset: int) -> None:
         api = context.api
@@ -128,7 +132,9 @@ class Dispatcher:
                 f"{api.name} v{context.version}: {len(frame) - end} bytes follow the request"
             )
         try:
-            answer = handler_of(api)(self._state, context, request)
+            answer = (self._handlers.get(api.key) or self._handler(api))(
+                self._state, context, request
+            )
             if inspect.iscoroutine(answer):
                 self._await(context, request, answer)
             else:
@@ -147,6 +153,8 @@ class Dispatcher:
     ) -> None:
         try:
             self.answer(context, await coroutine)
+        except asyncio.CancelledError:
+            self.fail(context, request, ShuttingDown("the broker stops"))
         except Exception as error:
             self.fail(context, request, error)
 

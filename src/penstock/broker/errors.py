@@ -67,7 +67,7 @@ class TransactionsUnsupported(InvalidError):
 class ShuttingDown(RetriableError):
     """The broker is stopping; another one, or this one after its restart, will serve."""
 
-    code: ClassVar[str] = "broker_not_available"
+    code: ClassVar[str] = "coordinator_not_available"
 
 
 def error_number(name: str) -> int:

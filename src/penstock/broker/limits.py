@@ -11,6 +11,9 @@ SMALL_FRAME_BYTES: Final = 64 << 10
 """A frame up to this size is copied out of the shared buffer; a larger one, when it does not
 arrive at once, is received straight into a buffer of its own."""
 
+RECEIVE_BYTES_MAX: Final = 1 << 20
+"""What is received of a large frame in one step; the total limit is looked at in between."""
+
 POOLED_BUFFER_BYTES: Final = 4 << 20
 """Larger receive buffers are mapped for one frame and returned to the system."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry, Sample
 from penstock.broker import metrics as broker_metrics
-from penstock.broker.buffers import Lease, ReceivePool
+from penstock.broker.buffers import ReceivePool
 from penstock.broker.connection import Connection
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.fetch.operation import FetchHub
@@ -31,6 +31,7 @@ from penstock.broker.warmup import warm_up
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
+    from penstock.broker.admin.server import AdminServer
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane
     from penstock.storage import LogStore
@@ -72,9 +73,11 @@ class BrokerServer:
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
+        self._bound = ("", 0)
         self._timer: asyncio.TimerHandle | None = None
         self._incarnation = randomness.uuid()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._admin: AdminServer | None = None
 
         # What connections see (`connection.FrontDoor`).
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -91,8 +94,12 @@ class BrokerServer:
     @property
     def kafka_address(self) -> tuple[str, int]:
         """Host and port of the first listener, as bound."""
-        host, port = self._servers[0].sockets[0].getsockname()[:2]
-        return str(host), int(port)
+        return self._bound
+
+    @property
+    def admin_address(self) -> tuple[str, int] | None:
+        """Host and port of the admin interface, as bound; None when it is turned off."""
+        return None if self._admin is None else self._admin.address
 
     # Start and stop
 
@@ -113,6 +120,8 @@ class BrokerServer:
         state.registry.add(self.samples)
         for listener in parse_listeners(self.settings.listeners):
             self._servers.append(await self._bind(listener))
+        host, port = self._servers[0].sockets[0].getsockname()[:2]
+        self._bound = (str(host), int(port))
         state.advertised = self._advertised()
         await state.control.register_broker(
             broker_id=state.node_id,
@@ -125,7 +134,15 @@ class BrokerServer:
         for server in self._servers:
             await server.start_serving()
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
+        if self.settings.admin_listener:
+            await self._start_admin()
         warm_up(loop)
+
+    async def _start_admin(self) -> None:
+        from penstock.broker.admin.server import AdminServer
+
+        self._admin = AdminServer(self.state)
+        await self._admin.start()
 
     async def stop(self) -> None:
         """Finish what is open, close the store cleanly, close the control plane. Idempotent."""
@@ -137,7 +154,11 @@ class BrokerServer:
             server.close()
         if self._timer is not None:
             self._timer.cancel()
+        if self._admin is not None:
+            await self._admin.stop()
         state.fetch_hub.finish_all()
+        for connection in self._connections:
+            connection.cancel_handler(waiting_only=True)
         await self._finish_requests()
         for connection in list(self._connections):
             connection.close("the broker stops")
@@ -250,6 +271,3 @@ class BrokerServer:
         yield from self.state.metrics.samples()
         yield from broker_metrics.log_samples(self.state)
         yield from self.state.store.samples()
-
-
-__all__ = ["BrokerServer", "Lease"]

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
 from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.primitives import read_uuid, uvarint
 from penstock.wire.kafka.produce import (
     TOPIC_IDS_FROM,
     PartitionResult,
     decode_request,
     encode_response,
+    encode_single_frame,
 )
 from penstock.wire.kafka.schema import load_entity, load_module
 from tests.wire.kafka.entities import messages, served_versions, written_by_kio
@@ -161,3 +163,19 @@ def test_old_versions_are_written_in_their_own_shape() -> None:
     assert encode_response(0, topics) == name + head
     assert encode_response(1, topics) == name + head + bytes(4)
     assert encode_response(2, topics) == name + head + b"\xff" * 8 + bytes(4)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40, deadline=None)
+@given(result=_RESULTS, correlation_id=st.integers(0, 2**31 - 1), key=st.text(max_size=140))
+def test_the_frame_of_a_single_partition_equals_the_general_one(
+    version: int, result: PartitionResult, correlation_id: int, key: str
+) -> None:
+    name = bytes(range(16)) if version >= TOPIC_IDS_FROM else key.encode()
+    frame = encode_single_frame(version, correlation_id, name, result)
+    if frame is None:
+        assert version < 9 or result.error or len(name) > 126
+        return
+    result.message, result.record_errors = None, ()
+    body = encode_response(version, [(name, [result])])
+    assert frame == response_prefix(correlation_id, 1, len(body)) + body

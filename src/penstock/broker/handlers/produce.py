@@ -28,6 +28,7 @@ from penstock.broker.errors import (
     error_of,
 )
 from penstock.broker.state import BrokerState, TopicState
+from penstock.records.errors import InvalidRecord
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.produce import (
@@ -38,6 +39,7 @@ from penstock.wire.kafka.produce import (
     TopicResult,
     decode_request,
     encode_response,
+    encode_single_frame,
 )
 
 if TYPE_CHECKING:
@@ -117,13 +119,12 @@ def _append(
         log = state.log_of(topic, index)
     if acks == _ALL and log.config.min_insync_replicas > 1:
         _check_in_sync(topic, index, log.config.min_insync_replicas)
-    done = log.append(records or _NOTHING, now_ms=now_ms, lease=lease)
+    if not records:
+        raise InvalidRecord(f"the records of {topic.topic.name}-{index} are null or empty")
+    done = log.append(records, now_ms=now_ms, lease=lease)
     return PartitionResult(
         index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset
     )
-
-
-_NOTHING: Final = memoryview(bytearray())
 
 
 def _check_in_sync(topic: TopicState, index: int, needed: int) -> None:
@@ -220,6 +221,13 @@ class _Pending:
             self._state.metrics.answered(context, self._state.clock.monotonic())
             return
         version = context.version
+        if len(self._results) == 1 and len(self._results[0][1]) == 1:
+            key, (result,) = self._results[0]
+            frame = encode_single_frame(version, context.correlation_id, key, result)
+            if frame is not None:
+                context.reply((frame,))
+                self._state.metrics.answered(context, self._state.clock.monotonic())
+                return
         body = encode_response(version, self._results)
         header_version = 1 if version >= FLEXIBLE_FROM else 0
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))

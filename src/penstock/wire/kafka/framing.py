@@ -24,7 +24,8 @@ from penstock.wire.kafka.primitives import skip_tags
 
 LENGTH_BYTES: Final = 4
 HEADER_BYTES_MIN: Final = 10
-_TLS_HANDSHAKE: Final = (0x16, 0x03)
+_TLS_CONTENT_TYPES: Final = (0x15, 0x16)  # alert, handshake
+_TLS_MAJOR_VERSION: Final = 0x03
 
 _PREFIX = struct.Struct(">hhih")
 _LENGTH_AND_CORRELATION = struct.Struct(">ii")
@@ -58,7 +59,7 @@ def check_length(length: int, limit: int) -> None:
     if HEADER_BYTES_MIN <= length <= limit:
         return
     first, second = (length >> 24) & 255, (length >> 16) & 255
-    if (first, second) == _TLS_HANDSHAKE:
+    if first in _TLS_CONTENT_TYPES and second == _TLS_MAJOR_VERSION:
         raise UntrustworthyFrame(
             f"the first bytes are a TLS hello (read as a length of {length:,}): the client speaks"
             " TLS to a plain-text listener"

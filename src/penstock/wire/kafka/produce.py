@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
@@ -40,6 +41,7 @@ _V2 = struct.Struct(">ihqq")
 _V5 = struct.Struct(">ihqqq")
 _V8 = struct.Struct(">ihqqqih")
 _V9 = struct.Struct(">ihqqqBBx")
+_SINGLE_HEAD = struct.Struct(">xhiBB")
 
 
 class ProduceRequest:
@@ -80,6 +82,9 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
     """
     try:
         if version >= FLEXIBLE_FROM:
+            single = _decode_single(frame, offset, version)
+            if single is not None:
+                return single
             request, end = _decode_flexible(frame, offset, version)
         else:
             request, end = _decode_plain(frame, offset)
@@ -92,6 +97,36 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
     if end != len(frame):
         raise MalformedRequest(f"Produce: {len(frame) - end} bytes follow the request")
     return request
+
+
+def _decode_single(frame: memoryview, offset: int, version: int) -> ProduceRequest | None:
+    """The most frequent shape: not transactional, one topic, one partition, no tagged fields.
+
+    None for any other shape, and for bytes that are cut off; the full decoder judges those.
+    """
+    size = len(frame)
+    if size < offset + 9:
+        return None
+    acks, timeout_ms, topic_count, start = _SINGLE_HEAD.unpack_from(frame, offset)
+    if topic_count != 2 or frame[offset]:
+        return None
+    key_at, end = offset + 8, offset + 24
+    if version < TOPIC_IDS_FROM:
+        if start > 127:
+            return None
+        key_at, end = offset + 9, offset + 8 + start
+    if size < end + 10 or frame[end] != 2:
+        return None
+    (index,) = _I32.unpack_from(frame, end + 1)
+    length, records_at = read_uvarint(frame, end + 5)
+    records_end = records_at + length - 1
+    # What follows must be the three empty sections of tagged fields, and nothing else.
+    if not length or records_end + 3 != size:
+        return None
+    if frame[records_end] or frame[records_end + 1] or frame[records_end + 2]:
+        return None
+    partitions: list[Partition] = [(index, frame[records_at:records_end])]
+    return ProduceRequest(None, acks, timeout_ms, [(bytes(frame[key_at:end]), partitions)])
 
 
 def _decode_flexible(frame: memoryview, offset: int, version: int) -> tuple[ProduceRequest, int]:
@@ -188,6 +223,36 @@ def _claim(count: int, bytes_each: int, left: int, budget: int) -> int:
             f" and at most {budget} elements are accepted"
         )
     return budget - count
+
+
+@cache
+def _single_packer(version: int, key_bytes: int) -> struct.Struct:
+    """The whole frame of an answer to one partition: length, header, body."""
+    key = f"{key_bytes}s" if version >= TOPIC_IDS_FROM else f"B{key_bytes}s"
+    return struct.Struct(f">iixB{key}BihqqqBxxxxxxxx")
+
+
+def encode_single_frame(
+    version: int, correlation_id: int, key: bytes, result: PartitionResult
+) -> bytes | None:
+    """The whole frame for one partition that was appended; None where `encode_response` must."""
+    size = len(key)
+    if version < FLEXIBLE_FROM or result.error or size > 126:
+        return None
+    packer = _single_packer(version, size)
+    head = (packer.size - 4, correlation_id, 2)
+    named = (key,) if version >= TOPIC_IDS_FROM else (size + 1, key)
+    return packer.pack(
+        *head,
+        *named,
+        2,
+        result.index,
+        0,
+        result.base_offset,
+        result.log_append_time_ms,
+        result.log_start_offset,
+        1,
+    )
 
 
 def encode_response(version: int, topics: Sequence[TopicResult]) -> bytes:

@@ -1,0 +1,73 @@
+"""A broker on a real socket, in the loop of the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from penstock.base.metrics import Registry
+from penstock.base.settings import load
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.server import BrokerServer
+from penstock.broker.settings import BrokerSettings
+from penstock.control import MemoryControlPlane
+from tests.broker.fake_store import FakeStore
+from tests.broker.wire_client import WireClient
+
+StartBroker = Callable[..., Awaitable[BrokerServer]]
+
+
+@pytest.fixture
+async def start_broker() -> AsyncIterator[StartBroker]:
+    """Starts brokers with settings by their dotted names; they are stopped at the end."""
+    started: list[BrokerServer] = []
+
+    async def start(settings: dict[str, Any] | None = None) -> BrokerServer:
+        values = {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "admin.listener": "",
+            "shutdown.timeout.ms": 1000,
+            **(settings or {}),
+        }
+        server = BrokerServer(
+            load(BrokerSettings, values),
+            control=MemoryControlPlane(),
+            store=cast("Any", FakeStore()),
+            clock=SYSTEM_CLOCK,
+            randomness=SYSTEM_RANDOMNESS,
+            registry=Registry(),
+        )
+        await server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        await server.stop()
+
+
+@pytest.fixture
+async def broker(start_broker: StartBroker) -> BrokerServer:
+    return await start_broker()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[[BrokerServer], Awaitable[WireClient]]]:
+    clients: list[WireClient] = []
+
+    async def connect(server: BrokerServer) -> WireClient:
+        clients.append(await WireClient.connect(server.kafka_address))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        await client.close()
+
+
+@pytest.fixture
+async def client(
+    broker: BrokerServer, connect: Callable[[BrokerServer], Awaitable[WireClient]]
+) -> WireClient:
+    return await connect(broker)

@@ -1,0 +1,136 @@
+"""A log store in memory, for tests of the Kafka front alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from penstock.base.ids import TopicPartition
+from penstock.records.header import HEADER_BYTES, split_batches, stamp, validate_batch, verify_crc
+from penstock.storage.config import LogConfig
+
+
+class FakeLog:
+    def __init__(self, where: TopicPartition, topic_id: UUID, leader_epoch: int) -> None:
+        self.topic_partition = where
+        self.topic_id = topic_id
+        self.leader_epoch = leader_epoch
+        self.config = LogConfig()
+        self.log_start_offset = self.log_end_offset = self.high_watermark = 0
+        self.size_bytes = 0
+        self.batches: list[tuple[int, int, bytes, int]] = []
+        self.fail_next: Exception | None = None
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark
+
+    def append(self, batches: memoryview, *, now_ms: int, lease: Any = None) -> Any:
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        position, base = 0, self.log_end_offset
+        headers = split_batches(batches)
+        for header in headers:
+            verify_crc(batches, header, position)
+            validate_batch(header)
+            position += header.size_bytes
+        position = 0
+        for header in headers:
+            end = self.log_end_offset + header.record_count
+            stamp(
+                batches,
+                position,
+                base_offset=self.log_end_offset,
+                leader_epoch=self.leader_epoch,
+            )
+            data = bytes(batches[position : position + header.size_bytes])
+            self.batches.append((self.log_end_offset, end, data, header.max_timestamp))
+            self.log_end_offset = end
+            position += header.size_bytes
+        return SimpleNamespace(base_offset=base, log_append_time_ms=-1, log_start_offset=0)
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
+    ) -> Any:
+        buffers: list[bytes] = []
+        size, following = 0, offset
+        for _, end, data, _ in self.batches:
+            if end <= offset:
+                continue
+            fits = size + len(data) <= max_bytes or (at_least_one and not buffers)
+            if end > end_offset or not fits:
+                break
+            buffers.append(data)
+            size, following = size + len(data), end
+        return SimpleNamespace(buffers=buffers, size_bytes=size, next_offset=following)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> Any:
+        for base, _, _, newest in self.batches:
+            if newest >= timestamp_ms:
+                return SimpleNamespace(offset=base, timestamp=newest, leader_epoch=0)
+        return None
+
+    def offset_of_max_timestamp(self) -> Any:
+        best = max(self.batches, key=lambda batch: batch[3], default=None)
+        if best is None:
+            return None
+        return SimpleNamespace(offset=best[0], timestamp=best[3], leader_epoch=0)
+
+    def latest_epoch_at(self, offset: int) -> int:
+        return self.leader_epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return (epoch, self.log_end_offset) if epoch == self.leader_epoch else (-1, -1)
+
+    def set_leader_epoch(self, epoch: int) -> None:
+        self.leader_epoch = epoch
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, FakeLog] = {}
+        self.on_advance: Callable[[list[FakeLog]], None] = lambda logs: None
+        self.failed = None
+        self.held = False
+        self.closed = False
+        self._callbacks: list[Callable[[Exception | None], None]] = []
+
+    def attach(self, call_soon_threadsafe: Any) -> None:
+        return
+
+    def create(self, where: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> FakeLog:
+        log = self.partitions[where] = FakeLog(where, topic_id, leader_epoch)
+        return log
+
+    def delete(self, where: TopicPartition) -> None:
+        del self.partitions[where]
+
+    def flush(self, on_durable: Callable[[Exception | None], None]) -> None:
+        self._callbacks.append(on_durable)
+
+    def commit_pending(self) -> None:
+        if self.held:
+            return
+        grown = [log for log in self.partitions.values() if log.high_watermark < log.log_end_offset]
+        for log in grown:
+            log.high_watermark = log.log_end_offset
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(None)
+        if grown:
+            self.on_advance(grown)
+
+    def housekeeping(self, now_ms: int) -> None:
+        return
+
+    def samples(self) -> Iterable[Any]:
+        return ()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+assert HEADER_BYTES == 61

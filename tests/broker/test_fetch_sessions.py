@@ -1,0 +1,145 @@
+"""Fetch sessions: the core's rules, then a session over a real socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.broker.fetch.sessions import FetchSessions
+from penstock.broker.limits import FETCH_SESSION_IDLE_SECONDS
+from penstock.wire.kafka.fetch import FetchRequest
+from tests.broker.wire_client import WireClient, batch, fetch_request
+
+
+def request(
+    session_id: int = 0,
+    epoch: int = -1,
+    partitions: tuple[tuple[bytes, int, int], ...] = (),
+    forgotten: tuple[tuple[bytes, int], ...] = (),
+) -> FetchRequest:
+    made = FetchRequest()
+    made.session_id, made.session_epoch = session_id, epoch
+    made.topics = [(key, [(index, -1, offset, -1, 100)]) for key, index, offset in partitions]
+    made.forgotten = [(key, (index,)) for key, index in forgotten]
+    return made
+
+
+def sessions(slots: int = 2) -> FetchSessions:
+    numbers = iter(range(100))
+    return FetchSessions(slots, lambda: next(numbers))
+
+
+def places(plan: Any) -> list[tuple[bytes, int, int]]:
+    return [(item.key, item.index, item.offset) for item in plan.partitions]
+
+
+T0, T1, T2 = (b"t", 0, 0), (b"t", 1, 0), (b"t", 2, 0)
+
+
+def test_a_request_without_a_session_is_complete() -> None:
+    plan = sessions().plan(request(partitions=(T0, T1)), by_id=False, now=0)
+    assert (places(plan), plan.session_id, plan.incremental) == ([T0, T1], 0, False)
+
+
+def test_a_session_remembers_changes_and_forgets() -> None:
+    cache = sessions()
+    opened = cache.plan(request(0, 0, (T0, T1)), by_id=False, now=0)
+    assert opened.session_id == 1
+    assert not opened.incremental
+    plan = cache.plan(request(1, 1, (T2, (b"t", 0, 9)), ((b"t", 1),)), by_id=False, now=0)
+    assert plan.incremental
+    assert places(plan) == [(b"t", 0, 9), T2]
+    plan = cache.plan(request(1, 2), by_id=False, now=0)
+    assert places(plan) == [(b"t", 0, 9), T2]
+
+
+def test_partitions_that_gave_records_are_asked_last() -> None:
+    cache = sessions()
+    plan = cache.plan(request(0, 0, (T0, T1)), by_id=False, now=0)
+    assert plan.session is not None
+    plan.session.move_to_end(next(iter(plan.partitions)))
+    assert places(plan) == [T1, T0]
+
+
+def test_epochs_follow_each_other_and_wrap() -> None:
+    cache = sessions()
+    plan = cache.plan(request(0, 0, (T0,)), by_id=False, now=0)
+    assert cache.plan(request(1, 2), by_id=False, now=0).error == "invalid_fetch_session_epoch"
+    assert plan.session is not None
+    plan.session.epoch = 2**31 - 1
+    assert not cache.plan(request(1, 2**31 - 1), by_id=False, now=0).error
+    assert plan.session.epoch == 1
+
+
+def test_unknown_sessions_and_mixed_names() -> None:
+    cache = sessions()
+    assert cache.plan(request(77, 1), by_id=False, now=0).error == "fetch_session_id_not_found"
+    cache.plan(request(0, 0, (T0,)), by_id=True, now=0)
+    assert cache.plan(request(1, 1), by_id=False, now=0).error == "fetch_session_topic_id_error"
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_a_complete_request_ends_its_session(epoch: int) -> None:
+    cache = sessions()
+    cache.plan(request(0, 0, (T0,)), by_id=False, now=0)
+    cache.plan(request(1, epoch, (T0,)), by_id=False, now=0)
+    assert cache.plan(request(1, 1), by_id=False, now=0).error == "fetch_session_id_not_found"
+    assert len(cache) == (1 if epoch == 0 else 0)
+
+
+def test_the_number_of_sessions_is_bounded() -> None:
+    cache = sessions(2)
+    ids = [
+        cache.plan(request(0, 0, (T0,)), by_id=False, now=float(now)).session_id for now in range(3)
+    ]
+    assert ids == [1, 2, 0]
+    cache.plan(request(1, 1), by_id=False, now=50)
+    later = FETCH_SESSION_IDLE_SECONDS + 10
+    assert cache.plan(request(0, 0, (T0,)), by_id=False, now=later).session_id == 3
+    assert not cache.plan(request(1, 2), by_id=False, now=later).error
+    assert cache.plan(request(2, 1), by_id=False, now=later).error
+
+
+def test_no_slots_means_no_sessions() -> None:
+    assert sessions(0).plan(request(0, 0, (T0,)), by_id=False, now=0).session_id == 0
+
+
+async def test_a_session_over_the_wire(client: WireClient) -> None:
+    """The first answer names everything, later ones only what changed."""
+    await client.create("t", partitions=3)
+    both = fetch_request({("t", 0): 0, ("t", 1): 0}, session_id=0, session_epoch=0)
+    first = await client.call("Fetch", 12, both)
+    assert first.session_id != 0
+    assert len(first.responses[0].partitions) == 2
+
+    def next_request(epoch: int, offsets: dict[tuple[str, int], int] | None = None) -> Any:
+        return fetch_request(offsets or {}, session_id=first.session_id, session_epoch=epoch)
+
+    quiet = await client.call("Fetch", 12, next_request(1))
+    assert quiet.responses == ()
+    await client.produce("t", batch(b"x"), partition=1)
+    grown = await client.call("Fetch", 12, next_request(2))
+    (row,) = grown.responses[0].partitions
+    assert (row.partition_index, row.high_watermark) == (1, 1)
+    assert row.records
+    moved = await client.call("Fetch", 12, next_request(3, {("t", 1): 1, ("t", 2): 0}))
+    assert [item.partition_index for item in moved.responses[0].partitions] == [2]
+    wrong = await client.call("Fetch", 12, next_request(9))
+    assert wrong.error_code.name == "invalid_fetch_session_epoch"
+
+
+async def test_sessions_by_id_outlive_a_topic_of_the_same_name(client: WireClient) -> None:
+    await client.create("t")
+    described = await client.call("Metadata", 12, {"topics": [{"name": "t"}]})
+    old_id = described.topics[0].topic_id
+    opening = fetch_request({("t", 0): 0}, session_epoch=0, session_id=0)
+    opening["topics"][0]["topic_id"] = old_id
+    session_id = (await client.call("Fetch", 13, opening)).session_id
+    await client.call("DeleteTopics", 6, {"topics": [{"topic_id": old_id}], "timeout": 1000})
+    await client.create("t")
+    await client.produce("t", batch(b"new"))
+    again = fetch_request({}, session_id=session_id, session_epoch=1)
+    answer = await client.call("Fetch", 13, again)
+    assert answer.responses[0].topic_id == old_id
+    assert answer.responses[0].partitions[0].error_code.name == "unknown_topic_id"
