@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.testing import Broker
 
 NUMBERS = itertools.count()
+KEEP = {"retention.ms": "-1"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,7 +52,8 @@ class Topic:
         self.broker = broker
         self.spark = spark
         self.client = broker.client()
-        self.client.create_topic(self.name, partitions=partitions)
+        # The records are of 1970; retention by time would take them away.
+        self.client.create_topic(self.name, partitions=partitions, configs=KEEP)
 
     def write(self, count: int, *, first: int = 0, **more: Any) -> pa.Table:
         """Records whose value says their number and whose key goes round ten words."""

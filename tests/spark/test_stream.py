@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.conftest import Topic
+from tests.spark.conftest import KEEP, Topic
 
 pytestmark = pytest.mark.spark
 
@@ -163,7 +163,7 @@ def test_a_recreated_topic_is_refused(topic: Topic, run: Run) -> None:
     topic.write(5)
     run.drain(topic.stream())
     topic.client.delete_topic(topic.name)
-    topic.client.create_topic(topic.name, partitions=3)
+    topic.client.create_topic(topic.name, partitions=3, configs=KEEP)
     topic.write(9)
     with pytest.raises(StreamingQueryException, match="deleted and created again"):
         run.drain(topic.stream())
