@@ -56,6 +56,7 @@ class ApacheKafka:
         self.configs = dict(configs or {})
         self.bootstrap = ""
         self.start_seconds = 0.0
+        self._ports: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -73,7 +74,8 @@ class ApacheKafka:
 
     def start(self) -> ApacheKafka:
         """Format the storage when it is new, start the node, wait until it accepts connections."""
-        port, controller = _free_ports(2)
+        self._ports = self._ports or _free_ports(2)  # the same ones after a restart
+        port, controller = self._ports
         self.bootstrap = f"127.0.0.1:{port}"
         properties = self.directory / "server.properties"
         properties.write_text(self._properties(port, controller))
@@ -121,6 +123,12 @@ class ApacheKafka:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def kill(self) -> None:
+        """End the node at once."""
+        if self._process is not None:
+            self._process.kill()
+        self.stop()
 
     def __enter__(self) -> ApacheKafka:
         try:

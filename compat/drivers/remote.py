@@ -53,7 +53,8 @@ def _to_json(record: Record) -> dict[str, Any]:
     }
 
 
-def _from_json(found: dict[str, Any]) -> Record:
+def from_json(found: dict[str, Any]) -> Record:
+    """A record from what the program answers."""
     return Record(
         value=_bytes(found["value"]),
         key=_bytes(found["key"]),
@@ -67,7 +68,14 @@ def _from_json(found: dict[str, Any]) -> Record:
 class Program:
     """The running program; calls are answered in order, one at a time."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        environment: Mapping[str, str],
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._answer_seconds = answer_seconds
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -96,9 +104,10 @@ class Program:
         self._process.stdin.flush()
         while True:
             try:
-                line = self._answers.get(timeout=ANSWER_SECONDS)
+                line = self._answers.get(timeout=self._answer_seconds)
             except queue.Empty:
-                raise TimeoutError(f"{operation}: no answer in {ANSWER_SECONDS} s") from None
+                limit = self._answer_seconds
+                raise TimeoutError(f"{operation}: no answer in {limit} s") from None
             if not line:
                 raise RuntimeError(f"{operation}: the program has ended")
             answer = json.loads(line)
@@ -145,7 +154,7 @@ class RemoteMember(Member):
 
     def records(self) -> list[Record]:
         found = self._program.call("member_records", member=self._handle)
-        return [_from_json(each) for each in found]
+        return [from_json(each) for each in found]
 
     def close(self) -> None:
         self._program.call("member_close", member=self._handle)
@@ -191,7 +200,7 @@ class Remote(Driver):
         found = self._call(
             "consume", topic=topic, starts=places, count=count, wait_ms=int(WAIT_SECONDS * 1000)
         )
-        return [_from_json(each) for each in found]
+        return [from_json(each) for each in found]
 
     def join(
         self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
