@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.records.columnar.gather import binary_column
@@ -19,7 +20,9 @@ from penstock.records.columnar.schema import HEADERS_TYPE, Bytes, Ints
 from penstock.records.columnar.varints import read_ints
 from penstock.records.errors import CorruptBatch
 
-LANES_MIN: Final = 16
+Slots = npt.NDArray[np.int32]
+
+LANES_MIN: Final = 64
 _HEADER_BYTES_MIN: Final = 2
 _NO_HEADERS: Final = pa.array([], HEADERS_TYPE.value_type)
 
@@ -38,7 +41,7 @@ def decode_headers(data: Bytes, at: Ints, count: Ints, record_ends: Ints) -> Any
     bounds = np.zeros(count.size + 1, np.int64)
     np.cumsum(count, out=bounds[1:])
     offsets = pa.array(bounds.astype(np.int32))
-    slots = np.empty((4, int(bounds[-1])), np.int64)
+    slots = np.empty((4, int(bounds[-1])), np.int32)
     lanes = np.flatnonzero(count)
     position, done = at[lanes], 0
     while lanes.size >= LANES_MIN:
@@ -57,7 +60,7 @@ def decode_headers(data: Bytes, at: Ints, count: Ints, record_ends: Ints) -> Any
     return _assemble(data, offsets, slots)
 
 
-def _read_round(data: Bytes, position: Ints, slots: Ints, into: Ints) -> Ints:
+def _read_round(data: Bytes, position: Ints, slots: Slots, into: Ints) -> Ints:
     key_length, key_at = read_ints(data, position)
     value_length, value_at = read_ints(data, key_at + np.maximum(key_length, 0))
     if key_length.min() < 0 or value_length.min() < -1:
@@ -72,7 +75,7 @@ def _check_ends(position: Ints, ends: Ints) -> None:
         raise _misfit()
 
 
-def _read_rest(data: Bytes, position: int, end: int, into: Ints) -> None:
+def _read_rest(data: Bytes, position: int, end: int, into: Slots) -> None:
     view = data.data
     columns: list[tuple[int, int, int, int]] = []
     for _ in range(into.shape[1]):
@@ -86,7 +89,7 @@ def _read_rest(data: Bytes, position: int, end: int, into: Ints) -> None:
         position = value_at + max(value_length, 0)
     if position != end:
         raise _misfit()
-    into[:] = np.array(columns, np.int64).reshape(-1, 4).T
+    into[:] = np.array(columns, np.int32).reshape(-1, 4).T
 
 
 def _read_int(view: memoryview, position: int, end: int) -> tuple[int, int]:
@@ -102,7 +105,7 @@ def _read_int(view: memoryview, position: int, end: int) -> tuple[int, int]:
     raise _misfit()
 
 
-def _assemble(data: Bytes, offsets: Any, slots: Ints) -> Any:
+def _assemble(data: Bytes, offsets: Any, slots: Slots) -> Any:
     keys = _text(binary_column(data, slots[0], slots[1]))
     values = binary_column(data, slots[2], slots[3])
     fields = [HEADERS_TYPE.value_type.field(index) for index in range(2)]
