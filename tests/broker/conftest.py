@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
@@ -16,7 +18,17 @@ from penstock.control import MemoryControlPlane
 from tests.broker.fake_store import FakeStore
 from tests.broker.wire_client import WireClient
 
+BOTH_LOOPS = {"test_server.py", "test_bad_input.py"}
 StartBroker = Callable[..., Awaitable[BrokerServer]]
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Both loops for the tests of the connection: they fill and hand over buffers differently."""
+    if item.path.name in BOTH_LOOPS:
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from penstock.base.metrics import Registry, Sample
 from penstock.broker import metrics as broker_metrics
 from penstock.broker.buffers import ReceivePool
 from penstock.broker.connection import Connection
+from penstock.broker.coordinator import Coordinator
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
@@ -69,6 +70,7 @@ class BrokerServer:
         )
         self.state.metadata_cache = MetadataCache()
         self.state.producer_ids = ProducerIds()
+        self.state.coordinator = Coordinator(self.state)
         self._dispatcher = Dispatcher(self.state, self.state.metrics)
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
@@ -156,6 +158,7 @@ class BrokerServer:
             self._timer.cancel()
         if self._admin is not None:
             await self._admin.stop()
+        await state.coordinator.stop()
         state.fetch_hub.finish_all()
         for connection in self._connections:
             connection.cancel_handler(waiting_only=True)

@@ -21,6 +21,7 @@ from penstock.broker.metrics import RequestMetrics
 if TYPE_CHECKING:
     from penstock.base.metrics import Registry
     from penstock.base.system import Clock, Randomness
+    from penstock.broker.coordinator import Coordinator
     from penstock.broker.fetch.operation import FetchHub
     from penstock.broker.fetch.sessions import FetchSessions
     from penstock.broker.handlers.metadata import MetadataCache
@@ -59,6 +60,7 @@ class BrokerState:
     fetch_sessions: FetchSessions
     metadata_cache: MetadataCache
     producer_ids: ProducerIds
+    coordinator: Coordinator
 
     def __init__(
         self,
