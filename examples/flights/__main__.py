@@ -64,6 +64,7 @@ def main() -> int:
 def _run(
     folder: Path, broker: BrokerProcess, producer: Producer, watch: Watch, *, crash: bool
 ) -> None:
+    watch.starting()
     pipeline = start_pipeline(folder, broker, watch.line)
     try:
         while pipeline.status is None:
@@ -71,6 +72,7 @@ def _run(
                 raise SystemExit(f"Producing failed: {producer.error}")
             if crash and _batches(folder / TABLE_LOG) > CRASH_AFTER_BATCHES:
                 _crash(folder, pipeline, watch)
+                watch.starting()
                 pipeline = start_pipeline(folder, broker, watch.line)
                 crash = False
             elif producer.done and not crash:

@@ -64,7 +64,7 @@ class DeadLetters:
                 [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
             )
             self._client.write_arrow(DEAD_LETTERS, _records(missing), partition=PARTITION)
-        return missing.num_rows
+        return int(missing.num_rows)
 
 
 def _records(letters: pa.Table) -> pa.Table:

@@ -30,7 +30,7 @@ class Producer:
     """Produces in a thread of its own; `sent` may be read at any time."""
 
     def __init__(self, bootstrap: str, flights: pa.Table, rate: int | None) -> None:
-        self.total = flights.num_rows
+        self.total: int = flights.num_rows
         self.sent = 0
         self.seconds = 0.0
         self.error: Exception | None = None

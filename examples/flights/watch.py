@@ -13,6 +13,8 @@ from rich.table import Table
 from examples.flights.producer import Producer
 
 PLAIN_SECONDS: Final = 5.0
+QUERIES: Final = ("rows", "delays")
+STARTING: Final[dict[str, Any]] = {}
 
 
 class Watch:
@@ -22,6 +24,7 @@ class Watch:
         self._console = console
         self._producer = producer
         self._queries: dict[str, dict[str, Any]] = {}
+        self._plain = ""
         self._plain_at = 0.0
         self._live = Live(self.table(), console=console, refresh_per_second=4, transient=False)
 
@@ -47,6 +50,10 @@ class Watch:
         """A sentence above the table."""
         self._console.print(text)
 
+    def starting(self) -> None:
+        """The pipeline starts, or starts again: what it said before is over."""
+        self._queries = dict.fromkeys(QUERIES, STARTING)
+
     def show(self, *, last: bool = False) -> None:
         """Draw again what is known now."""
         if self._console.is_terminal:
@@ -55,11 +62,16 @@ class Watch:
             self._plain_at = time.monotonic()
             parts = [f"produced {self._producer.sent:,} of {self._producer.total:,}"]
             parts += [
-                f"{name}: batch {at['batch']}, read {at['read']:,}, lag {at['lag']:,}, "
+                f"{name} starts"
+                if at is STARTING
+                else f"{name}: batch {at['batch']}, read {at['read']:,}, lag {at['lag']:,}, "
                 f"{at['rows_per_second']:,.0f} rows/s"
                 for name, at in sorted(self._queries.items())
             ]
-            self._console.print("  " + "; ".join(parts))
+            text = "  " + "; ".join(parts)
+            if text != self._plain:
+                self._console.print(text, soft_wrap=True, highlight=False)
+            self._plain = text
 
     def table(self) -> Table:
         """Producer and queries, one row each."""
@@ -71,6 +83,9 @@ class Watch:
         left = producer.total - producer.sent
         table.add_row("flights produced", f"{producer.sent:,}", f"{left:,}", f"{rate:,.0f}", "", "")
         for name, at in sorted(self._queries.items(), reverse=True):
+            if at is STARTING:
+                table.add_row(f"query {name}", "starts", "", "", "", "")
+                continue
             table.add_row(
                 f"query {name}",
                 f"{at['read']:,}",
