@@ -81,6 +81,7 @@ class BrokerState:
         self.registry = registry
         self.advertised: tuple[str, int] = ("", 0)
         self.image: MetadataImage | None = None
+        self.image_count = 0
         self.topics: dict[str, TopicState] = {}
         self.topics_by_name: dict[bytes, TopicState] = {}
         self.topics_by_id: dict[bytes, TopicState] = {}
@@ -122,6 +123,7 @@ class BrokerState:
         if self.image is not None and image.version == self.image.version:
             return
         self.image = image
+        self.image_count += 1
         self._apply(image)
         for listener in self.on_image:
             listener()

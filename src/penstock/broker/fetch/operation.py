@@ -188,10 +188,16 @@ class FetchOperation:
         failed = False
         budget = min(self._request.max_bytes, self._state.settings.fetch_max_bytes)
         logs: list[PartitionLog] = []
+        image_count, committed = self._state.image_count, self._committed
         for partition in self._in_turn():
             try:
-                log = self._log(partition)
+                log = partition.log
+                if log is None or partition.image_count != image_count:
+                    log = self._log(partition)
                 logs.append(log)
+                end = log.last_stable_offset if committed else log.high_watermark
+                if partition.offset == end and partition.leader_epoch in (-1, log.leader_epoch):
+                    continue
                 answer = self._read(log, partition, budget - self._size, reads)
             except Exception as error:
                 answer = _error_answer(partition, error)
@@ -213,6 +219,7 @@ class FetchOperation:
 
     def _log(self, partition: FetchPartition) -> PartitionLog:
         state, key = self._state, partition.key
+        partition.log = None
         if self._context.version >= TOPIC_IDS_FROM:
             topic = state.topics_by_id.get(key)
             if topic is None:
@@ -221,7 +228,9 @@ class FetchOperation:
             topic = state.topics_by_name.get(key)
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {key!r}")
-        return state.log_of(topic, partition.index)
+        log = partition.log = state.log_of(topic, partition.index)
+        partition.image_count = state.image_count
+        return log
 
     def _read(
         self,
@@ -256,20 +265,23 @@ class FetchOperation:
         return answer
 
     def _headers(self, log: PartitionLog, partition: FetchPartition, error: int) -> PartitionAnswer:
+        if error:
+            return PartitionAnswer(partition.index, error)
         return PartitionAnswer(
             partition.index,
-            error,
-            log.high_watermark if not error else -1,
-            log.last_stable_offset if not error else -1,
-            log.log_start_offset if not error else -1,
+            0,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
             aborted=self._committed,
         )
 
     def _answer(self) -> None:
         context, plan = self._context, self._plan
         topics: dict[bytes, list[PartitionAnswer]] = {}
+        found = self._found
         for partition in list(plan.partitions):
-            answer = self._found.get(partition)
+            answer = found.get(partition) if found else None
             if answer is None:
                 answer = self._without_records(partition)
                 if answer is None:
@@ -287,10 +299,12 @@ class FetchOperation:
 
     def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
         """A partition that has nothing to read: left out of a session's answer if unchanged."""
-        try:
-            log = self._log(partition)
-        except PenstockError as error:
-            return _error_answer(partition, error)
+        log = partition.log
+        if log is None or partition.image_count != self._state.image_count:
+            try:
+                log = self._log(partition)
+            except PenstockError as error:
+                return _error_answer(partition, error)
         if (
             self._plan.incremental
             and partition.sent_high_watermark == log.high_watermark

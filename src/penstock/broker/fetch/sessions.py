@@ -25,10 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.limits import FETCH_SESSION_IDLE_SECONDS
 from penstock.wire.kafka.fetch import FetchRequest, PartitionRequest
+
+if TYPE_CHECKING:
+    from penstock.storage import PartitionLog
 
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
@@ -36,10 +39,13 @@ _EPOCH_MAX: Final = 2**31 - 1
 
 
 class FetchPartition:
-    """One partition of a request or of a session, and what its last answer said."""
+    """One partition of a request or of a session, and what its last answer said.
+
+    `log` is what the topic and index led to when the state's `image_count` was the one here.
+    """
 
     __slots__ = (
-        "index", "key", "leader_epoch", "max_bytes", "offset",
+        "image_count", "index", "key", "leader_epoch", "log", "max_bytes", "offset",
         "sent_high_watermark", "sent_log_start_offset",
     )  # fmt: skip
 
@@ -47,8 +53,9 @@ class FetchPartition:
         self.key = key
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
-        self.index = row[0]
-        self.update(row)
+        self.index, self.leader_epoch, self.offset, _, self.max_bytes = row
+        self.log: PartitionLog | None = None
+        self.image_count = -1
 
     def update(self, row: PartitionRequest) -> None:
         """Take over what a later request of the session says."""
