@@ -1,5 +1,6 @@
 """Consumer groups of the classic protocol: a sans-IO coordinator with its events and effects."""
 
+from penstock.broker.groups.coordinator import NO_TOKEN, GroupCoordinator
 from penstock.broker.groups.effects import (
     Accepted,
     DescribedGroup,
@@ -40,19 +41,27 @@ from penstock.broker.groups.events import (
     SyncGroup,
     Tick,
 )
+from penstock.broker.groups.limits import GroupLimits
+from penstock.broker.groups.record import CorruptGroup
+from penstock.broker.groups.states import GroupState
 
 __all__ = [
+    "NO_TOKEN",
     "Accepted",
     "Assignment",
     "CommitCheck",
+    "CorruptGroup",
     "DeleteGroup",
     "DescribeGroup",
     "DescribedGroup",
     "DescribedMember",
     "Effect",
     "Event",
+    "GroupCoordinator",
+    "GroupLimits",
     "GroupRemoved",
     "GroupSaved",
+    "GroupState",
     "Heartbeat",
     "JoinGroup",
     "Joined",

@@ -1,0 +1,142 @@
+"""Describe, list, delete, and the check before offsets are deleted.
+
+Source: Kafka's `ClassicGroup.asDescribedGroup`, `validateDeleteGroup`, `validateOffsetDelete`;
+KIP-229 (deletion), KIP-496 (offset deletion), KIP-518 and KIP-848 (filters of lists).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.groups.effects import (
+    DescribedGroup,
+    DescribedMember,
+    ListedGroup,
+    ListedGroups,
+    OffsetsDeletable,
+)
+from penstock.broker.groups.events import (
+    DeleteGroup,
+    DescribeGroup,
+    ListGroups,
+    OffsetDeleteCheck,
+    Prune,
+)
+from penstock.broker.groups.group import Group
+from penstock.broker.groups.limits import EMPTY_GROUP_GRACE_MS
+from penstock.broker.groups.rebalance import Rebalancer
+from penstock.broker.groups.states import (
+    DELETE_ERRORS,
+    GROUP_ID_NOT_FOUND,
+    INVALID_GROUP_ID,
+    NON_EMPTY_GROUP,
+    GroupState,
+)
+
+CLASSIC: Final = "classic"
+
+
+def describe(rebalancer: Rebalancer, event: DescribeGroup, token: int) -> None:
+    """Handle a DescribeGroup."""
+    group = rebalancer.groups.get(event.group_id)
+    if group is None:
+        rebalancer.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
+        return
+    stable = group.state is GroupState.STABLE
+    members = tuple(
+        DescribedMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            metadata=member.metadata(group.protocol) if stable else b"",
+            assignment=member.assignment if stable else b"",
+        )
+        for member in group.members.values()
+    )
+    rebalancer.reply(
+        token,
+        DescribedGroup(
+            group_id=group.group_id,
+            state=group.state.value,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol if stable else "",
+            members=members,
+        ),
+    )
+
+
+def list_groups(rebalancer: Rebalancer, event: ListGroups, token: int) -> None:
+    """Handle a ListGroups; filters do not mind upper and lower case."""
+    states = {state.lower() for state in event.states}
+    types = {group_type.lower() for group_type in event.types}
+    listed: tuple[ListedGroup, ...] = ()
+    if not types or CLASSIC in types:
+        listed = tuple(
+            ListedGroup(
+                group_id=group_id,
+                protocol_type=group.protocol_type,
+                state=group.state.value,
+                group_type=CLASSIC,
+            )
+            for group_id, group in sorted(rebalancer.groups.items())
+            if not states or group.state.value.lower() in states
+        )
+    rebalancer.reply(token, ListedGroups(groups=listed))
+
+
+def delete(rebalancer: Rebalancer, event: DeleteGroup, token: int) -> None:
+    """Handle a DeleteGroup: answered once the removal is durable."""
+    group = rebalancer.groups.get(event.group_id)
+    if not event.group_id:
+        rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
+    elif group is None:
+        rebalancer.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
+    elif DELETE_ERRORS[group.state]:
+        rebalancer.refuse(
+            token,
+            DELETE_ERRORS[group.state],
+            f"group {group.group_id!r} is {group.state.value}",
+        )
+    else:
+        _remove(rebalancer, group, [token])
+
+
+def _remove(rebalancer: Rebalancer, group: Group, tokens: list[int]) -> None:
+    for member_id in list(group.pending):
+        rebalancer.drop_pending(group, member_id)
+    rebalancer.timers.stop(group.save_timer)
+    group.enter(GroupState.DEAD)
+    group.removal_tokens = tokens
+    rebalancer.saver.remove(group)
+
+
+def check_offset_delete(rebalancer: Rebalancer, event: OffsetDeleteCheck, token: int) -> None:
+    """Handle an OffsetDeleteCheck."""
+    group = rebalancer.groups.get(event.group_id)
+    if group is None or group.state is GroupState.DEAD:
+        rebalancer.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
+    elif group.state is not GroupState.EMPTY and not group.is_consumer:
+        rebalancer.refuse(
+            token,
+            NON_EMPTY_GROUP,
+            f"group {group.group_id!r} of type {group.protocol_type!r} has members",
+        )
+    else:
+        group.touched_ms = rebalancer.now_ms
+        subscribed = frozenset(topic for topic in event.topics if group.subscribes(topic))
+        rebalancer.reply(token, OffsetsDeletable(subscribed=subscribed))
+
+
+def prune(rebalancer: Rebalancer, event: Prune, token: int) -> None:
+    """Forget groups that are empty and have no offsets, some time after their last use."""
+    for group_id, group in list(rebalancer.groups.items()):
+        group.has_offsets = group_id in event.with_offsets
+        if (
+            group.state is not GroupState.EMPTY
+            or group.pending
+            or group.has_offsets
+            or group.touched_ms + EMPTY_GROUP_GRACE_MS > rebalancer.now_ms
+        ):
+            continue
+        _remove(rebalancer, group, [])

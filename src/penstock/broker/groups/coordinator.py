@@ -1,0 +1,162 @@
+"""The group coordinator: one entrance for all that happens to consumer groups.
+
+`handle(event, now_ms, token)` decides and returns effects; it never waits and holds nothing of
+the outside. The shell keeps a table of tokens and pending answers, performs saves, reports them
+as events, and sends a `Tick` when `next_deadline_ms()` has come. The same events at the same
+times give the same effects.
+
+A heartbeat costs a few microseconds, whatever the number of groups: deadlines wait in one heap
+(`timers`), and putting one off is an assignment.
+
+Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, classic protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from penstock.broker.groups import administration, joining, membership
+from penstock.broker.groups.effects import Effect
+from penstock.broker.groups.events import (
+    CommitCheck,
+    DeleteGroup,
+    DescribeGroup,
+    Event,
+    GroupRemoved,
+    GroupSaved,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    OffsetDeleteCheck,
+    Prune,
+    RemoveFailed,
+    SaveFailed,
+    SyncGroup,
+    Tick,
+)
+from penstock.broker.groups.group import Group
+from penstock.broker.groups.limits import RESTORED_GENERATION_GAP, GroupLimits
+from penstock.broker.groups.rebalance import Rebalancer
+from penstock.broker.groups.record import decode_group
+from penstock.broker.groups.states import GroupState
+from penstock.control import GroupRecord
+
+NO_TOKEN: Final = 0
+
+_Handler = Callable[[Rebalancer, Any, int], None]
+
+
+def _saved(rebalancer: Rebalancer, event: GroupSaved, token: int) -> None:
+    rebalancer.saver.saved(event)
+
+
+def _save_failed(rebalancer: Rebalancer, event: SaveFailed, token: int) -> None:
+    rebalancer.saver.failed(event)
+
+
+def _removed(rebalancer: Rebalancer, event: GroupRemoved, token: int) -> None:
+    rebalancer.saver.removed(event)
+
+
+def _remove_failed(rebalancer: Rebalancer, event: RemoveFailed, token: int) -> None:
+    rebalancer.saver.remove_failed(event)
+
+
+def _tick(rebalancer: Rebalancer, event: Tick, token: int) -> None:
+    for timer in rebalancer.timers.due(rebalancer.now_ms):
+        timer.fire()
+
+
+_HANDLERS: Final[Mapping[type, _Handler]] = {
+    JoinGroup: joining.join,
+    SyncGroup: membership.sync,
+    Heartbeat: membership.heartbeat,
+    LeaveGroup: membership.leave,
+    CommitCheck: membership.check_commit,
+    DescribeGroup: administration.describe,
+    ListGroups: administration.list_groups,
+    DeleteGroup: administration.delete,
+    OffsetDeleteCheck: administration.check_offset_delete,
+    Prune: administration.prune,
+    GroupSaved: _saved,
+    SaveFailed: _save_failed,
+    GroupRemoved: _removed,
+    RemoveFailed: _remove_failed,
+    Tick: _tick,
+}
+
+
+class GroupCoordinator:
+    """The groups that this broker coordinates."""
+
+    def __init__(self, limits: GroupLimits | None = None) -> None:
+        self._rebalancer = Rebalancer(limits or GroupLimits())
+
+    def handle(self, event: Event, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
+        """Decide what an event leads to.
+
+        `now_ms` comes from a clock that does not jump. `token` is whatever tells the shell which
+        answer a later `Reply` belongs to; every request is answered exactly once.
+        """
+        rebalancer = self._rebalancer
+        rebalancer.now_ms = now_ms
+        effects: list[Effect] = []
+        rebalancer.effects = effects
+        _HANDLERS[type(event)](rebalancer, event, token)
+        return effects
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next `Tick` is due; None while nothing waits."""
+        return self._rebalancer.timers.next_deadline_ms()
+
+    def restore(self, record: GroupRecord, now_ms: int) -> list[Effect]:
+        """Take over a saved group after a restart; its members' sessions start anew.
+
+        Raises:
+            CorruptGroup: the record cannot be read; the other groups are not affected.
+        """
+        rebalancer = self._rebalancer
+        rebalancer.now_ms = now_ms
+        effects: list[Effect] = []
+        rebalancer.effects = effects
+        group = decode_group(record, now_ms=now_ms)
+        group.generation_gap = RESTORED_GENERATION_GAP
+        rebalancer.groups[group.group_id] = group
+        for member in group.members.values():
+            rebalancer.watch(group, member)
+            rebalancer.start_session(member)
+        if len(group.members) > rebalancer.limits.group_max_size:
+            rebalancer.prepare(group)
+        return effects
+
+    def restore_offsets(self, group_ids: Iterable[str], now_ms: int) -> None:
+        """Know the groups that have offsets; those without a record are simple, and empty."""
+        groups = self._rebalancer.groups
+        for group_id in group_ids:
+            group = groups.get(group_id)
+            if group is None:
+                group = groups[group_id] = Group(group_id, touched_ms=now_ms)
+            group.has_offsets = True
+
+    def forget(self, group_id: str) -> None:
+        """Drop a group that another broker coordinates from now on; answers nothing."""
+        group = self._rebalancer.groups.get(group_id)
+        if group is not None:
+            self._rebalancer.forget(group)
+
+    def counts(self) -> dict[GroupState, int]:
+        """How many groups are in each state."""
+        counts = dict.fromkeys(GroupState, 0)
+        for group in self._rebalancer.groups.values():
+            counts[group.state] += 1
+        return counts
+
+    def member_count(self) -> int:
+        """How many members all groups have together."""
+        return sum(len(group.members) for group in self._rebalancer.groups.values())
+
+    def timer_entries(self) -> int:
+        """Entries of the timer heap, which stays within a small multiple of the members."""
+        return len(self._rebalancer.timers)

@@ -1,0 +1,379 @@
+"""A group and its members: who is there, what they support, what they wait for.
+
+Plain state with the questions that can be asked of it; it knows no events, effects or time. All
+changes of membership go through `add`, `remove` and `replace_static`, which keep the counts of
+supported protocols, the leader and the static ids right.
+
+Source: Kafka's `ClassicGroup` and `ClassicGroupMember`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock.base.errors import BugError
+from penstock.broker.groups.effects import JoinedMember
+from penstock.broker.groups.events import JoinGroup, Protocol
+from penstock.broker.groups.states import (
+    FENCED_INSTANCE_ID,
+    NONE,
+    PREVIOUS,
+    UNKNOWN_MEMBER_ID,
+    GroupState,
+)
+from penstock.broker.groups.subscription import subscribed_topics
+from penstock.broker.groups.timers import Timer
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+
+
+class Purpose(Enum):
+    """What a save is for."""
+
+    ASSIGNMENT = "the leader's assignment"
+    REJOIN = "the return of a static member"
+    EMPTINESS = "the last member has left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveWaiter:
+    """What is done when a save is durable.
+
+    For the return of a static member: who led before it returned, and whether its client knows
+    that a leader may be told to skip the assignment.
+    """
+
+    purpose: Purpose
+    generation: int
+    member_id: str = ""
+    previous_leader: str = ""
+    skip_assignment_known: bool = False
+
+
+def _idle() -> None:
+    """What a timer calls before its owner has said."""
+
+
+class Member:
+    """A member. `join_token` and `sync_token` are set while an answer is owed."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "join_token",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "size_bytes",
+        "sync_token",
+        "timer",
+    )
+
+    def __init__(
+        self,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: tuple[Protocol, ...],
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.protocols = protocols
+        self.size_bytes = protocols_bytes(protocols)
+        self.assignment = assignment
+        self.is_new = False
+        self.join_token: int | None = None
+        self.sync_token: int | None = None
+        self.timer = Timer(_idle)
+
+    @classmethod
+    def of(cls, event: JoinGroup, member_id: str) -> Member:
+        """The member that a JoinGroup describes."""
+        return cls(
+            member_id=member_id,
+            group_instance_id=event.group_instance_id,
+            client_id=event.client_id,
+            client_host=event.client_host,
+            session_timeout_ms=event.session_timeout_ms,
+            rebalance_timeout_ms=event.rebalance_timeout_ms,
+            protocols=event.protocols,
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is owed: a parked request stands for a heartbeat."""
+        return self.join_token is not None or self.sync_token is not None
+
+    def metadata(self, protocol: str) -> bytes:
+        """The subscription under a protocol; empty if the member does not have it."""
+        for candidate in self.protocols:
+            if candidate.name == protocol:
+                return candidate.metadata
+        return b""
+
+
+def protocols_bytes(protocols: tuple[Protocol, ...]) -> int:
+    """What a member's protocols weigh."""
+    return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+
+
+class Group:
+    """A group; see the module's text."""
+
+    def __init__(self, group_id: str, *, touched_ms: int) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.previous_state = GroupState.EMPTY
+        self.generation = 0
+        self.generation_gap = 1
+        self.protocol_type = ""
+        self.protocol = ""
+        self.leader = ""
+        self.members: dict[str, Member] = {}
+        self.static: dict[str, str] = {}
+        self.pending: dict[str, Timer] = {}
+        self.pending_sync: dict[str, None] = {}
+        self.proposed: dict[str, bytes] | None = None
+        self.new_member_added = False
+        self.joined_count = 0
+        self.size_bytes = 0
+        self.touched_ms = touched_ms
+        self.has_offsets = False
+        self.join_timer = Timer(_idle)
+        self.sync_timer = Timer(_idle)
+        self.save_timer = Timer(_idle)
+        self.version = 0
+        self.store_busy = False
+        self.save_waiters: list[SaveWaiter] = []
+        self.next_waiters: list[SaveWaiter] = []
+        self.removal_tokens: list[int] | None = None
+        self._supporters: dict[str, int] = {}
+        self._subscribed: frozenset[str] | None = None
+        self._subscribed_generation = -1
+
+    # -- the state machine ------------------------------------------------------------------
+
+    def enter(self, state: GroupState) -> None:
+        """Change the state.
+
+        Raises:
+            BugError: the table has no such transition.
+        """
+        if self.state not in PREVIOUS[state]:
+            raise BugError(
+                f"group {self.group_id!r} cannot go from {self.state.value} to {state.value}"
+            )
+        self.previous_state = self.state
+        self.state = state
+
+    def begin_generation(self) -> None:
+        """Start the next generation with the members that are there, if any."""
+        self.generation += self.generation_gap
+        self.generation_gap = 1
+        self.pending_sync.clear()
+        self.proposed = None
+        if self.members:
+            self.protocol = self.select_protocol()
+            self.enter(GroupState.COMPLETING_REBALANCE)
+        else:
+            self.protocol = ""
+            self.enter(GroupState.EMPTY)
+
+    # -- members ----------------------------------------------------------------------------
+
+    def validate(self, member_id: str, group_instance_id: str | None) -> str:
+        """The error that a request of this member gets; empty if it is a member."""
+        if group_instance_id is not None:
+            owner = self.static.get(group_instance_id)
+            if owner is None:
+                return UNKNOWN_MEMBER_ID
+            if owner != member_id:
+                return FENCED_INSTANCE_ID
+        return NONE if member_id in self.members else UNKNOWN_MEMBER_ID
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """Let a member in; the first one sets the protocol type and leads."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        if not self.leader:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static[member.group_instance_id] = member.member_id
+        self._count(member, 1)
+
+    def remove(self, member_id: str) -> Member:
+        """Take a member out; another one leads if it led."""
+        member = self.members.pop(member_id)
+        self._count(member, -1)
+        if member.join_token is not None:
+            self.joined_count -= 1
+        instance = member.group_instance_id
+        if instance is not None and self.static.get(instance) == member_id:
+            del self.static[instance]
+        self.pending_sync.pop(member_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), "")
+        return member
+
+    def update(self, member: Member, event: JoinGroup) -> None:
+        """Take over what a member says when it joins again."""
+        self._count(member, -1)
+        member.protocols = event.protocols
+        member.size_bytes = protocols_bytes(event.protocols)
+        member.session_timeout_ms = event.session_timeout_ms
+        member.rebalance_timeout_ms = event.rebalance_timeout_ms
+        member.client_id = event.client_id
+        member.client_host = event.client_host
+        self._count(member, 1)
+
+    def replace_static(self, old_id: str, new_id: str) -> Member:
+        """Give a static member a new id; it keeps its place, its lead and its assignment."""
+        member = self.members[old_id]
+        member.member_id = new_id
+        self.members = {other.member_id: other for other in self.members.values()}
+        if member.group_instance_id is not None:
+            self.static[member.group_instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        if old_id in self.pending_sync:
+            del self.pending_sync[old_id]
+            self.pending_sync[new_id] = None
+        return member
+
+    def park_join(self, member: Member, token: int) -> int | None:
+        """Owe a member the answer to its JoinGroup; returns the token that this replaces."""
+        replaced = member.join_token
+        if replaced is None:
+            self.joined_count += 1
+        member.join_token = token
+        return replaced
+
+    def take_join(self, member: Member) -> int | None:
+        """The token of a member's parked JoinGroup, which is answered now; None if none."""
+        token = member.join_token
+        if token is not None:
+            self.joined_count -= 1
+            member.join_token = None
+        return token
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether nobody is waited for."""
+        return self.joined_count == len(self.members) and not self.pending
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that a member asks for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def not_rejoined(self) -> list[Member]:
+        """Members whose JoinGroup has not come."""
+        return [member for member in self.members.values() if member.join_token is None]
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure that the leader is one who has joined; False if nobody has."""
+        leader = self.members.get(self.leader)
+        if leader is not None and leader.join_token is not None:
+            return True
+        for member in self.members.values():
+            if member.join_token is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def member_list(self) -> tuple[JoinedMember, ...]:
+        """The members as their leader gets them."""
+        return tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(self.protocol),
+            )
+            for member in self.members.values()
+        )
+
+    # -- protocols --------------------------------------------------------------------------
+
+    def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
+        """Whether a member with these protocols can work with all that are there."""
+        if not self.members:
+            return bool(protocol_type) and bool(protocols)
+        if protocol_type != self.protocol_type:
+            return False
+        count = len(self.members)
+        return any(self._supporters.get(protocol.name, 0) == count for protocol in protocols)
+
+    def select_protocol(self) -> str:
+        """Each member votes for the first of its protocols that all support.
+
+        A tie goes to the protocol that got its first vote first.
+
+        Raises:
+            BugError: there is none, which `supports` should have prevented.
+        """
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            for candidate in self._common(member):
+                votes[candidate] = votes.get(candidate, 0) + 1
+                break
+        if not votes:
+            raise BugError(f"the members of group {self.group_id!r} have no protocol in common")
+        return max(votes, key=votes.__getitem__)
+
+    def _common(self, member: Member) -> Iterator[str]:
+        count = len(self.members)
+        for protocol in member.protocols:
+            if self._supporters[protocol.name] == count:
+                yield protocol.name
+
+    def _count(self, member: Member, sign: int) -> None:
+        self.size_bytes += sign * member.size_bytes
+        supporters = self._supporters
+        for name in {protocol.name: None for protocol in member.protocols}:
+            count = supporters.get(name, 0) + sign
+            if count:
+                supporters[name] = count
+            else:
+                del supporters[name]
+
+    @property
+    def is_consumer(self) -> bool:
+        """Whether the members speak Kafka's consumer protocol."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether a member of this generation reads a topic; yes where we cannot know."""
+        if not self.is_consumer or not self.members:
+            return False
+        if not self.protocol:
+            return True
+        if self._subscribed_generation != self.generation:
+            self._subscribed_generation = self.generation
+            self._subscribed = self._subscriptions()
+        return self._subscribed is None or topic in self._subscribed
+
+    def _subscriptions(self) -> frozenset[str] | None:
+        topics: set[str] = set()
+        for member in self.members.values():
+            found = subscribed_topics(member.metadata(self.protocol))
+            if found is None:
+                return None
+            topics.update(found)
+        return frozenset(topics)

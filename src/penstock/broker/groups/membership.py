@@ -1,0 +1,238 @@
+"""SyncGroup, Heartbeat, LeaveGroup, and the check before offsets are committed.
+
+Source: Kafka's `GroupMetadataManager.classicGroupSync`, `…Heartbeat`, `…Leave` and
+`ClassicGroup.validateOffsetCommit`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.groups.effects import Accepted, Left, LeftMember
+from penstock.broker.groups.events import (
+    CommitCheck,
+    Heartbeat,
+    LeaveGroup,
+    LeavingMember,
+    SyncGroup,
+)
+from penstock.broker.groups.group import Group, Purpose, SaveWaiter
+from penstock.broker.groups.rebalance import Rebalancer
+from penstock.broker.groups.saving import synced
+from penstock.broker.groups.states import (
+    COMMIT_ERRORS,
+    COORDINATOR_NOT_AVAILABLE,
+    HEARTBEAT_ERRORS,
+    ILLEGAL_GENERATION,
+    INCONSISTENT_GROUP_PROTOCOL,
+    INVALID_GROUP_ID,
+    INVALID_REQUEST,
+    NONE,
+    SYNC,
+    UNKNOWN_MEMBER_ID,
+    GroupState,
+    OnSync,
+)
+
+ACCEPTED: Final = Accepted()
+
+
+def sync(rebalancer: Rebalancer, event: SyncGroup, token: int) -> None:
+    """Handle a SyncGroup: the leader's assignment is saved before anyone gets it."""
+    group = rebalancer.groups.get(event.group_id)
+    error = _refuse(group, event.group_id, event.member_id, event.group_instance_id)
+    if group is None or error:
+        rebalancer.refuse(token, error)
+        return
+    if event.generation != group.generation:
+        rebalancer.refuse(token, ILLEGAL_GENERATION, _generation(group, event.generation))
+        return
+    if _differs(event.protocol_type, group.protocol_type) or _differs(
+        event.protocol, group.protocol
+    ):
+        rebalancer.refuse(
+            token,
+            INCONSISTENT_GROUP_PROTOCOL,
+            f"group {group.group_id!r} uses protocol {group.protocol!r} of type "
+            f"{group.protocol_type!r}",
+        )
+        return
+    action = SYNC[group.state]
+    if action is OnSync.WAIT:
+        _wait_for_assignment(rebalancer, group, event, token)
+    elif action is OnSync.ANSWER:
+        member = group.members[event.member_id]
+        group.pending_sync.pop(event.member_id, None)
+        rebalancer.reply(token, synced(group, member.assignment))
+        rebalancer.start_session(member)
+    else:
+        rebalancer.refuse(token, action.value)
+
+
+def _differs(given: str | None, chosen: str) -> bool:
+    return given is not None and given != chosen
+
+
+def _wait_for_assignment(
+    rebalancer: Rebalancer, group: Group, event: SyncGroup, token: int
+) -> None:
+    leads = event.member_id == group.leader
+    if leads:
+        size = sum(len(given.assignment) for given in event.assignments)
+        if size > rebalancer.limits.group_bytes_max:
+            rebalancer.refuse(
+                token,
+                INVALID_REQUEST,
+                f"{size} bytes of assignments, the limit is {rebalancer.limits.group_bytes_max}",
+            )
+            return
+    rebalancer.park_sync(group.members[event.member_id], token)
+    group.pending_sync.pop(event.member_id, None)
+    if leads and group.proposed is None:
+        group.proposed = {given.member_id: given.assignment for given in event.assignments}
+        rebalancer.saver.save(
+            group, SaveWaiter(purpose=Purpose.ASSIGNMENT, generation=group.generation)
+        )
+
+
+def heartbeat(rebalancer: Rebalancer, event: Heartbeat, token: int) -> None:
+    """Handle a Heartbeat."""
+    group = rebalancer.groups.get(event.group_id)
+    error = _refuse(group, event.group_id, event.member_id, event.group_instance_id)
+    if group is None or error:
+        rebalancer.refuse(token, error)
+        return
+    if event.generation != group.generation:
+        rebalancer.refuse(token, ILLEGAL_GENERATION, _generation(group, event.generation))
+        return
+    rebalancer.start_session(group.members[event.member_id])
+    error = HEARTBEAT_ERRORS[group.state]
+    if error:
+        rebalancer.refuse(token, error)
+    else:
+        rebalancer.reply(token, ACCEPTED)
+
+
+def _refuse(
+    group: Group | None, group_id: str, member_id: str, group_instance_id: str | None
+) -> str:
+    if not group_id:
+        return INVALID_GROUP_ID
+    if group is None:
+        return UNKNOWN_MEMBER_ID
+    if group.state is GroupState.DEAD:
+        return COORDINATOR_NOT_AVAILABLE
+    return group.validate(member_id, group_instance_id)
+
+
+def _generation(group: Group, given: int) -> str:
+    return f"group {group.group_id!r} is in generation {group.generation}, not {given}"
+
+
+def leave(rebalancer: Rebalancer, event: LeaveGroup, token: int) -> None:
+    """Handle a LeaveGroup: each member is judged alone, one rebalance follows for all."""
+    group = rebalancer.groups.get(event.group_id)
+    if not event.group_id:
+        rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
+        return
+    if group is not None and group.state is GroupState.DEAD:
+        rebalancer.refuse(token, COORDINATOR_NOT_AVAILABLE)
+        return
+    count = len(event.members)
+    if count > 2 * rebalancer.limits.group_max_size:
+        rebalancer.refuse(token, INVALID_REQUEST, f"{count} members in one request")
+        return
+    members_before = 0 if group is None else len(group.members)
+    left = tuple(
+        LeftMember(
+            member_id=leaving.member_id,
+            group_instance_id=leaving.group_instance_id,
+            error=UNKNOWN_MEMBER_ID if group is None else _leave(rebalancer, group, leaving),
+        )
+        for leaving in event.members
+    )
+    rebalancer.reply(token, Left(members=left))
+    if group is None:
+        return
+    if len(group.members) < members_before:
+        rebalancer.members_left(group)
+    else:  # at most ids that were waited for
+        rebalancer.complete_if_all_joined(group)
+        rebalancer.forget_if_unused(group)
+
+
+def _leave(rebalancer: Rebalancer, group: Group, leaving: LeavingMember) -> str:
+    member_id, instance = leaving.member_id, leaving.group_instance_id
+    if not member_id:
+        owner = group.static.get(instance) if instance is not None else None
+        if owner is None:
+            return UNKNOWN_MEMBER_ID
+        member_id = owner
+    elif member_id in group.pending and instance is None:
+        rebalancer.drop_pending(group, member_id)
+        return NONE
+    else:
+        error = group.validate(member_id, instance)
+        if error:
+            return error
+    rebalancer.drop(group, group.members[member_id])
+    return NONE
+
+
+def check_commit(rebalancer: Rebalancer, event: CommitCheck, token: int) -> None:
+    """Say whether offsets may be committed; a commit is a sign of life too."""
+    group = rebalancer.groups.get(event.group_id)
+    if not event.group_id:
+        rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
+        return
+    if group is None:
+        _commit_to_new(rebalancer, event, token)
+        return
+    error = commit_error(group, event)
+    if error:
+        message = _generation(group, event.generation) if error == ILLEGAL_GENERATION else ""
+        rebalancer.refuse(token, error, message)
+        return
+    group.has_offsets = True
+    group.touched_ms = rebalancer.now_ms
+    member = group.members.get(event.member_id)
+    if member is not None:
+        rebalancer.start_session(member)
+    rebalancer.reply(token, ACCEPTED)
+
+
+def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> None:
+    if event.generation >= 0:
+        rebalancer.refuse(token, ILLEGAL_GENERATION, f"there is no group {event.group_id!r}")
+        return
+    if len(rebalancer.groups) >= rebalancer.limits.groups_max:
+        rebalancer.refuse(
+            token,
+            COORDINATOR_NOT_AVAILABLE,
+            f"there are {len(rebalancer.groups)} groups, which is groups.max",
+        )
+        return
+    group = Group(event.group_id, touched_ms=rebalancer.now_ms)
+    group.has_offsets = True
+    rebalancer.groups[event.group_id] = group
+    rebalancer.reply(token, ACCEPTED)
+
+
+def commit_error(group: Group, event: CommitCheck) -> str:
+    """Why a commit is refused; empty if it is not.
+
+    A consumer outside any generation may commit while the group is empty.
+    """
+    if group.state is GroupState.DEAD:
+        return COORDINATOR_NOT_AVAILABLE
+    if event.generation < 0 and group.state is GroupState.EMPTY:
+        return NONE
+    if event.generation >= 0 or event.member_id or event.group_instance_id is not None:
+        error = group.validate(event.member_id, event.group_instance_id)
+        if error:
+            return error
+        if event.generation != group.generation:
+            return ILLEGAL_GENERATION
+    elif group.state is not GroupState.EMPTY:
+        return UNKNOWN_MEMBER_ID
+    return COMMIT_ERRORS[group.state]

@@ -1,0 +1,280 @@
+"""The rebalance: from the first member that joins to the generation that all are in.
+
+`Rebalancer` holds what all requests share: the groups, the timers, the effects of the event
+being handled and its time. Its methods are the steps of a rebalance, called by requests
+(`joining`, `syncing`, `membership`) and by timers:
+
+    prepare ──▶ (initial delay | everyone joined | rebalance timeout) ──▶ complete_join
+        ▲                                                                     │
+        └── a member comes, changes, leaves, expires, does not sync ◀─────────┘
+
+Source: Kafka's `GroupMetadataManager`; KIP-134 (initial delay), KIP-345 (static members).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from penstock.broker.groups.effects import Effect, Joined, Refused, Reply, Response
+from penstock.broker.groups.group import Group, Member, Purpose, SaveWaiter
+from penstock.broker.groups.limits import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupLimits
+from penstock.broker.groups.saving import Saver
+from penstock.broker.groups.states import (
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+    GroupState,
+)
+from penstock.broker.groups.timers import Timer, Timers
+
+
+class Rebalancer:
+    """The steps of a rebalance over all groups; see the module's text."""
+
+    def __init__(self, limits: GroupLimits) -> None:
+        self.limits = limits
+        self.groups: dict[str, Group] = {}
+        self.timers = Timers()
+        self.effects: list[Effect] = []
+        self.now_ms = 0
+        self.saver = Saver(self)
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def reply(self, token: int, response: Response) -> None:
+        self.effects.append(Reply(token, response))
+
+    def refuse(self, token: int, error: str, message: str = "", *, member_id: str = "") -> None:
+        self.effects.append(
+            Reply(token, Refused(error=error, message=message, member_id=member_id))
+        )
+
+    def answer_join(self, group: Group, member: Member, response: Response) -> None:
+        """Answer a parked JoinGroup, if there is one, and start the session."""
+        token = group.take_join(member)
+        if token is not None:
+            self.reply(token, response)
+        self.start_session(member)
+
+    def answer_sync(self, member: Member, response: Response) -> None:
+        """Answer a parked SyncGroup, if there is one, and start the session."""
+        token = member.sync_token
+        if token is not None:
+            member.sync_token = None
+            self.reply(token, response)
+        self.start_session(member)
+
+    def park_join(self, group: Group, member: Member, token: int) -> None:
+        """Owe a member the answer to its JoinGroup; its session rests meanwhile.
+
+        A member that joins for the first time gets a long timeout instead.
+        """
+        replaced = group.park_join(member, token)
+        if replaced is not None:
+            self.refuse(replaced, REBALANCE_IN_PROGRESS, "a newer JoinGroup replaces this one")
+        if not member.is_new:
+            self.timers.stop(member.timer)
+        elif replaced is None:
+            self.timers.start(member.timer, self.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+
+    def park_sync(self, member: Member, token: int) -> None:
+        """Owe a member the answer to its SyncGroup; its session rests meanwhile."""
+        if member.sync_token is not None:
+            self.refuse(
+                member.sync_token, REBALANCE_IN_PROGRESS, "a newer SyncGroup replaces this one"
+            )
+        member.sync_token = token
+        self.timers.stop(member.timer)
+
+    # -- sessions ---------------------------------------------------------------------------
+
+    def start_session(self, member: Member) -> None:
+        """Expect the next sign of life within the session timeout, unless an answer is owed."""
+        if not member.waits:
+            self.timers.start(member.timer, self.now_ms + member.session_timeout_ms)
+
+    def admit(self, group: Group, member: Member, protocol_type: str) -> None:
+        """Let a member in, with a timer of its own."""
+        group.add(member, protocol_type)
+        self.watch(group, member)
+
+    def watch(self, group: Group, member: Member) -> None:
+        """Have the member's timer expire it."""
+        member.timer.fire = partial(self._expire_member, group, member)
+
+    def _expire_member(self, group: Group, member: Member) -> None:
+        if group.members.get(member.member_id) is not member:
+            return
+        self.drop(group, member)
+        self.members_left(group)
+
+    def drop(self, group: Group, member: Member) -> None:
+        """Take a member out and answer what it waits for."""
+        self.timers.stop(member.timer)
+        join_token, sync_token = member.join_token, member.sync_token
+        group.remove(member.member_id)
+        for token in (join_token, sync_token):
+            if token is not None:
+                self.refuse(token, UNKNOWN_MEMBER_ID, "the member left the group or expired")
+        member.join_token = member.sync_token = None
+
+    def members_left(self, group: Group) -> None:
+        """Go on without members that left or expired."""
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.prepare(group)
+        else:
+            self.complete_if_all_joined(group)
+
+    def add_pending(self, group: Group, member_id: str, timeout_ms: int) -> None:
+        """Keep a member id that was handed out, until its member joins with it."""
+        timer = group.pending[member_id] = Timer(partial(self._expire_pending, group, member_id))
+        self.timers.start(timer, self.now_ms + timeout_ms)
+
+    def drop_pending(self, group: Group, member_id: str) -> None:
+        """Forget a member id that was handed out."""
+        self.timers.stop(group.pending.pop(member_id))
+
+    def _expire_pending(self, group: Group, member_id: str) -> None:
+        if group.pending.pop(member_id, None) is not None:
+            self.complete_if_all_joined(group)
+            self.forget_if_unused(group)
+
+    # -- the rebalance ----------------------------------------------------------------------
+
+    def rebalance(self, group: Group) -> None:
+        """Start a rebalance, or go on with the one that is under way."""
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self.complete_if_all_joined(group)
+        else:
+            self.prepare(group)
+
+    def prepare(self, group: Group) -> None:
+        """Ask everyone to join again; a group that was empty waits for more members first."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self.refuse_syncs(group, REBALANCE_IN_PROGRESS)
+        self.timers.stop(group.sync_timer)
+        group.pending_sync.clear()
+        is_initial = group.state is GroupState.EMPTY
+        group.enter(GroupState.PREPARING_REBALANCE)
+        if not is_initial:
+            self._complete_or_wait(group)
+            return
+        delay_ms = self.limits.group_initial_rebalance_delay_ms
+        remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        group.new_member_added = False
+        if delay_ms == 0:
+            self.complete_join(group)
+        else:
+            self._wait_initially(group, delay_ms, remaining_ms)
+
+    def _wait_initially(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
+        group.join_timer.fire = partial(self._end_initial_wait, group, delay_ms, remaining_ms)
+        self.timers.start(group.join_timer, self.now_ms + delay_ms)
+
+    def _end_initial_wait(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
+        if group.new_member_added and remaining_ms > 0:
+            group.new_member_added = False
+            next_ms = min(self.limits.group_initial_rebalance_delay_ms, remaining_ms)
+            self._wait_initially(group, next_ms, max(remaining_ms - delay_ms, 0))
+        else:
+            self.complete_join(group)
+
+    def _complete_or_wait(self, group: Group) -> None:
+        if group.all_joined:
+            self.complete_join(group)
+        elif group.join_timer.deadline_ms is None:
+            self._wait_for_members(group)
+
+    def _wait_for_members(self, group: Group) -> None:
+        group.join_timer.fire = partial(self.complete_join, group)
+        self.timers.start(group.join_timer, self.now_ms + group.rebalance_timeout_ms)
+
+    def complete_if_all_joined(self, group: Group) -> None:
+        """End the waiting once everyone is there; the initial delay is always waited for."""
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and group.all_joined
+            and (group.previous_state is not GroupState.EMPTY or not group.members)
+        ):
+            self.complete_join(group)
+
+    def complete_join(self, group: Group) -> None:
+        """Begin the next generation with those who joined; the others are out.
+
+        Static members stay until their session ends: they may be restarting.
+        """
+        self.timers.stop(group.join_timer)
+        for member in group.not_rejoined():
+            if member.group_instance_id is None:
+                self.drop(group, member)
+        if group.members and not group.elect_joined_leader():
+            self._wait_for_members(group)
+            return
+        group.begin_generation()
+        group.touched_ms = self.now_ms
+        if group.state is GroupState.EMPTY:
+            self.save_emptiness(group)
+            self.forget_if_unused(group)
+            return
+        for member in list(group.members.values()):
+            group.pending_sync[member.member_id] = None
+            member.is_new = False
+            self.answer_join(group, member, self.joined(group, member))
+        group.sync_timer.fire = partial(self._expire_sync, group, group.generation)
+        self.timers.start(group.sync_timer, self.now_ms + group.rebalance_timeout_ms)
+
+    def joined(self, group: Group, member: Member, *, skip_assignment: bool = False) -> Joined:
+        """The answer to a JoinGroup in the current generation."""
+        leads = group.leader == member.member_id
+        return Joined(
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            leader=group.leader,
+            member_id=member.member_id,
+            members=group.member_list() if leads else (),
+            skip_assignment=skip_assignment,
+        )
+
+    def refuse_syncs(self, group: Group, error: str) -> None:
+        """Answer all parked SyncGroups with an error and forget the assignments."""
+        group.proposed = None
+        for member in group.members.values():
+            member.assignment = b""
+            if member.sync_token is not None:
+                self.answer_sync(member, Refused(error=error))
+
+    def _expire_sync(self, group: Group, generation: int) -> None:
+        if group.generation != generation or not group.pending_sync:
+            return
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            return
+        for member_id in list(group.pending_sync):
+            self.drop(group, group.members[member_id])
+        self.prepare(group)
+
+    def save_emptiness(self, group: Group) -> None:
+        """Have the store know that the last member has left; nobody waits for it."""
+        self.saver.save(group, SaveWaiter(purpose=Purpose.EMPTINESS, generation=group.generation))
+
+    def forget_if_unused(self, group: Group) -> None:
+        """Forget a group that was made for a member that never came."""
+        if (
+            group.state is GroupState.EMPTY
+            and not group.pending
+            and group.generation == 0
+            and group.version == 0
+            and not group.has_offsets
+            and not group.store_busy
+        ):
+            self.forget(group)
+
+    def forget(self, group: Group) -> None:
+        """Take a group off the list and stop its timers."""
+        for timer in (group.join_timer, group.sync_timer, group.save_timer):
+            self.timers.stop(timer)
+        for timer in group.pending.values():
+            self.timers.stop(timer)
+        for member in group.members.values():
+            self.timers.stop(member.timer)
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]

@@ -1,0 +1,124 @@
+"""The state machine of a classic group, as tables.
+
+                 ┌────────────── no members left ──────────────┐
+                 ▼                                             │
+    ──▶ Empty ──join──▶ PreparingRebalance ──all joined──▶ CompletingRebalance ──saved──▶ Stable
+                              ▲                                  │                          │
+                              └──── join, leave, expiry, sync timeout ◀─────────────────────┘
+
+Every state may end in Dead (the group is being removed); Empty is also reached from
+PreparingRebalance only. What each request meets in each state is a table as well; a request
+passes its member and generation checks first.
+
+Source: Kafka's `ClassicGroupState` and `GroupMetadataManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+NONE: Final = ""
+COORDINATOR_NOT_AVAILABLE: Final = "coordinator_not_available"
+FENCED_INSTANCE_ID: Final = "fenced_instance_id"
+GROUP_ID_NOT_FOUND: Final = "group_id_not_found"
+GROUP_MAX_SIZE_REACHED: Final = "group_max_size_reached"
+ILLEGAL_GENERATION: Final = "illegal_generation"
+INCONSISTENT_GROUP_PROTOCOL: Final = "inconsistent_group_protocol"
+INVALID_GROUP_ID: Final = "invalid_group_id"
+INVALID_REQUEST: Final = "invalid_request"
+INVALID_SESSION_TIMEOUT: Final = "invalid_session_timeout"
+MEMBER_ID_REQUIRED: Final = "member_id_required"
+NON_EMPTY_GROUP: Final = "non_empty_group"
+NOT_COORDINATOR: Final = "not_coordinator"
+REBALANCE_IN_PROGRESS: Final = "rebalance_in_progress"
+UNKNOWN_MEMBER_ID: Final = "unknown_member_id"
+
+
+class GroupState(Enum):
+    """The states, by the names that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_EMPTY = GroupState.EMPTY
+_PREPARING = GroupState.PREPARING_REBALANCE
+_COMPLETING = GroupState.COMPLETING_REBALANCE
+_STABLE = GroupState.STABLE
+_DEAD = GroupState.DEAD
+
+PREVIOUS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
+    _EMPTY: frozenset({_PREPARING, _DEAD}),  # from Dead when the removal failed
+    _PREPARING: frozenset({_EMPTY, _COMPLETING, _STABLE}),
+    _COMPLETING: frozenset({_PREPARING}),
+    _STABLE: frozenset({_COMPLETING}),
+    _DEAD: frozenset({_EMPTY, _PREPARING, _COMPLETING, _STABLE}),
+}
+"""From which states each state can be entered."""
+
+HEARTBEAT_ERRORS: Final[Mapping[GroupState, str]] = {
+    _EMPTY: UNKNOWN_MEMBER_ID,
+    _PREPARING: REBALANCE_IN_PROGRESS,
+    _COMPLETING: NONE,
+    _STABLE: NONE,
+    _DEAD: COORDINATOR_NOT_AVAILABLE,
+}
+
+COMMIT_ERRORS: Final[Mapping[GroupState, str]] = {
+    _EMPTY: NONE,
+    _PREPARING: NONE,
+    _COMPLETING: REBALANCE_IN_PROGRESS,
+    _STABLE: NONE,
+    _DEAD: COORDINATOR_NOT_AVAILABLE,
+}
+
+DELETE_ERRORS: Final[Mapping[GroupState, str]] = {
+    _EMPTY: NONE,
+    _PREPARING: NON_EMPTY_GROUP,
+    _COMPLETING: NON_EMPTY_GROUP,
+    _STABLE: NON_EMPTY_GROUP,
+    _DEAD: GROUP_ID_NOT_FOUND,
+}
+
+
+class OnSync(Enum):
+    """What SyncGroup of a valid member leads to."""
+
+    UNKNOWN = UNKNOWN_MEMBER_ID
+    REJOIN = REBALANCE_IN_PROGRESS
+    NOT_AVAILABLE = COORDINATOR_NOT_AVAILABLE
+    WAIT = "wait for the leader's assignment"
+    ANSWER = "answer the assignment"
+
+
+SYNC: Final[Mapping[GroupState, OnSync]] = {
+    _EMPTY: OnSync.UNKNOWN,
+    _PREPARING: OnSync.REJOIN,
+    _COMPLETING: OnSync.WAIT,
+    _STABLE: OnSync.ANSWER,
+    _DEAD: OnSync.NOT_AVAILABLE,
+}
+
+
+class OnRejoin(Enum):
+    """What JoinGroup of a member that the group knows leads to."""
+
+    UNKNOWN = UNKNOWN_MEMBER_ID
+    NOT_AVAILABLE = COORDINATOR_NOT_AVAILABLE
+    REBALANCE = "take part in the rebalance, starting one if need be"
+    REBALANCE_IF_CHANGED = "repeat the answer if nothing changed, else rebalance"
+    REBALANCE_IF_LEADER_OR_CHANGED = "repeat the answer to an unchanged follower, else rebalance"
+
+
+REJOIN: Final[Mapping[GroupState, OnRejoin]] = {
+    _EMPTY: OnRejoin.UNKNOWN,
+    _PREPARING: OnRejoin.REBALANCE,
+    _COMPLETING: OnRejoin.REBALANCE_IF_CHANGED,
+    _STABLE: OnRejoin.REBALANCE_IF_LEADER_OR_CHANGED,
+    _DEAD: OnRejoin.NOT_AVAILABLE,
+}

@@ -1,0 +1,96 @@
+"""Deadlines of all groups in one heap, with lazy deletion.
+
+A timer that is put off, as a session's is by every heartbeat, costs an assignment: its entry in
+the heap stays where it is and is put back with the new deadline when it comes up. A timer that
+is stopped leaves its entry behind; when more than half of the entries are left over, the heap
+is built anew. So a tick touches the timers that are due, not the groups that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+STALE_ENTRIES_MIN: Final = 64
+"""Left-over entries below which the heap is not worth rebuilding."""
+
+
+class Timer:
+    """One deadline and what to call when it has passed; stopped while `deadline_ms` is None."""
+
+    __slots__ = ("deadline_ms", "entry", "fire")
+
+    def __init__(self, fire: Callable[[], None]) -> None:
+        self.fire = fire
+        self.deadline_ms: int | None = None
+        self.entry: tuple[int, int] | None = None
+
+
+class Timers:
+    """The heap; entries are (deadline, sequence number, timer)."""
+
+    __slots__ = ("_heap", "_live", "_sequence")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._sequence = 0
+        self._live = 0
+
+    def __len__(self) -> int:
+        """Entries in the heap, those left over included."""
+        return len(self._heap)
+
+    def start(self, timer: Timer, deadline_ms: int) -> None:
+        """Set or move a timer's deadline."""
+        timer.deadline_ms = deadline_ms
+        entry = timer.entry
+        if entry is None:
+            self._live += 1
+            self._push(timer, deadline_ms)
+        elif deadline_ms < entry[0]:
+            self._push(timer, deadline_ms)
+            self._compact()
+
+    def stop(self, timer: Timer) -> None:
+        """Forget a timer; it may be started again."""
+        timer.deadline_ms = None
+        if timer.entry is not None:
+            timer.entry = None
+            self._live -= 1
+            self._compact()
+
+    def next_deadline_ms(self) -> int | None:
+        """When to tick next; may be earlier than a timer that was put off, never later."""
+        heap = self._heap
+        while heap:
+            when, sequence, timer = heap[0]
+            if timer.entry == (when, sequence):
+                return when
+            heappop(heap)
+        return None
+
+    def due(self, now_ms: int) -> Iterator[Timer]:
+        """Take out the timers whose deadline has passed, the earliest first."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            when, sequence, timer = heappop(heap)
+            if timer.entry != (when, sequence) or timer.deadline_ms is None:
+                continue
+            if timer.deadline_ms > now_ms:
+                self._push(timer, timer.deadline_ms)
+                continue
+            timer.entry = None
+            timer.deadline_ms = None
+            self._live -= 1
+            yield timer
+
+    def _push(self, timer: Timer, when: int) -> None:
+        self._sequence += 1
+        timer.entry = (when, self._sequence)
+        heappush(self._heap, (when, self._sequence, timer))
+
+    def _compact(self) -> None:
+        if len(self._heap) - self._live > max(self._live, STALE_ENTRIES_MIN):
+            self._heap[:] = [entry for entry in self._heap if entry[2].entry == entry[:2]]
+            heapify(self._heap)
