@@ -70,8 +70,7 @@ def test_requests_read_as_kio_reads_them(version: int, data: Any) -> None:
     for size in range(4, len(whole)):
         with pytest.raises(MalformedRequest):
             decode_request(memoryview(whole)[:size], 4, version)
-    with pytest.raises(MalformedRequest, match="follow"):
-        decode_request(memoryview(whole + b"\0"), 4, version)
+    decode_request(memoryview(whole + b"more"), 4, version)
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 17])

@@ -94,18 +94,17 @@ def decode_request(frame: memoryview, offset: int, version: int) -> FetchRequest
     """Read the body of a request of version 4 to 18 that starts at `offset` of its frame.
 
     Raises:
-        MalformedRequest: the bytes do not follow the schema, or bytes are left over.
+        MalformedRequest: the bytes do not follow the schema. Bytes that follow the request are
+            ignored, as Apache Kafka ignores them.
     """
     try:
-        request, end = _decode(frame, offset, version)
+        request, _ = _decode(frame, offset, version)
     except (struct.error, IndexError):
         raise MalformedRequest(
             f"Fetch: the request ends after {len(frame) - offset} bytes, within a field"
         ) from None
     except UnicodeDecodeError:
         raise MalformedRequest("Fetch: the rack is not UTF-8") from None
-    if end != len(frame):
-        raise MalformedRequest(f"Fetch: {len(frame) - end} bytes follow the request")
     return request
 
 

@@ -78,24 +78,23 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
     """Read the body of a request of version 3 to 13 that starts at `offset` of its frame.
 
     Raises:
-        MalformedRequest: the bytes do not follow the schema, or bytes are left over.
+        MalformedRequest: the bytes do not follow the schema. Bytes that follow the request are
+            ignored, as Apache Kafka ignores them.
     """
     try:
         if version >= FLEXIBLE_FROM:
             single = _decode_single(frame, offset, version)
             if single is not None:
                 return single
-            request, end = _decode_flexible(frame, offset, version)
+            request, _ = _decode_flexible(frame, offset, version)
         else:
-            request, end = _decode_plain(frame, offset)
+            request, _ = _decode_plain(frame, offset)
     except (struct.error, IndexError):
         raise MalformedRequest(
             f"Produce: the request ends after {len(frame) - offset} bytes, within a field"
         ) from None
     except UnicodeDecodeError:
         raise MalformedRequest("Produce: the transactional id is not UTF-8") from None
-    if end != len(frame):
-        raise MalformedRequest(f"Produce: {len(frame) - end} bytes follow the request")
     return request
 
 
