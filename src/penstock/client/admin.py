@@ -67,6 +67,20 @@ class AdminCalls:
         names = None if topics is None else list(topics)
         return self._session.retrying(lambda: self._session.refresh(names))
 
+    def unsupported_calls(self, node_id: int) -> list[str]:
+        """Names of the calls of this client that a broker does not serve.
+
+        Raises:
+            BrokerBusy: there is no broker of this number.
+            Disconnected, TimedOut: its advertised address does not answer.
+        """
+        self._session.refresh(())
+        connection = self._session.lease(node_id)
+        try:
+            return connection.negotiated.missing()
+        finally:
+            self._session.pool.give_back(connection)
+
     def list_topics(self, *, internal: bool = False) -> list[TopicMetadata]:
         """All topics by name; internal ones only when asked for."""
         topics = self.metadata().topics.values()

@@ -81,6 +81,16 @@ class Negotiated:
             for item in response.api_keys
         }
 
+    def missing(self) -> list[str]:
+        """Names of the calls that have no version in common."""
+        names = []
+        for name in VERSION_MAX:
+            try:
+                self.version(name, "the broker")
+            except UnsupportedByBroker:
+                names.append(name)
+        return names
+
     def version(self, name: str, where: str) -> int:
         """The version to speak for a call.
 

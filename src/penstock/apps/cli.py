@@ -1,0 +1,112 @@
+"""`penstock`: the command line. Commands are imported when they are called.
+
+Errors are one line on stderr and a status; `--debug` shows the traceback:
+
+    1  the call failed            2  the command line is wrong
+    3  no broker answers          130  interrupted
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from penstock import __version__
+from penstock.apps.session import State
+from penstock.base.errors import PenstockError
+
+_COMMANDS: Final = {
+    "serve": ("penstock.apps.serve", "serve", "Run a broker."),
+    "topic": ("penstock.apps.topics", "topic", "Topics: create, list, describe, alter, delete."),
+    "produce": ("penstock.apps.produce", "produce", "Write records to a topic."),
+    "consume": ("penstock.apps.consume", "consume", "Read records of a topic."),
+    "group": ("penstock.apps.groups", "group", "Consumer groups: list, describe, seek, delete."),
+    "config": ("penstock.apps.configs", "config", "Configurations of topics and brokers."),
+    "doctor": ("penstock.apps.doctor", "doctor", "Find out what is wrong, and how to mend it."),
+}
+
+STATUS_FAILED: Final = 1
+STATUS_UNREACHABLE: Final = 3
+STATUS_INTERRUPTED: Final = 130
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported at their first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = _COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(import_module(entry[0]), entry[1])
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="penstock")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers to ask.")
+@click.option("--profile", help="Section of the profile file (PENSTOCK_PROFILE).")
+@click.option("--output", type=click.Choice(("table", "json")), help="How results are written.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def root(
+    context: click.Context,
+    bootstrap: str | None,
+    profile: str | None,
+    output: str | None,
+    debug: bool,
+) -> None:
+    """A durable, Kafka-compatible event log.
+
+    A flag wins over the environment (PENSTOCK_BOOTSTRAP, PENSTOCK_PROFILE), the environment over
+    the profile file (~/.config/penstock/profiles.toml, or PENSTOCK_PROFILES), that over
+    127.0.0.1:9092.
+    """
+    context.obj = State(bootstrap=bootstrap, profile=profile, output=output, debug=debug)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        root.main(args=words, prog_name="penstock", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(STATUS_INTERRUPTED)
+    except KeyboardInterrupt:
+        sys.exit(STATUS_INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        _silence_stdout()
+        sys.exit(STATUS_FAILED)
+    except (PenstockError, OSError) as error:
+        if "--debug" in words:
+            raise
+        click.echo(f"penstock: {describe(error)}", err=True)
+        unreachable = isinstance(error, PenstockError) and error.code == "broker_not_available"
+        sys.exit(STATUS_UNREACHABLE if unreachable else STATUS_FAILED)
+
+
+def describe(error: Exception) -> str:
+    """An error as one line, its notes included."""
+    notes: list[Any] = getattr(error, "__notes__", [])
+    return "; ".join([str(error) or type(error).__name__, *map(str, notes)]).replace("\n", " ")
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from complaining about a reader that went away."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

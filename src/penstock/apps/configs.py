@@ -1,0 +1,80 @@
+"""`penstock config`: describe, set and delete configurations of topics and brokers."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import click
+
+from penstock.apps.session import (
+    State,
+    client_options,
+    parse_pairs,
+    say,
+    write_json,
+    write_table,
+)
+from penstock.client.admin import ResourceKind
+
+_KINDS = click.Choice(("topic", "broker"))
+
+
+@click.group("config", short_help="Configurations of topics and brokers.")
+def config() -> None:
+    """Configurations of topics (by name) and brokers (by number)."""
+
+
+@config.command("describe")
+@click.argument("kind", type=_KINDS)
+@click.argument("name")
+@click.option("--all", "everything", is_flag=True, help="Defaults too.")
+@client_options
+def describe(state: State, kind: str, name: str, everything: bool) -> None:
+    """Show a configuration; without --all only what differs from the default."""
+    with state.client() as client:
+        entries = client.describe_configs(
+            cast("ResourceKind", kind), name, documentation=state.json
+        )
+    shown = [entry for entry in entries if everything or entry.source != "default"]
+    if state.json:
+        write_json(
+            [
+                {
+                    "name": entry.name,
+                    "value": entry.value,
+                    "source": entry.source,
+                    "read_only": entry.read_only,
+                    "sensitive": entry.sensitive,
+                    "documentation": entry.documentation,
+                }
+                for entry in shown
+            ]
+        )
+    else:
+        rows = [(entry.name, entry.value, entry.source) for entry in shown]
+        write_table(("name", "value", "source"), rows, title=f"{kind} {name}")
+
+
+@config.command("set")
+@click.argument("kind", type=_KINDS)
+@click.argument("name")
+@click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE…")
+@client_options
+def set_config(state: State, kind: str, name: str, pairs: tuple[str, ...]) -> None:
+    """Set configurations."""
+    changes = parse_pairs(pairs, "argument")
+    with state.client() as client:
+        client.alter_configs(cast("ResourceKind", kind), name, changes)
+    say(state, f"{kind} {name} changed", kind=kind, name=name, set=changes)
+
+
+@config.command("delete")
+@click.argument("kind", type=_KINDS)
+@click.argument("name")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
+@client_options
+def delete_config(state: State, kind: str, name: str, keys: tuple[str, ...]) -> None:
+    """Take configurations back to their defaults."""
+    with state.client() as client:
+        client.alter_configs(cast("ResourceKind", kind), name, delete=keys)
+    say(state, f"{kind} {name} changed", kind=kind, name=name, deleted=list(keys))

@@ -1,0 +1,199 @@
+"""A broker's configuration from flags, environment and file, each value with its origin.
+
+Names are Kafka's dotted ones. A flag wins over the environment, the environment over the file,
+the file over the default. The file is TOML; `log.retention.ms = 1000` may stand at the top, in
+tables (`[log.retention]`) or quoted. In the environment a name follows Kafka's container
+mapping behind `PENSTOCK_` or `KAFKA_`: `.` is `_`, `_` is `__`, `-` is `___`; of `KAFKA_` names
+those that are no settings of ours are left alone, since images set others.
+
+An error names the setting, the value, the rule and where the value came from.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from penstock.base.errors import InvalidError, InvalidSetting
+from penstock.base.settings import describe, load, setting
+from penstock.broker.settings import BrokerSettings
+from penstock.storage.settings import StorageSettings
+
+ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
+CONFIG_FILE_BYTES_MAX: Final = 1 << 20
+DEFAULT_DIRECTORY: Final = "penstock-data"
+
+
+class InvalidConfiguration(InvalidError):
+    """A value that a broker cannot run with, and where it was given."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorySettings:
+    """Where a broker keeps everything."""
+
+    log_dirs: str = setting(
+        DEFAULT_DIRECTORY,
+        name="log.dirs",
+        doc="Directory of the log, the journal and the control database; one directory.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as it was given, and where."""
+
+    value: object
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """Everything a broker process is told."""
+
+    broker: BrokerSettings
+    storage: StorageSettings
+    directory: Path
+
+
+_TYPES: Final[tuple[type[Any], ...]] = (BrokerSettings, StorageSettings, DirectorySettings)
+
+
+def known_names() -> frozenset[str]:
+    """The dotted names of all settings."""
+    return frozenset(info.name for kind in _TYPES for info in describe(kind))
+
+
+def configure(
+    *,
+    file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Given],
+) -> Configuration:
+    """Build the configuration from its sources.
+
+    Raises:
+        InvalidConfiguration: the file cannot be read, a name is unknown, a value is not allowed.
+    """
+    given: dict[str, Given] = {}
+    if file is not None:
+        given.update(read_file(file))
+    given.update(read_environment(environment))
+    given.update(flags)
+    known = known_names()
+    for name, item in given.items():
+        if name not in known:
+            raise InvalidConfiguration(
+                f"setting {name} ({item.origin}): there is no setting of this name"
+                + _suggestion(name, known)
+            )
+    directories = _load(DirectorySettings, given)
+    return Configuration(
+        broker=_load(BrokerSettings, given),
+        storage=_load(StorageSettings, given),
+        directory=Path(directories.log_dirs).expanduser(),
+    )
+
+
+def _load(kind: type[Any], given: Mapping[str, Given]) -> Any:
+    names = {info.name for info in describe(kind)}
+    values = {name: item.value for name, item in given.items() if name in names}
+    try:
+        return load(kind, values)
+    except InvalidSetting as error:
+        origin = given[error.name].origin if error.name in given else "default"
+        raise InvalidConfiguration(f"{error} ({origin})") from None
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def read_file(path: Path) -> dict[str, Given]:
+    """The values of a TOML file, by dotted name.
+
+    Raises:
+        InvalidConfiguration: it cannot be read, is too large, or is no TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(CONFIG_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidConfiguration(f"configuration file {path}: {error.strerror}") from None
+    if len(data) > CONFIG_FILE_BYTES_MAX:
+        raise InvalidConfiguration(
+            f"configuration file {path} is larger than {CONFIG_FILE_BYTES_MAX} bytes"
+        )
+    try:
+        text = data.decode()
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfiguration(f"configuration file {path}: {error}") from None
+    lines = text.splitlines()
+    return {
+        name: Given(value, f"{path}{_line_of(name, lines)}") for name, value in _flatten(tree, "")
+    }
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flatten(value, name + ".")
+        else:
+            yield name, value
+
+
+def _line_of(name: str, lines: list[str]) -> str:
+    """`, line N` of the assignment of a dotted name, whatever part of it a table holds."""
+    words = name.split(".")
+    for start in range(len(words)):
+        tail = re.escape(".".join(words[start:]))
+        pattern = re.compile(rf"""\s*["']?{tail}["']?\s*=""")
+        for number, line in enumerate(lines, 1):
+            if pattern.match(line):
+                return f", line {number}"
+    return ""
+
+
+def read_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+    """The settings that the environment gives; `PENSTOCK_` wins over `KAFKA_`."""
+    known = known_names()
+    given: dict[str, Given] = {}
+    for prefix in ENVIRONMENT_PREFIXES:
+        for variable, value in environment.items():
+            if variable.startswith(prefix):
+                name = dotted(variable.removeprefix(prefix))
+                if name in known:
+                    given[name] = Given(value, f"environment variable {variable}")
+    return given
+
+
+def dotted(words: str) -> str:
+    """A setting's name from its form in the environment, without the prefix."""
+    pieces = re.split("(_+)", words.lower())
+    return "".join(_SEPARATORS.get(piece, piece) for piece in pieces)
+
+
+_SEPARATORS: Final = {"_": ".", "__": "_", "___": "-"}
+
+
+def parse_override(text: str, origin: str = "flag -X") -> tuple[str, Given]:
+    """Read one `key=value`.
+
+    Raises:
+        InvalidConfiguration: there is no `=`.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise InvalidConfiguration(f"{origin} {text!r}: must read key=value")
+    return name.strip(), Given(value.strip(), origin)

@@ -1,0 +1,76 @@
+"""Positions in a log as kcat writes them.
+
+beginning | earliest      end | latest      1234       an offset
+-10                       ten before the end
+s@ms, @ms                 the first record at or after a time
+e@ms                      (as an end) up to a time
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+Kind = Literal["beginning", "end", "offset", "before_end", "time", "end_time"]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A position; `value` is an offset, a count or milliseconds, by kind."""
+
+    kind: Kind
+    value: int = 0
+
+
+_WORDS: dict[str, At] = {
+    "beginning": At("beginning"),
+    "earliest": At("beginning"),
+    "end": At("end"),
+    "latest": At("end"),
+}
+_TIME = re.compile(r"([se]?)@(\d+)")
+
+
+def parse_position(text: str) -> At:
+    """Read a position.
+
+    Raises:
+        click.UsageError: it is none.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    timed = _TIME.fullmatch(text)
+    if timed is not None:
+        return At("end_time" if timed.group(1) == "e" else "time", int(timed.group(2)))
+    if re.fullmatch(r"-\d+", text):
+        return At("before_end", int(text[1:]))
+    if text.isdigit():
+        return At("offset", int(text))
+    raise click.UsageError(
+        f"offset {text!r}: must be beginning, end, a number, -N, s@milliseconds or e@milliseconds"
+    )
+
+
+def resolve(
+    client: Client, topic: str, position: At, partitions: Sequence[int] | None
+) -> dict[int, int]:
+    """The offset that a position means, per partition."""
+    latest = client.list_offsets(topic, "latest", partitions=partitions)
+    if position.kind == "end":
+        return latest
+    if position.kind in ("time", "end_time"):
+        found = client.list_offsets(topic, position.value, partitions=partitions)
+        return {p: latest[p] if offset < 0 else offset for p, offset in found.items()}
+    earliest = client.list_offsets(topic, "earliest", partitions=partitions)
+    if position.kind == "beginning":
+        return earliest
+    if position.kind == "before_end":
+        return {p: max(earliest[p], latest[p] - position.value) for p in latest}
+    return dict.fromkeys(latest, position.value)

@@ -1,0 +1,216 @@
+"""`penstock produce`: write lines as records, with kcat's letters.
+
+Input is read in large blocks and cut into columns; what has come is sent when the next read
+would wait, so it serves pipes and files alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.session import State, client_options, write_json
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+BLOCK_BYTES: Final = 16 << 20
+RECORD_BYTES_MAX: Final = 64 << 20
+_CODECS = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
+_ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
+
+
+@click.command("produce", short_help="Write records to a topic.")
+@click.argument("name", required=False, metavar="[TOPIC]")
+@click.option("-t", "topic", metavar="TOPIC")
+@click.option("-p", "partition", type=click.IntRange(min=-1), default=-1, help="Default: by key.")
+@click.option("-K", "key_delimiter", metavar="TEXT", help="Cut each line into key and value here.")
+@click.option("-k", "key", help="One key for all records.")
+@click.option("-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header for all.")
+@click.option("-D", "delimiter", default="\\n", show_default=True, help="Between records.")
+@click.option("-z", "codec", type=_CODECS, default="none", show_default=True)
+@click.option("-Z", "empty_is_null", is_flag=True, help="An empty key or value is null.")
+@click.option("-l", "lines", is_flag=True, help="Kept for kcat's sake: FILE is read by lines.")
+@click.option("--file", "file", type=click.Path(path_type=Path), help="Read from a file.")
+@click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
+@click.option("--rate", type=float, help="Records per second at most.")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
+@client_options
+def produce(
+    state: State,
+    name: str | None,
+    topic: str | None,
+    partition: int,
+    key_delimiter: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    delimiter: str,
+    codec: str,
+    empty_is_null: bool,
+    lines: bool,
+    file: Path | None,
+    acks: str,
+    rate: float | None,
+    paths: tuple[Path, ...],
+) -> None:
+    """Write the lines of standard input, or of files, as records."""
+    if topic is not None and name is not None:
+        paths, name = (Path(name), *paths), None
+    chosen = topic or name
+    if chosen is None:
+        raise click.UsageError("name a topic: penstock produce TOPIC, or -t TOPIC")
+    for text, replacement in _ESCAPES.items():
+        delimiter = delimiter.replace(text, replacement)
+    if not delimiter:
+        raise click.UsageError("-D: must not be empty")
+    cut = _cutter(key_delimiter, key, _headers(headers), empty_is_null)
+    sources = [*([file] if file else []), *paths]
+    options = {
+        "codec": codec,
+        "acks": acks,
+        "records_per_second": rate,
+        "partition": None if partition < 0 else partition,
+    }
+    with state.client() as client:
+        totals = _write(client, chosen, _blocks(sources, delimiter.encode()), cut, options)
+    if state.json:
+        write_json({"topic": chosen, **totals})
+
+
+def _write(
+    client: Client,
+    topic: str,
+    blocks: Iterator[list[bytes]],
+    cut: Callable[[list[bytes]], Any],
+    options: dict[str, Any],
+) -> dict[str, int]:
+    client.describe_topic(topic)
+    totals = {"records": 0, "bytes": 0, "retries": 0}
+    with _Progress() as progress:
+        for block in blocks:
+            report = client.write_arrow(
+                topic,
+                cut(block),
+                progress=lambda records, _: progress.show(totals["records"] + records),
+                **options,
+            )
+            totals["records"] += report.records
+            totals["bytes"] += report.bytes
+            totals["retries"] += report.retries
+    return totals
+
+
+def _headers(texts: tuple[str, ...]) -> list[dict[str, object]]:
+    pairs: list[dict[str, object]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise click.UsageError(f"-H {text}: must read name=value")
+        pairs.append({"key": name, "value": value.encode() if equals else None})
+    return pairs
+
+
+def _blocks(paths: list[Path], delimiter: bytes) -> Iterator[list[bytes]]:
+    """Records of all sources, as many at a time as one read gave."""
+    if not paths:
+        yield from _records(sys.stdin.buffer, delimiter)
+    for path in paths:
+        with path.open("rb") as file:
+            yield from _records(file, delimiter)
+
+
+def _records(file: IO[bytes], delimiter: bytes) -> Iterator[list[bytes]]:
+    rest = b""
+    read = getattr(file, "read1", file.read)
+    while block := read(BLOCK_BYTES):
+        pieces = (rest + block).split(delimiter)
+        rest = pieces.pop()
+        if len(rest) > RECORD_BYTES_MAX:
+            raise click.UsageError(
+                f"no delimiter {delimiter!r} within {RECORD_BYTES_MAX} bytes of input"
+            )
+        if pieces:
+            yield pieces
+    if rest:
+        yield [rest]
+
+
+def _cutter(
+    key_delimiter: str | None,
+    key: str | None,
+    headers: list[dict[str, object]],
+    empty_is_null: bool,
+) -> Callable[[list[bytes]], Any]:
+    """A function from records to a table of columns."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from penstock.records.columnar import HEADERS_TYPE
+
+    def nulled(column: Any) -> Any:
+        if not empty_is_null:
+            return column
+        return pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
+
+    def cut(records: list[bytes]) -> Any:
+        values = pa.array(records, pa.large_binary())
+        columns: dict[str, Any] = {}
+        if key_delimiter is not None:
+            keys, values = _split(values, key_delimiter.encode())
+            columns["key"] = nulled(keys)
+        elif key is not None:
+            columns["key"] = pa.repeat(pa.scalar(key.encode()), len(records))
+        columns["value"] = nulled(values)
+        if headers:
+            columns["headers"] = pa.repeat(pa.scalar(headers, HEADERS_TYPE), len(records))
+        return pa.table(columns)
+
+    return cut
+
+
+def _split(values: Any, delimiter: bytes) -> tuple[Any, Any]:
+    """Key and value around the first delimiter; a record without one has no key."""
+    import pyarrow.compute as pc
+
+    at = pc.find_substring(values, delimiter)
+    parts = pc.split_pattern(values, delimiter, max_splits=1)
+    keyed = pc.greater_equal(at, 0)
+    firsts = pc.list_element(parts, 0)
+    lasts = parts.flatten().take(pc.subtract(parts.offsets.slice(1), 1))
+    return pc.if_else(keyed, firsts, None), lasts
+
+
+class _Progress:
+    """A line on stderr while it is a terminal."""
+
+    def __init__(self) -> None:
+        self._live: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            self._live = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.completed:,} records"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._live.add_task("produce", total=None)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, records: int) -> None:
+        if self._live is not None:
+            self._live.update(self._task, completed=records)

@@ -1,0 +1,99 @@
+"""`penstock serve`: run a broker until it is told to stop.
+
+Nothing is imported here that a broker does not need: the time from the command to the ready line
+is mostly imports. One line goes to stdout, when clients can connect:
+
+    penstock ready kafka=HOST:PORT admin=HOST:PORT
+
+SIGTERM and SIGINT end it in good order with status 0; a second one ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.apps.configuration import Configuration, Given, configure, parse_override
+from penstock.apps.logs import FORMATS, LEVELS, set_up
+from penstock.apps.wiring import address, build, start
+
+logger = logging.getLogger(__name__)
+
+FORCED_STATUS: Final = 1
+
+
+@click.command("serve", short_help="Run a broker.")
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="TOML file with Kafka's names."
+)
+@click.option("--data-dir", help="Directory of the log and its database (log.dirs).")
+@click.option("--listener", metavar="HOST:PORT", help="Where Kafka clients connect; port 0: any.")
+@click.option("--admin", metavar="HOST:PORT", help="Where the admin HTTP interface listens.")
+@click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+def serve(
+    file: Path | None,
+    data_dir: str | None,
+    listener: str | None,
+    admin: str | None,
+    overrides: tuple[str, ...],
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT.
+
+    A flag wins over the environment (PENSTOCK_LOG_RETENTION_MS, KAFKA_LOG_RETENTION_MS), the
+    environment over the file, the file over the default.
+    """
+    set_up(log_format, log_level)
+    flags = dict(parse_override(text) for text in overrides)
+    if data_dir is not None:
+        flags["log.dirs"] = Given(data_dir, "flag --data-dir")
+    if listener is not None:
+        flags["listeners"] = Given(_with_protocol(listener), "flag --listener")
+    if admin is not None:
+        flags["admin.listener"] = Given(admin, "flag --admin")
+    run(configure(file=file, environment=os.environ, flags=flags))
+
+
+def _with_protocol(text: str) -> str:
+    return text if "://" in text else f"PLAINTEXT://{text}"
+
+
+def run(configuration: Configuration) -> None:
+    """Serve until a signal comes.
+
+    Raises:
+        PenstockError: the broker cannot start.
+    """
+    import uvloop
+
+    uvloop.run(_serve(configuration))
+
+
+async def _serve(configuration: Configuration) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stop)
+    server = build(configuration)
+    ready = await start(server)
+    click.echo(f"penstock ready kafka={address(ready.kafka)} admin={address(ready.admin)}")
+    logger.info("serving %s from %s", address(ready.kafka), configuration.directory)
+    await stop.wait()
+    logger.info("stopping")
+    await server.stop()
+    logger.info("stopped")
+
+
+def _on_signal(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        os._exit(FORCED_STATUS)
+    stop.set()

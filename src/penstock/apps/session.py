@@ -1,0 +1,201 @@
+"""What every client command shares: where the brokers are, how results are written.
+
+Sources of a setting, first wins: a flag of the command, a flag before the command, `-X`, the
+environment, the profile, the default. The profile file is TOML:
+
+    [default]
+    bootstrap = "127.0.0.1:9092"
+
+    [staging]
+    bootstrap = "broker-1:9092,broker-2:9092"
+    output = "json"
+
+JSON output is one object for a single result, an array for a list, and one object per line for
+a stream; its keys are part of the interface.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import click
+
+from penstock.base.errors import InvalidError
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+DEFAULT_PROFILES: Final = "~/.config/penstock/profiles.toml"
+API_TIMEOUT_MS: Final = 5_000
+PROFILE_FILE_BYTES_MAX: Final = 1 << 20
+
+
+class InvalidProfile(InvalidError):
+    """A profile that is not there, or a file that cannot be read."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(slots=True)
+class State:
+    """Options of the command line, in order of where they stood."""
+
+    bootstrap: str | None = None
+    profile: str | None = None
+    output: str | None = None
+    debug: bool = False
+    overrides: dict[str, str] = field(default_factory=dict)
+
+    def merged(self, bootstrap: str | None, output: str | None, overrides: Sequence[str]) -> State:
+        """With the options of the command itself."""
+        named = dict(self.overrides)
+        for text in overrides:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise click.UsageError(f"-X {text}: must read key=value")
+            named[name.strip()] = value.strip()
+        return State(
+            bootstrap=bootstrap or self.bootstrap,
+            profile=self.profile,
+            output=output or self.output,
+            debug=self.debug,
+            overrides=named,
+        )
+
+    def setting(self, name: str, flag: str | None, default: str) -> str:
+        """A setting by its precedence."""
+        variable = os.environ.get(f"PENSTOCK_{name.upper()}")
+        return flag or variable or self._profile().get(name) or default
+
+    @property
+    def json(self) -> bool:
+        return self.setting("output", self.output, "table") == "json"
+
+    def client(self, **options: Any) -> Client:
+        """A client of the brokers named; calls give up after a few seconds.
+
+        Raises:
+            InvalidError: an address or a timeout that is none.
+        """
+        from penstock.client import Client
+
+        servers = self.overrides.get("bootstrap.servers")
+        bootstrap = self.setting("bootstrap", self.bootstrap or servers, DEFAULT_BOOTSTRAP)
+        options.setdefault("api_timeout_ms", API_TIMEOUT_MS)
+        for name, option in _TIMEOUTS.items():
+            if name in self.overrides:
+                options[option] = _milliseconds(name, self.overrides[name])
+        if "client.id" in self.overrides:
+            options["client_id"] = self.overrides["client.id"]
+        return Client(bootstrap, **options)
+
+    def _profile(self) -> Mapping[str, str]:
+        path = Path(os.environ.get("PENSTOCK_PROFILES") or DEFAULT_PROFILES).expanduser()
+        name = self.profile or os.environ.get("PENSTOCK_PROFILE")
+        if not path.exists():
+            if name is not None:
+                raise InvalidProfile(f"profile {name!r}: there is no file {path}")
+            return {}
+        try:
+            with path.open("rb") as file:
+                profiles = tomllib.loads(file.read(PROFILE_FILE_BYTES_MAX).decode())
+        except (OSError, ValueError) as error:
+            raise InvalidProfile(f"profile file {path}: {error}") from None
+        chosen = profiles.get(name or "default", {} if name is None else None)
+        if not isinstance(chosen, dict):
+            known = ", ".join(sorted(profiles)) or "none"
+            raise InvalidProfile(f"profile {name!r} is not in {path}; it has {known}")
+        return {key: str(value) for key, value in chosen.items()}
+
+
+_TIMEOUTS: Final = {
+    "request.timeout.ms": "request_timeout_ms",
+    "socket.connection.setup.timeout.ms": "connect_timeout_ms",
+    "default.api.timeout.ms": "api_timeout_ms",
+    "delivery.timeout.ms": "delivery_timeout_ms",
+}
+
+
+def _milliseconds(name: str, text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise click.UsageError(f"-X {name}={text}: must be a whole number of milliseconds above 0")
+    return int(text)
+
+
+def client_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `-b`, `--output` and `-X`, and a `State` as its first argument."""
+
+    @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers to ask.")
+    @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
+    @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Client setting.")
+    @click.pass_context
+    @functools.wraps(command)
+    def wrapped(
+        context: click.Context,
+        /,
+        bootstrap: str | None,
+        output: str | None,
+        overrides: tuple[str, ...],
+        **arguments: Any,
+    ) -> None:
+        state = context.obj if isinstance(context.obj, State) else State()
+        command(state.merged(bootstrap, output, overrides), **arguments)
+
+    return wrapped
+
+
+def write_json(value: object) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def write_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
+) -> None:
+    """A table on stdout; numbers stand right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(columns):
+        numbers = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(200, console.width))
+    console.print(table)
+
+
+def say(state: State, text: str, **facts: object) -> None:
+    """A sentence on stdout, or the facts as JSON."""
+    if state.json:
+        write_json(facts)
+    else:
+        click.echo(text)
+
+
+def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Read `key=value` words.
+
+    Raises:
+        click.UsageError: one without `=`.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{option} {text}: must read key=value")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,282 @@
+"""A broker for tests: started in a fraction of a second, gone without a trace.
+
+By default it runs in a thread of this process with an event loop of its own. With
+`process=True` it is `python -m penstock serve` in a process of its own, which can be killed.
+Ports are chosen by the system, so any number run side by side; a restart keeps the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from penstock.apps.configuration import Given, configure
+from penstock.apps.wiring import address, build, start
+from penstock.base.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from penstock.broker.server import BrokerServer
+    from penstock.client import Client, TopicMetadata
+
+START_TIMEOUT_SECONDS: Final = 30.0
+STOP_TIMEOUT_SECONDS: Final = 30.0
+_READY = re.compile(r"penstock ready kafka=(\S+) admin=(\S+)")
+_LOOPBACK: Final = "127.0.0.1:0"
+
+
+class Broker:
+    """A running broker, as a context manager.
+
+    Args:
+        settings: broker and storage settings by their dotted names.
+        directory: where its data lies; by default a temporary directory that is removed.
+        process: run it in a process of its own.
+        admin: start the admin HTTP interface too.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        directory: Path | str | None = None,
+        process: bool = False,
+        admin: bool = True,
+    ) -> None:
+        self._settings = {
+            "group.initial.rebalance.delay.ms": 0,
+            "shutdown.timeout.ms": 2000,
+            **(settings or {}),
+        }
+        self._owned = directory is None
+        self.directory = Path(directory or tempfile.mkdtemp(prefix="penstock-broker-"))
+        self._in_process = not process
+        self._listener = _LOOPBACK
+        self._admin_listener = _LOOPBACK if admin else ""
+        self._thread: _BrokerThread | None = None
+        self._process: _BrokerProcess | None = None
+        self.bootstrap = ""
+        self.admin_url = ""
+
+    def __enter__(self) -> Broker:
+        try:
+            return self.start()
+        except BaseException:
+            self._discard()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self._discard()
+
+    def start(self) -> Broker:
+        """Start it, on the port that it had before if it has run already.
+
+        Raises:
+            PenstockError: it cannot start.
+        """
+        flags = {name: Given(value, "settings") for name, value in self._settings.items()}
+        flags["log.dirs"] = Given(str(self.directory), "directory")
+        flags["listeners"] = Given(f"PLAINTEXT://{self._listener}", "listener")
+        flags["admin.listener"] = Given(self._admin_listener, "listener")
+        if self._in_process:
+            self._thread = _BrokerThread(flags)
+            kafka, admin = self._thread.start()
+        else:
+            self._process = _BrokerProcess(flags, self.directory)
+            kafka, admin = self._process.start()
+        self.bootstrap = self._listener = kafka
+        if admin != "-":
+            self._admin_listener = admin
+            self.admin_url = f"http://{admin}"
+        return self
+
+    def stop(self) -> None:
+        """Stop it in good order; its data stays until the context ends."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.stop()
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.stop()
+
+    def restart(self) -> Broker:
+        """Stop it and start it again on the same port and data."""
+        self.stop()
+        return self.start()
+
+    def kill(self) -> None:
+        """End its process by SIGKILL, as a crash would; `start` starts it again.
+
+        Raises:
+            UnavailableError: it does not run in a process of its own.
+        """
+        if self._process is None:
+            raise UnavailableError("only a running Broker(process=True) can be killed")
+        process, self._process = self._process, None
+        process.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None when it runs in this process."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def server(self) -> BrokerServer | None:
+        """The server object, when it runs in this process; it belongs to its own thread."""
+        return None if self._thread is None else self._thread.server
+
+    def client(self, **options: Any) -> Client:
+        """A new client of it; the caller closes it."""
+        from penstock.client import Client
+
+        return Client(self.bootstrap, **options)
+
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> TopicMetadata:
+        """Create a topic that is ready to use."""
+        with self.client() as client:
+            return client.create_topic(name, partitions, configs)
+
+    def _discard(self) -> None:
+        if self._owned:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class _BrokerThread:
+    """The broker's loop in a daemon thread."""
+
+    def __init__(self, flags: Mapping[str, Given]) -> None:
+        self._flags = flags
+        self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._addresses = ("", "")
+        self._error: BaseException | None = None
+        self.server: BrokerServer | None = None
+
+    def start(self) -> tuple[str, str]:
+        self._thread.start()
+        if not self._started.wait(START_TIMEOUT_SECONDS):
+            raise UnavailableError(f"the broker did not start in {START_TIMEOUT_SECONDS:.0f} s")
+        if self._error is not None:
+            self._thread.join(STOP_TIMEOUT_SECONDS)
+            raise self._error
+        return self._addresses
+
+    def stop(self) -> None:
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(STOP_TIMEOUT_SECONDS)
+        if self._thread.is_alive():
+            raise UnavailableError(f"the broker did not stop in {STOP_TIMEOUT_SECONDS:.0f} s")
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        import uvloop
+
+        try:
+            uvloop.run(self._serve())
+        except BaseException as error:  # handed to the thread that waits
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self.server = build(configure(file=None, environment={}, flags=self._flags))
+        ready = await start(self.server)
+        self._addresses = (address(ready.kafka), address(ready.admin))
+        self._started.set()
+        await self._stop.wait()
+        await self.server.stop()
+
+
+class _BrokerProcess:
+    """`python -m penstock serve` as a child."""
+
+    def __init__(self, flags: Mapping[str, Given], directory: Path) -> None:
+        self._command = [sys.executable, "-m", "penstock", "serve"]
+        for name, given in flags.items():
+            self._command += ["-X", f"{name}={_text(given.value)}"]
+        self._log_path = directory / "broker.log"
+        self._log: IO[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise UnavailableError("the broker's process has not been started")
+        return self._process.pid
+
+    def start(self) -> tuple[str, str]:
+        self._log = self._log_path.open("ab")
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        timer = threading.Timer(START_TIMEOUT_SECONDS, self._process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            line = self._process.stdout.readline() if self._process.stdout else ""
+        finally:
+            timer.cancel()
+        found = _READY.search(line)
+        if found is None:
+            self.kill()
+            said = self._log_path.read_text(errors="replace").strip().splitlines()[-5:]
+            raise UnavailableError("the broker's process did not start: " + " / ".join(said))
+        return found.group(1), found.group(2)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._finish()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._process is not None:
+            self._process.wait(STOP_TIMEOUT_SECONDS)
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, (list, tuple)) else str(value)

@@ -1,0 +1,30 @@
+"""pytest fixtures: `penstock_broker`, one broker for a session; `penstock_client`, its client.
+
+Load them with `pytest_plugins = ["penstock.testing.fixtures"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.testing.broker import Broker
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+
+@pytest.fixture(scope="session")
+def penstock_broker() -> Iterator[Broker]:
+    """A broker for the whole session, on a free port, with a directory of its own."""
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def penstock_client(penstock_broker: Broker) -> Iterator[Client]:
+    """A client of the session's broker."""
+    with penstock_broker.client() as client:
+        yield client
