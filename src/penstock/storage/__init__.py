@@ -1,6 +1,59 @@
 """The segmented log: partitions in Kafka's file formats behind one shared journal."""
 
 from penstock.storage.config import LogConfig
+from penstock.storage.errors import (
+    AppendBacklog,
+    BatchesTooLarge,
+    CorruptFile,
+    CorruptLog,
+    DiskFull,
+    InvalidProducerEpoch,
+    InvalidTimestamp,
+    LogDeleted,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    StorageError,
+    StorageFailed,
+    StoreLocked,
+    TopicIdMismatch,
+    UnknownProducerId,
+)
+from penstock.storage.partition import PartitionLog
 from penstock.storage.settings import StorageSettings
+from penstock.storage.store import LogStore
+from penstock.storage.values import (
+    AppendResult,
+    Extent,
+    Lease,
+    OffsetAndTimestamp,
+    ProducerStateEntry,
+    Read,
+)
 
-__all__ = ["LogConfig", "StorageSettings"]
+__all__ = [
+    "AppendBacklog",
+    "AppendResult",
+    "BatchesTooLarge",
+    "CorruptFile",
+    "CorruptLog",
+    "DiskFull",
+    "Extent",
+    "InvalidProducerEpoch",
+    "InvalidTimestamp",
+    "Lease",
+    "LogConfig",
+    "LogDeleted",
+    "LogStore",
+    "OffsetAndTimestamp",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PartitionLog",
+    "ProducerStateEntry",
+    "Read",
+    "StorageError",
+    "StorageFailed",
+    "StorageSettings",
+    "StoreLocked",
+    "TopicIdMismatch",
+    "UnknownProducerId",
+]

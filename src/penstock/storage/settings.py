@@ -82,7 +82,7 @@ class StorageSettings:
     pending_bytes_max: int = setting(
         256 << 20,
         name="pending.bytes.max",
-        doc="Appended bytes that may wait for the journal; more are refused with a retriable error.",
+        doc="Appended bytes that may wait for the journal; more are refused with an error.",
         unit="bytes",
         minimum=1 << 20,
         maximum=LONG_MAX,

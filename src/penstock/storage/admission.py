@@ -1,0 +1,124 @@
+"""What an append must pass before it gets offsets: a pure core over the received bytes.
+
+The header, the checksum and the limits of the topic are checked on the receive buffer. Only
+when the topic demands another codec than the batch has are records unpacked and packed again.
+
+Source: Kafka's `LogValidator` and `UnifiedLog.analyzeAndValidateRecords`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    Codec,
+    CorruptBatch,
+    InvalidRecord,
+    RecordTooLarge,
+    encode_header,
+    seal,
+    split_batches,
+    validate_batch,
+    verify_crc,
+)
+from penstock.storage.config import LogConfig
+from penstock.storage.errors import BatchesTooLarge, InvalidTimestamp
+
+_CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+_CODEC_MASK: Final = 0x07
+_LENGTH_OVERHEAD_BYTES: Final = 12
+
+
+def admit(
+    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool
+) -> list[BatchHeader]:
+    """Check all batches of an append; returns their headers.
+
+    Raises:
+        CorruptBatch, InvalidRecord, UnsupportedCodec: as `penstock.records`.
+        RecordTooLarge: a batch exceeds `max.message.bytes`.
+        BatchesTooLarge: all together exceed `segment.bytes`.
+        InvalidTimestamp: a timestamp is outside of the topic's bounds.
+    """
+    headers = split_batches(batches)
+    if not headers:
+        raise InvalidRecord("an append without a batch")
+    if len(batches) > config.segment_bytes:
+        raise BatchesTooLarge(
+            f"{len(batches)} bytes of batches, segment.bytes = {config.segment_bytes}"
+        )
+    create_time = config.message_timestamp_type == "CreateTime"
+    offset = 0
+    for header in headers:
+        size_bytes = header.batch_length + _LENGTH_OVERHEAD_BYTES
+        if not internal:
+            if size_bytes > config.max_message_bytes:
+                raise RecordTooLarge(
+                    f"a batch of {size_bytes} bytes, max.message.bytes = {config.max_message_bytes}"
+                )
+            validate_batch(header)
+        verify_crc(batches, header, offset)
+        if create_time:
+            _check_timestamps(header, config, now_ms)
+        offset += size_bytes
+    return headers
+
+
+def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    latest = header.max_timestamp
+    if latest > now_ms + config.message_timestamp_after_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {latest} is more than message.timestamp.after.max.ms = "
+            f"{config.message_timestamp_after_max_ms} after the broker's time {now_ms}"
+        )
+    earliest = header.base_timestamp
+    if 0 <= earliest < now_ms - config.message_timestamp_before_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {earliest} is more than message.timestamp.before.max.ms = "
+            f"{config.message_timestamp_before_max_ms} before the broker's time {now_ms}"
+        )
+
+
+def recompressed(
+    batches: memoryview, headers: list[BatchHeader], config: LogConfig
+) -> memoryview | None:
+    """The batches with the codec that the topic demands; None when they have it already."""
+    codec = _CODECS.get(config.compression_type)
+    if codec is None or all(header.codec == codec for header in headers):
+        return None
+    parts: list[bytes | bytearray | memoryview] = []
+    offset = 0
+    for header in headers:
+        end = offset + header.size_bytes
+        batch = batches[offset:end]
+        parts.append(batch if header.codec == codec else _packed(batch, header, codec))
+        offset = end
+    return memoryview(bytearray().join(parts))
+
+
+def _packed(batch: memoryview, header: BatchHeader, codec: Codec) -> bytearray:
+    from penstock.records import compress, decompress
+    from penstock.records.limits import DECOMPRESSED_BATCH_BYTES_MAX
+
+    records = bytes(batch[HEADER_BYTES:])
+    if header.codec:
+        unpacked = decompress(Codec(header.codec), records, max_bytes=DECOMPRESSED_BATCH_BYTES_MAX)
+        records = bytes(unpacked)
+    if not records:
+        raise CorruptBatch("a batch without records cannot change its codec")
+    if codec != Codec.NONE:
+        records = bytes(compress(codec, records))
+    length = HEADER_BYTES - _LENGTH_OVERHEAD_BYTES + len(records)
+    attributes = header.attributes & ~_CODEC_MASK | codec
+    packed = bytearray(encode_header(header._replace(batch_length=length, attributes=attributes)))
+    packed += records
+    seal(packed)
+    return packed

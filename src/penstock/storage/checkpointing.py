@@ -1,0 +1,288 @@
+"""Checkpoints: segments are synced, and the journal files that they make superfluous are freed.
+
+1. Everything durable is written to the segments.
+2. On another thread: index entries, snapshots and epoch files are written, everything that
+   changed since the last checkpoint is synced, and the new `partitions.checkpoint` takes the
+   place of the old one.
+3. Journal files whose entries it covers are free.
+
+A crash at any point leaves the old checkpoint and the journal from there on, or the new one. A
+sync that fails is final for the store: the journal still has everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from penstock.storage.environment import Environment
+from penstock.storage.errors import StorageError, StorageFailed
+from penstock.storage.files import Files, Handle, disk_full, write_all
+from penstock.storage.formats.checkpoint import Mark, encode_checkpoint
+from penstock.storage.formats.epochs import encode_epochs
+from penstock.storage.journal import Journal
+from penstock.storage.lookups import encoded_snapshots
+from penstock.storage.names import (
+    CHECKPOINT_FILE,
+    EPOCHS_FILE,
+    RECENT_BATCHES,
+    SNAPSHOT,
+    offset_name,
+    parse_offset_name,
+)
+from penstock.storage.partition import PartitionLog
+from penstock.storage.segment import Segment
+from penstock.storage.settling import Settler
+from penstock.storage.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+Then = Callable[[StorageError | None], None]
+
+
+class Plan(NamedTuple):
+    """Everything that step 2 does, decided on the owner's thread."""
+
+    sequence: int
+    dirty: dict[PartitionLog, set[Segment]]
+    marks: list[tuple[PartitionLog, Mark]]
+    saved: list[tuple[Segment, int, int]]
+    handles: list[Handle]
+    appends: list[tuple[Handle, int, bytes]]
+    writes: list[tuple[str, bytes]]
+    directories: list[str]
+    checkpoint: bytes
+
+
+class Checkpointer:
+    """Belongs to the owner's thread; its worker writes and syncs."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        journal: Journal,
+        settler: Settler,
+        worker: Worker,
+        logs: Callable[[], Iterable[PartitionLog]],
+        sequence: int,
+    ) -> None:
+        self._environment = environment
+        self._journal = journal
+        self._settler = settler
+        self._worker = worker
+        self._logs = logs
+        self._then: list[Then] = []
+        self._running = False
+        self._again = False
+        self.sequence = sequence
+        self.last_ms = environment.clock.now_ms()
+
+    @property
+    def running(self) -> bool:
+        return self._running
+
+    def start(self, then: Then | None = None) -> None:
+        """Begin a checkpoint; while one runs, another one follows it only if someone waits."""
+        if then is not None:
+            self._then.append(then)
+        if self._running:
+            self._again = self._again or then is not None
+            return
+        if self._environment.failed is not None:
+            self._end(self._environment.failed)
+            return
+        self._running = True
+        sequence = self._journal.durable_sequence
+        self._settler.settle_all(partial(self._settled, sequence))
+
+    def save_marks(self) -> None:
+        """Write the marks again now, because a log's start moved; the sequence stays."""
+        if self._running:
+            self._worker.drain()
+        data = encode_checkpoint(
+            self.sequence, [log.mark_bytes for log in self._logs()], clean=False
+        )
+        try:
+            self._environment.files.write(self._path, data, sync=True)
+        except OSError as error:
+            raise disk_full(error, self._path) or StorageError(
+                f"cannot write {self._path}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Write the last checkpoint's marks with the note that nothing follows."""
+        data = encode_checkpoint(
+            self.sequence, [log.mark_bytes for log in self._logs()], clean=True
+        )
+        self._environment.files.write(self._path, data, sync=True)
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self._environment.root, CHECKPOINT_FILE)
+
+    def _settled(self, sequence: int, error: StorageError | None) -> None:
+        if error is not None:
+            self._running = False
+            self._end(error)
+            return
+        try:
+            plan = self._plan(sequence)
+        except OSError as failure:
+            self._running = False
+            self._end(StorageError(f"cannot prepare a checkpoint: {failure}"))
+            return
+        work = partial(perform, self._environment.files, self._path, plan)
+        self._worker.submit(work, partial(self._done, plan))
+
+    def _plan(self, sequence: int) -> Plan:
+        environment = self._environment
+        dirty, environment.dirty = environment.dirty, {}
+        directories, environment.dirty_directories = environment.dirty_directories, set()
+        marks: list[tuple[PartitionLog, Mark]] = []
+        saved: list[tuple[Segment, int, int]] = []
+        handles: list[Handle] = []
+        appends: list[tuple[Handle, int, bytes]] = []
+        writes: list[tuple[str, bytes]] = []
+        descriptors = environment.descriptors
+        for log, changed in dirty.items():
+            if log.closed is not None:
+                continue
+            marks.append((log, log.current_mark()))
+            for segment in changed:
+                if segment.written_bytes == 0:
+                    continue
+                if segment.index is not None:
+                    lengths = len(segment.index.offsets), len(segment.index.times)
+                    saved.append((segment, *lengths))
+                handles.append(descriptors.pin(descriptors.get(segment.path)))
+                for path, position, data in segment.unsaved():
+                    if position == 0:
+                        directories.add(log.directory)
+                    handle = descriptors.pin(descriptors.get(path, create=True))
+                    handles.append(handle)
+                    appends.append((handle, position, data))
+            self._plan_small_files(log, writes, directories)
+        new_marks = dict(marks)
+        rows = [
+            log.mark_bytes if (mark := new_marks.get(log)) is None else log.encoded(mark)
+            for log in self._logs()
+        ]
+        checkpoint = encode_checkpoint(sequence, rows, clean=False)
+        return Plan(
+            sequence,
+            dirty,
+            marks,
+            saved,
+            handles,
+            appends,
+            writes,
+            list(directories),
+            checkpoint,
+        )
+
+    def _plan_small_files(
+        self, log: PartitionLog, writes: list[tuple[str, bytes]], directories: set[str]
+    ) -> None:
+        """Snapshots and the epoch history."""
+        if not log.loaded or log.damage is not None:
+            return
+        due, log.due_snapshots = log.due_snapshots, []
+        settled = log.settled_offset
+        if len(log.producer_states):
+            states = log.producers_when_settled()
+            due.append(encoded_snapshots(settled, *states.snapshot()))
+        for offset, last, batches in due:
+            for suffix, data in (SNAPSHOT, last), (RECENT_BATCHES, batches):
+                writes.append((os.path.join(log.directory, offset_name(offset, suffix)), data))
+        if log.epochs_dirty:
+            log.epochs_dirty = False
+            data = encode_epochs(log.epochs.entries)
+            writes.append((os.path.join(log.directory, EPOCHS_FILE), data))
+        if writes:
+            directories.add(log.directory)
+
+    def _done(self, plan: Plan, _: object, error: BaseException | None) -> None:
+        environment = self._environment
+        self._running = False
+        for handle in plan.handles:
+            environment.descriptors.unpin(handle)
+        if error is not None:
+            self._failed(plan, error)
+            return
+        self.sequence = plan.sequence
+        self.last_ms = environment.clock.now_ms()
+        environment.counters.checkpoints += 1
+        for segment, offsets, times in plan.saved:
+            segment.saved_offsets, segment.saved_times = offsets, times
+        for log, mark in plan.marks:
+            start = log.log_start_offset
+            log.set_mark(mark._replace(log_start_offset=start))
+            remove_old_snapshots(environment.files, log)
+        self._journal.free(plan.sequence)
+        again, self._again = self._again, False
+        if again:
+            self.start()
+            return
+        self._end(None)
+
+    def _failed(self, plan: Plan, error: BaseException) -> None:
+        environment = self._environment
+        full = disk_full(error, self._path) if isinstance(error, OSError) else None
+        if full is not None:
+            for log, segments in plan.dirty.items():
+                environment.dirty.setdefault(log, set()).update(segments)
+                log.epochs_dirty = True
+            environment.dirty_directories.update(plan.directories)
+            environment.counters.disk_full += 1
+            self._end(full)
+            return
+        failure = (
+            error
+            if isinstance(error, StorageFailed)
+            else StorageFailed(f"a checkpoint failed: {error!r}")
+        )
+        logger.critical("the log takes no appends any more: %s", failure)
+        environment.failed = environment.failed or failure
+        self._end(failure)
+
+    def _end(self, error: StorageError | None) -> None:
+        waiting, self._then = self._then, []
+        for then in waiting:
+            then(error)
+
+
+def perform(files: Files, path: str, plan: Plan) -> None:
+    """Step 2; runs on any thread."""
+    for handle, position, data in plan.appends:
+        write_all(files, handle.descriptor, position, [data])
+    for target, data in plan.writes:
+        files.write(target, data, sync=True, sync_directory=False)
+    try:
+        for handle in plan.handles:
+            files.sync(handle.descriptor)
+        for directory in plan.directories:
+            with suppress(FileNotFoundError):
+                files.sync_directory(directory)
+        if plan.directories:
+            files.sync_directory(os.path.dirname(path))
+    except OSError as error:
+        raise StorageFailed(f"a sync of the checkpoint failed: {error}") from error
+    files.write(path, plan.checkpoint, sync=True)
+
+
+def remove_old_snapshots(files: Files, log: PartitionLog) -> None:
+    """Keep the snapshots of segments and the newest; the others were checkpoints'."""
+    if not len(log.producer_states):
+        return
+    keep = {segment.base_offset for segment in log.segments} | {log.mark.recovery_offset}
+    for name in files.list(log.directory):
+        parsed = parse_offset_name(name)
+        if parsed is None or parsed[1] not in (SNAPSHOT, RECENT_BATCHES):
+            continue
+        if parsed[0] not in keep and parsed[0] < log.mark.recovery_offset:
+            with suppress(OSError):
+                files.remove(os.path.join(log.directory, name))

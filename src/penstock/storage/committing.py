@@ -1,0 +1,239 @@
+"""Group commit: what one turn of the event loop appends shares a journal write and a sync.
+
+A group holds the appends and callbacks since the last one. While a group is with the writer
+thread the next one gathers, so that under load a sync is shared by more requests the longer it
+takes. A lone small request is written and synced on the spot, because two thread switches cost
+more than the sync takes.
+
+After the sync: high watermarks rise, callbacks are called (answers leave), then `on_advance`
+(waiting consumers wake), then segments are written.
+
+| policy     | written to | callbacks after             | synced by                           |
+|------------|------------|-----------------------------|-------------------------------------|
+| `group`    | journal    | the sync                    | each group                          |
+| `interval` | journal    | the write                   | `log.flush.interval.ms`, flush.ms   |
+| `os`       | segments   | the write                   | checkpoints, flush.messages/.ms     |
+
+With `interval` and `os`, a group that brings a partition to `flush.messages` is synced as with
+`group`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from penstock.base.settings import LONG_MAX
+from penstock.storage.appended import Appended
+from penstock.storage.environment import Environment
+from penstock.storage.errors import StorageError, StorageFailed
+from penstock.storage.journal import Journal
+from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX
+from penstock.storage.partition import PartitionLog
+from penstock.storage.settling import Settler, perform
+from penstock.storage.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+OnDurable = Callable[[StorageError | None], None]
+
+
+class Group(NamedTuple):
+    """Appends that become durable together, and who waits for them."""
+
+    items: list[Appended]
+    callbacks: list[OnDurable]
+    size_bytes: int
+
+
+class Committer:
+    """Belongs to the owner's thread; its worker writes and syncs the journal."""
+
+    def __init__(
+        self, environment: Environment, journal: Journal, settler: Settler, worker: Worker
+    ) -> None:
+        self._environment = environment
+        self._journal = journal
+        self._settler = settler
+        self._worker = worker
+        self._policy = environment.settings.log_flush_policy
+        self._callbacks: list[OnDurable] = []
+        self._in_flight: Group | None = None
+        self._waiting_for_room = False
+        self._committing = False
+        self.on_advance: Callable[[list[PartitionLog]], None] = _nobody
+        self.on_written: Callable[[], None] = _nothing
+        self.make_room: Callable[[], None] = _nothing
+
+    @property
+    def busy(self) -> bool:
+        return self._in_flight is not None
+
+    def flush(self, on_durable: OnDurable) -> None:
+        self._callbacks.append(on_durable)
+
+    def commit(self) -> None:
+        """Commit what has gathered, group by group, unless one is under way."""
+        if self._in_flight is not None or self._committing:
+            return
+        self._committing = True
+        try:
+            while (self._environment.pending or self._callbacks) and self._in_flight is None:
+                self._start(self._take())
+        finally:
+            self._committing = False
+
+    def room_was_made(self, error: StorageError | None) -> None:
+        """A checkpoint has ended: go on with the group that waited for it."""
+        if not self._waiting_for_room:
+            return
+        self._waiting_for_room = False
+        group, self._in_flight = self._in_flight, None
+        if group is None:
+            return
+        if error is not None:
+            self._finish(group, error)
+        else:
+            self._start(group)
+        self.commit()
+
+    def drain(self) -> None:
+        """Wait until no group is under way."""
+        self._worker.drain()
+
+    def _take(self) -> Group:
+        environment = self._environment
+        group = Group(environment.pending, self._callbacks, environment.pending_bytes)
+        environment.pending, self._callbacks, environment.pending_bytes = [], [], 0
+        return group
+
+    def _start(self, group: Group) -> None:
+        environment = self._environment
+        if environment.failed is not None:
+            self._finish(group, environment.failed)
+        elif not group.items:
+            self._finish(group, None)
+        elif self._policy == "os":
+            self._write_segments(group)
+        else:
+            self._write_journal(group)
+
+    def _write_journal(self, group: Group) -> None:
+        journal = self._journal
+        if not journal.has_room(group.size_bytes + 512 * len(group.items)):
+            self._in_flight = group
+            self._waiting_for_room = True
+            self.make_room()
+            return
+        sync = self._policy == "group" or self._flush_is_due(group)
+        work = partial(self._perform, group, sync)
+        lone = len(group.callbacks) <= 1 and group.size_bytes <= INLINE_COMMIT_BYTES_MAX
+        if lone or not self._worker.attached:
+            self._environment.counters.inline_groups += 1
+            try:
+                work()
+            except StorageError as error:
+                self._finish(group, error)
+            else:
+                self._finish(group, None)
+            return
+        self._in_flight = group
+        self._worker.submit(work, self._done)
+
+    def _perform(self, group: Group, sync: bool) -> None:
+        environment = self._environment
+        if not environment.durable_directories:
+            environment.files.sync_directory(environment.root)
+            environment.durable_directories = True
+        self._journal.write(group.items, sync=sync)
+
+    def _flush_is_due(self, group: Group) -> bool:
+        due = False
+        for item in group.items:
+            log = item.log
+            limit = log.config.flush_messages
+            if limit != LONG_MAX:
+                log.unflushed_records += item.next_offset - item.base_offset
+                if log.unflushed_records >= limit:
+                    log.unflushed_records = 0
+                    due = True
+        return due
+
+    def _done(self, _: object, error: BaseException | None) -> None:
+        group, self._in_flight = self._in_flight, None
+        if group is not None:
+            if error is not None and not isinstance(error, StorageError):
+                error = StorageFailed(f"the journal's writer failed: {error!r}")
+            self._finish(group, error)
+        self.commit()
+
+    def _write_segments(self, group: Group) -> None:
+        """Policy `os`: the segment files are all there is."""
+        files = self._environment.files
+        logs = list(dict.fromkeys(item.log for item in group.items))
+        sync = self._flush_is_due(group)
+        try:
+            job = self._settler.plan(logs, durable_only=False)
+            perform(files, job)
+        except OSError as error:
+            self._finish(group, StorageError(f"cannot write segments: {error}"))
+            return
+        try:
+            for run in job.runs if sync else ():
+                files.sync(run.handle.descriptor)
+        except OSError as error:
+            failure = StorageFailed(f"syncing a segment failed: {error}")
+            self._finish(group, failure)
+            return
+        self._finish(group, None)
+        self._settler.finish(job)
+
+    def _finish(self, group: Group, error: StorageError | None) -> None:
+        if error is not None:
+            self._fail(group, error)
+            return
+        advanced: dict[PartitionLog, None] = {}
+        for item in group.items:
+            log = item.log
+            log.high_watermark = item.next_offset
+            advanced[log] = None
+        self._environment.counters.groups += 1
+        for callback in group.callbacks:
+            _call(callback, None)
+        if advanced:
+            self.on_advance(list(advanced))
+            self._settler.became_durable(group.items)
+            self.on_written()
+
+    def _fail(self, group: Group, error: StorageError) -> None:
+        """Nothing of the group, nor of what was appended on top of it, happened."""
+        environment = self._environment
+        later = self._take()
+        if isinstance(error, StorageFailed):
+            environment.failed = environment.failed or error
+            logger.critical("the log takes no appends any more: %s", error)
+        else:
+            environment.counters.disk_full += 1
+            logger.error("a group of appends was refused: %s", error)
+            for item in reversed(group.items + later.items):
+                if item.log.closed is None:
+                    item.log.undo(item)
+        for callback in group.callbacks + later.callbacks:
+            _call(callback, error)
+
+
+def _call(callback: OnDurable, error: StorageError | None) -> None:
+    try:
+        callback(error)
+    except Exception:
+        logger.exception("a callback of flush failed")
+
+
+def _nobody(logs: list[PartitionLog]) -> None:
+    return
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,117 @@
+"""What can go wrong with stored logs, each with Kafka's name for it on the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from penstock.base.errors import (
+    CorruptError,
+    FencedError,
+    InvalidError,
+    RetriableError,
+    UnavailableError,
+)
+from penstock.base.ids import TopicPartition
+
+
+class StorageError(UnavailableError):
+    """Something that was appended did not become durable, or cannot be appended."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class StorageFailed(StorageError):
+    """A sync failed: what the disk holds is unknown until the store is reopened and recovered."""
+
+
+class DiskFull(StorageError):
+    """The file system has no room; nothing of the append is visible, and it may be retried."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"no space for the log on the file system of {path}: {reason}")
+        self.path = path
+
+
+class AppendBacklog(RetriableError):
+    """More bytes wait for the journal than `pending.bytes.max`."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class StoreLocked(UnavailableError):
+    """Another process has the data directory open."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class LogDeleted(FencedError):
+    """The partition was deleted, or its store closed, while someone still held its log."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+
+class CorruptLog(CorruptError):
+    """Stored bytes below the durable mark are not what was written; they are kept as they are."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(f"{path} at byte {position}: {reason}")
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+class CorruptFile(CorruptError):
+    """A small file (checkpoint, snapshot, index) whose content contradicts its format."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class OffsetOutOfRange(InvalidError):
+    """A read outside of what the log holds; carries the log's bounds."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+    def __init__(self, where: TopicPartition, offset: int, start: int, end: int) -> None:
+        super().__init__(f"{where}: offset {offset} is not within [{start}, {end}]")
+        self.offset = offset
+        self.log_start_offset = start
+        self.log_end_offset = end
+
+
+class InvalidTimestamp(InvalidError):
+    """A batch whose timestamps are too far from the broker's clock."""
+
+    code: ClassVar[str] = "invalid_timestamp"
+
+
+class BatchesTooLarge(InvalidError):
+    """The batches of one append together exceed `segment.bytes`."""
+
+    code: ClassVar[str] = "record_list_too_large"
+
+
+class OutOfOrderSequence(InvalidError):
+    """An idempotent producer's batch does not follow its last one."""
+
+    code: ClassVar[str] = "out_of_order_sequence_number"
+
+
+class InvalidProducerEpoch(FencedError):
+    """A producer with a newer epoch has written to the partition."""
+
+    code: ClassVar[str] = "invalid_producer_epoch"
+
+
+class UnknownProducerId(InvalidError):
+    """The partition remembers nothing of a producer that it should know."""
+
+    code: ClassVar[str] = "unknown_producer_id"
+
+
+class TopicIdMismatch(InvalidError):
+    """A partition of that name exists, for another topic id."""
+
+    code: ClassVar[str] = "inconsistent_topic_id"

@@ -1,0 +1,69 @@
+r"""`leader-epoch-checkpoint`: where each leader epoch of a partition begins.
+
+Text, in Kafka's form of all checkpoints:
+
+    0\n                       version
+    2\n                       number of entries
+    0 0\n                     epoch, start offset
+    3 117\n
+
+Source: Kafka's `LeaderEpochCheckpointFile` and `CheckpointFile`; KIP-101.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+from penstock.storage.errors import CorruptFile
+
+Entry = tuple[int, int]
+"""Leader epoch, start offset."""
+
+_VERSION: Final = 0
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+
+
+def encode_epochs(entries: list[Entry]) -> bytes:
+    """Write the entries in their order."""
+    lines = [str(_VERSION), str(len(entries)), *(f"{epoch} {start}" for epoch, start in entries)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def decode_epochs(data: bytes) -> list[Entry]:
+    """Read the entries.
+
+    Raises:
+        CorruptFile: another version, a count that does not match, text that is no number, or
+            entries that do not rise.
+    """
+    try:
+        text = data.decode("ascii")
+        lines = text.split("\n")
+        if len(lines) < 3 or lines[-1] != "":
+            raise CorruptFile("leader-epoch-checkpoint is cut")
+        version, count = _number(lines[0], _INT_MAX), _number(lines[1], _INT_MAX)
+        if version != _VERSION:
+            raise CorruptFile(f"leader-epoch-checkpoint has version {version}, not {_VERSION}")
+        body = lines[2:-1]
+        if len(body) != count:
+            raise CorruptFile(f"leader-epoch-checkpoint says {count} entries, has {len(body)}")
+        entries = [_entry(line) for line in body]
+    except (ValueError, UnicodeDecodeError) as error:
+        raise CorruptFile(f"leader-epoch-checkpoint: {error}") from None
+    for before, after in pairwise(entries):
+        if not (before[0] < after[0] and before[1] <= after[1]):
+            raise CorruptFile(f"leader-epoch-checkpoint: {after} does not follow {before}")
+    return entries
+
+
+def _entry(line: str) -> Entry:
+    epoch, _, start = line.partition(" ")
+    return _number(epoch, _INT_MAX), _number(start, _LONG_MAX)
+
+
+def _number(text: str, maximum: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > maximum:
+        raise ValueError(f"{text!r} is no number up to {maximum}")
+    return int(text)

@@ -1,0 +1,128 @@
+"""`.index` and `.timeindex`: sparse ways into a segment, in memory exactly as on disk.
+
+Big endian, sorted, no header; entries count from the segment's base offset:
+
+    .index       8 bytes   relative last offset of a batch i32, its position i32
+    .timeindex  12 bytes   highest timestamp so far i64, relative last offset of its batch i32
+
+An entry is made for the first batch after each `index.interval.bytes`. The time index gets one
+only when the highest timestamp has risen, and a last one when its segment is closed.
+
+Source: Kafka's `OffsetIndex`, `TimeIndex` and `LogSegment.append`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+
+_OFFSET: Final = Struct(">ii")
+_TIME: Final = Struct(">qi")
+_INT: Final = Struct(">i")
+_LONG: Final = Struct(">q")
+
+
+def encode_offset_entry(relative_offset: int, position: int) -> bytes:
+    return _OFFSET.pack(relative_offset, position)
+
+
+def encode_time_entry(timestamp: int, relative_offset: int) -> bytes:
+    return _TIME.pack(timestamp, relative_offset)
+
+
+class SparseIndex:
+    """Both indexes of one segment. Lookups are O(log n) in the packed bytes."""
+
+    __slots__ = ("base_offset", "offsets", "times")
+
+    def __init__(self, base_offset: int, offsets: bytes = b"", times: bytes = b"") -> None:
+        self.base_offset = base_offset
+        self.offsets = bytearray(offsets)
+        self.times = bytearray(times)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.offsets) + len(self.times)
+
+    @property
+    def last_timestamp(self) -> int:
+        """The newest entry's timestamp, -1 without one."""
+        times = self.times
+        return _LONG.unpack_from(times, len(times) - TIME_ENTRY_BYTES)[0] if times else -1
+
+    @property
+    def last_timestamp_offset(self) -> int:
+        """The offset of the newest entry of the time index, -1 without one."""
+        if not self.times:
+            return -1
+        return self.base_offset + int(_INT.unpack_from(self.times, len(self.times) - 4)[0])
+
+    def add_offset(self, last_offset: int, position: int) -> None:
+        self.offsets += _OFFSET.pack(last_offset - self.base_offset, position)
+
+    def add_time(self, timestamp: int, offset: int) -> None:
+        """Add an entry if the timestamp is higher than the last one's."""
+        if timestamp > self.last_timestamp:
+            self.times += _TIME.pack(timestamp, offset - self.base_offset)
+
+    def position_of(self, offset: int) -> int:
+        """Where a walk for `offset` may begin: at or before the batch that holds it."""
+        found = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, offset - self.base_offset)
+        if found == 0:
+            return 0
+        return int(_INT.unpack_from(self.offsets, found * OFFSET_ENTRY_BYTES - 4)[0])
+
+    def position_before(self, position: int) -> int:
+        """The greatest indexed position that is not above `position`."""
+        found = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position)
+        if found == 0:
+            return 0
+        return int(_INT.unpack_from(self.offsets, found * OFFSET_ENTRY_BYTES - 4)[0])
+
+    def offset_before_time(self, timestamp: int) -> int:
+        """An offset before which no batch has a record at or after `timestamp`."""
+        found = _bisect(self.times, TIME_ENTRY_BYTES, _LONG, 0, timestamp - 1)
+        if found == 0:
+            return self.base_offset
+        relative = _INT.unpack_from(self.times, found * TIME_ENTRY_BYTES - 4)[0]
+        return self.base_offset + int(relative)
+
+    def cut(self, next_offset: int, position: int) -> None:
+        """Drop what points at or beyond `position` or `next_offset`."""
+        kept = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position - 1)
+        del self.offsets[kept * OFFSET_ENTRY_BYTES :]
+        last = next_offset - self.base_offset - 1
+        kept = _bisect(self.times, TIME_ENTRY_BYTES, _INT, 8, last)
+        del self.times[kept * TIME_ENTRY_BYTES :]
+
+    def doubt(self, size_bytes: int) -> str | None:
+        """Why these entries cannot belong to a segment of `size_bytes`; None if they can."""
+        if len(self.offsets) % OFFSET_ENTRY_BYTES or len(self.times) % TIME_ENTRY_BYTES:
+            return f"{len(self.offsets)} and {len(self.times)} bytes are no whole entries"
+        last_offset = last_position = -1
+        for offset, position in _OFFSET.iter_unpack(self.offsets):
+            if offset <= last_offset or position <= last_position or position >= size_bytes:
+                return f"offset entry ({offset}, {position}) after ({last_offset}, {last_position})"
+            last_offset, last_position = offset, position
+        last_time, last_offset = -1, -1
+        for time, offset in _TIME.iter_unpack(self.times):
+            if time <= last_time or offset < last_offset:
+                return f"time entry ({time}, {offset}) after ({last_time}, {last_offset})"
+            last_time, last_offset = time, offset
+        return None
+
+
+def _bisect(entries: bytearray, entry_bytes: int, field: Struct, at: int, value: int) -> int:
+    """How many entries have a field not above `value`."""
+    low, high = 0, len(entries) // entry_bytes
+    unpack = field.unpack_from
+    while low < high:
+        middle = (low + high) // 2
+        if unpack(entries, middle * entry_bytes + at)[0] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,171 @@
+"""An entry of the journal: batches of many partitions and where in their segments they go.
+
+Big endian; an entry begins at a multiple of 4096 bytes and is followed by zeros up to the next:
+
+    at  bytes  field
+     0      4  "PJE1"
+     4      4  CRC32C of everything from byte 8 to the end of the entry
+     8      8  size of the entry
+    16      8  sequence: one more than that of the entry before
+    24      8  generation of the file: rises each time that a file is taken into use
+    32      8  durable sequence: the newest entry known to be synced when this one was written
+    40      4  checksum of the entry before, so that only its true successor is accepted
+    44      4  number of items
+    48      4  size of the table
+    52      …  table, one row per item:
+                 segment base offset i64, position i64, base offset i64, next offset i64,
+                 size u32, key (below)
+     …      …  the items' batches back to back, in the order of the table
+
+    key: topic id 16, partition i32, size of the topic's name u8, name
+
+The checksum covers sequence and generation, so what an earlier use of the file left behind is
+never taken for an entry. The durable sequence tells a torn end from rot: an entry that is
+missing although a later one says that it was synced has been lost by the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from penstock.records import crc32c
+from penstock.storage.errors import CorruptFile
+from penstock.storage.values import Buffer
+
+ALIGNMENT_BYTES: Final = 4096
+MAGIC: Final = b"PJE1"
+
+_HEAD: Final = Struct(">4sIQQQQIII")
+HEAD_BYTES: Final = _HEAD.size
+ROW: Final = Struct(">qqqqI")
+_KEY: Final = Struct(">16siB")
+_CHECKED_FROM: Final = 8
+_CHECKED_HEAD: Final = Struct(">QQQQIII")
+_CHECKSUM: Final = Struct(">4sI")
+
+
+class EntryHead(NamedTuple):
+    """The fixed part of an entry."""
+
+    magic: bytes
+    checksum: int
+    size_bytes: int
+    sequence: int
+    generation: int
+    durable_sequence: int
+    previous_checksum: int
+    item_count: int
+    table_bytes: int
+
+
+class Item(NamedTuple):
+    """Batches of one partition; `data` is a view into what was decoded."""
+
+    topic_id: UUID
+    topic: str
+    partition: int
+    segment_base: int
+    position: int
+    base_offset: int
+    next_offset: int
+    data: memoryview
+
+
+def encode_key(topic_id: UUID, topic: str, partition: int) -> bytes:
+    """The part of an item's row that is the same for all items of a partition."""
+    name = topic.encode()
+    return _KEY.pack(topic_id.bytes, partition, len(name)) + name
+
+
+def padded(size_bytes: int) -> int:
+    """The bytes that an entry takes in the file."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def encode_entry(
+    rows: Sequence[bytes],
+    payloads: Sequence[Buffer],
+    payload_bytes: int,
+    *,
+    item_count: int,
+    sequence: int,
+    generation: int,
+    durable_sequence: int,
+    previous_checksum: int,
+) -> tuple[bytes, int, int]:
+    """Return head and table as bytes, the entry's size and its checksum.
+
+    `rows` are pairs of a packed `ROW` and a key; the payloads are to be written behind.
+    """
+    table = b"".join(rows)
+    size_bytes = HEAD_BYTES + len(table) + payload_bytes
+    rest = _CHECKED_HEAD.pack(
+        size_bytes,
+        sequence,
+        generation,
+        durable_sequence,
+        previous_checksum,
+        item_count,
+        len(table),
+    )
+    checksum = crc32c(table, crc32c(rest))
+    for payload in payloads:
+        checksum = crc32c(payload, checksum)
+    return _CHECKSUM.pack(MAGIC, checksum) + rest + table, size_bytes, checksum
+
+
+def decode_head(buffer: Buffer, offset: int = 0) -> EntryHead | None:
+    """Read the fixed part; None where no entry can begin. Says nothing of the checksum."""
+    if len(buffer) - offset < HEAD_BYTES:
+        return None
+    head = EntryHead._make(_HEAD.unpack_from(buffer, offset))
+    if head.magic != MAGIC or head.size_bytes < HEAD_BYTES + head.table_bytes:
+        return None
+    return head
+
+
+def is_whole(buffer: memoryview, head: EntryHead, offset: int = 0) -> bool:
+    """Whether the entry at `offset` is there to its end and has its checksum."""
+    end = offset + head.size_bytes
+    return end <= len(buffer) and crc32c(buffer[offset + _CHECKED_FROM : end]) == head.checksum
+
+
+def decode_items(buffer: memoryview, head: EntryHead, offset: int = 0) -> list[Item]:
+    """Read the items of an entry whose checksum was verified.
+
+    Raises:
+        CorruptFile: the table does not fit the entry, which only an error of the writer explains.
+    """
+    at = offset + HEAD_BYTES
+    table_end = at + head.table_bytes
+    data_at, end = table_end, offset + head.size_bytes
+    items: list[Item] = []
+    for _ in range(head.item_count):
+        if at + ROW.size + _KEY.size > table_end:
+            raise CorruptFile(f"journal entry {head.sequence}: its table is cut")
+        segment_base, position, base_offset, next_offset, size = ROW.unpack_from(buffer, at)
+        at += ROW.size
+        topic_id, partition, name_bytes = _KEY.unpack_from(buffer, at)
+        at += _KEY.size
+        name = bytes(buffer[at : at + name_bytes]).decode()
+        at += name_bytes
+        data = buffer[data_at : data_at + size]
+        data_at += size
+        items.append(
+            Item(
+                UUID(bytes=topic_id),
+                name,
+                partition,
+                segment_base,
+                position,
+                base_offset,
+                next_offset,
+                data,
+            )
+        )
+    if at != table_end or data_at != end:
+        raise CorruptFile(f"journal entry {head.sequence}: its table does not fit its size")
+    return items

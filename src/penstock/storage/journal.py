@@ -1,0 +1,286 @@
+"""The journal: one sequential file write and one sync make a whole group of appends durable.
+
+Files are filled in turn, `00000000.journal` onwards, and used again once a checkpoint has made
+their entries superfluous: overwriting a file that was already written costs a sync half of what
+it costs to grow one. A new file is written ahead in small steps, so that an empty store starts
+without writing hundreds of megabytes.
+
+`write` may run on another thread while no other call is made; everything else belongs to the
+owner's. A write that fails before a sync leaves no trace: the place and the sequence are used
+again, and each entry names the checksum of its predecessor, so that what the failed write left
+behind cannot be taken for a successor. A sync that fails is final: `StorageFailed`, for good.
+
+Source: the measurements in `design/performance.md`; Pillai et al., "Crash Consistency" (2014)
+for what a failed sync leaves behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from penstock.storage.appended import Appended
+from penstock.storage.errors import StorageError, StorageFailed
+from penstock.storage.files import Files, disk_full, write_all
+from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, ROW, encode_entry, padded
+from penstock.storage.limits import JOURNAL_ENTRY_BYTES_MAX, JOURNAL_PREWRITE_BYTES
+from penstock.storage.names import JOURNAL_SUFFIX
+from penstock.storage.values import Buffer
+
+_ZEROS = bytes(ALIGNMENT_BYTES)
+_PREWRITE = bytes(JOURNAL_PREWRITE_BYTES)
+_ROW_KEY_BYTES = 300
+
+
+class JournalFile:
+    """One file: how much of it was ever written, and what it holds now."""
+
+    __slots__ = ("descriptor", "generation", "last_sequence", "path", "size_bytes")
+
+    def __init__(self, path: str, descriptor: int, size_bytes: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.size_bytes = size_bytes
+        self.generation = 0
+        self.last_sequence = 0
+
+
+class Journal:
+    """The journal of a store, after recovery."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        *,
+        file_bytes: int,
+        files_max: int,
+        sequence: int,
+        generation: int,
+        recycled: Sequence[JournalFile] = (),
+    ) -> None:
+        """`sequence` and `generation` are the highest that were ever used."""
+        self._files = files
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._files_max = files_max
+        self._generation = generation
+        self._free = list(recycled)
+        self._full: list[JournalFile] = []
+        self._count = len(self._free)
+        self._active: JournalFile | None = None
+        self._position = 0
+        self._previous_checksum = 0
+        self._unsynced: list[JournalFile] = []
+        self._taken: list[JournalFile] = []
+        self.sequence = sequence
+        self.durable_sequence = sequence
+        self.bytes_since_checkpoint = 0
+        self.written_bytes = 0
+        self.syncs = 0
+
+    @property
+    def files_in_use(self) -> int:
+        return len(self._full) + (self._active is not None)
+
+    @property
+    def file_count(self) -> int:
+        return self._count
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a group of about that size may be written before a checkpoint frees files.
+
+        Beyond the last file allowed, one group still goes when nothing else is in use.
+        """
+        if self._active is None or self._position + size_bytes <= self._file_bytes:
+            return True
+        needed = -(-size_bytes // min(self._file_bytes, JOURNAL_ENTRY_BYTES_MAX)) + 1
+        available = len(self._free) + max(0, self._files_max - self._count)
+        return available >= needed or not self._full
+
+    @property
+    def crowded(self) -> bool:
+        """More than half of the files are in use: time for a checkpoint."""
+        return len(self._full) * 2 > self._files_max - 1
+
+    def prepare(self) -> None:
+        """Take the first file into use and write it ahead, so that the first append need not."""
+        active = self._take_file(ALIGNMENT_BYTES)
+        if active.size_bytes < ALIGNMENT_BYTES:
+            write_all(self._files, active.descriptor, 0, [_PREWRITE])
+            active.size_bytes = len(_PREWRITE)
+            self._files.sync(active.descriptor)
+            self._files.sync_directory(self._directory)
+
+    def write(self, items: Sequence[Appended], *, sync: bool) -> None:
+        """Write a group's appends, and sync them.
+
+        Raises:
+            DiskFull: no room; nothing was written as far as anyone can see.
+            StorageError: another error before the sync; the same.
+            StorageFailed: a sync failed; the journal must not be used again.
+        """
+        active, position, sequence = self._active, self._position, self.sequence
+        checksum, unsynced = self._previous_checksum, len(self._unsynced)
+        self._taken = []
+        try:
+            for entry_items, payload_bytes in _entries(items):
+                self._write_entry(entry_items, payload_bytes)
+        except OSError as error:
+            self.sequence, self._previous_checksum = sequence, checksum
+            del self._unsynced[unsynced:]
+            self._take_back(active, position)
+            path = self._directory
+            raise disk_full(error, path) or StorageError(
+                f"cannot write the journal in {path}: {error}"
+            ) from error
+        if sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make everything written durable.
+
+        Raises:
+            StorageFailed: the sync failed.
+        """
+        sequence = self.sequence
+        unsynced, self._unsynced = self._unsynced, []
+        for file in unsynced:
+            try:
+                self._files.sync(file.descriptor)
+            except OSError as error:
+                raise StorageFailed(
+                    f"syncing {file.path} failed: {error}; what it holds is unknown until the "
+                    "store is opened again"
+                ) from error
+            self.syncs += 1
+        self.durable_sequence = sequence
+
+    def free(self, sequence: int) -> None:
+        """Everything up to `sequence` is synced in its segments."""
+        kept: list[JournalFile] = []
+        for file in self._full:
+            (self._free if file.last_sequence <= sequence else kept).append(file)
+        self._full = kept
+        self.bytes_since_checkpoint = 0
+
+    def close(self) -> None:
+        for file in self._all():
+            self._files.close(file.descriptor)
+        self._free, self._full, self._active = [], [], None
+
+    def _all(self) -> Iterator[JournalFile]:
+        yield from self._free
+        yield from self._full
+        if self._active is not None:
+            yield self._active
+
+    def _write_entry(self, items: Sequence[Appended], payload_bytes: int) -> None:
+        pack = ROW.pack
+        rows: list[bytes] = []
+        for item in items:
+            rows.append(
+                pack(
+                    item.segment.base_offset,
+                    item.position,
+                    item.base_offset,
+                    item.next_offset,
+                    item.size_bytes,
+                )
+            )
+            rows.append(item.log.key)
+        payloads: list[Buffer] = [item.data for item in items]
+        file = self._take_file(payload_bytes + len(items) * _ROW_KEY_BYTES)
+        head, size_bytes, checksum = encode_entry(
+            rows,
+            payloads,
+            payload_bytes,
+            item_count=len(items),
+            sequence=self.sequence + 1,
+            generation=file.generation,
+            durable_sequence=self.durable_sequence,
+            previous_checksum=self._previous_checksum,
+        )
+        taken = padded(size_bytes)
+        self._write_ahead(file, taken)
+        buffers: list[Buffer] = [head, *payloads]
+        if taken > size_bytes:
+            buffers.append(memoryview(_ZEROS)[: taken - size_bytes])
+        self._position = write_all(self._files, file.descriptor, self._position, buffers)
+        file.size_bytes = max(file.size_bytes, self._position)
+        self.sequence += 1
+        file.last_sequence = self.sequence
+        self._previous_checksum = checksum
+        if not self._unsynced or self._unsynced[-1] is not file:
+            self._unsynced.append(file)
+        self.bytes_since_checkpoint += taken
+        self.written_bytes += taken
+
+    def _write_ahead(self, file: JournalFile, size_bytes: int) -> None:
+        """Grow a file by more than a small entry needs, so that the next ones overwrite."""
+        end = self._position + size_bytes
+        if end > file.size_bytes and size_bytes < JOURNAL_PREWRITE_BYTES:
+            ahead = min(len(_PREWRITE), max(self._file_bytes - file.size_bytes, size_bytes))
+            zeros = memoryview(_PREWRITE)[:ahead]
+            write_all(self._files, file.descriptor, file.size_bytes, [zeros])
+            file.size_bytes += ahead
+
+    def _take_file(self, size_bytes: int) -> JournalFile:
+        """The file for the next entry, whose size is known about."""
+        active = self._active
+        if active is not None and (
+            self._position == 0 or self._position + size_bytes <= self._file_bytes
+        ):
+            return active
+        file = self._free.pop() if self._free else self._create()
+        if active is not None:
+            self._full.append(active)
+        self._generation += 1
+        file.generation = self._generation
+        self._active, self._position = file, 0
+        self._taken.append(file)
+        return file
+
+    def _create(self) -> JournalFile:
+        number = self._count
+        path = os.path.join(self._directory, f"{number:08d}{JOURNAL_SUFFIX}")
+        descriptor = self._files.open(path, create=True)
+        self._files.sync_directory(self._directory)
+        self._count += 1
+        return JournalFile(path, descriptor, 0)
+
+    def _take_back(self, active: JournalFile | None, position: int) -> None:
+        """Forget a group that was not written whole; it cannot have been acknowledged."""
+        for file in self._taken:
+            if file in self._full:
+                self._full.remove(file)
+            self._free.append(file)
+            self._scrub(file, 0)
+        if active in self._full:
+            self._full.remove(active)
+        self._active, self._position = active, position
+        if active is not None:
+            active.last_sequence = min(active.last_sequence, self.sequence)
+            self._scrub(active, position)
+
+    def _scrub(self, file: JournalFile, position: int) -> None:
+        """Best effort: a crash right now should not bring a refused group back."""
+        if file.size_bytes >= position + ALIGNMENT_BYTES:
+            with suppress(OSError):
+                self._files.write_at(file.descriptor, position, [_ZEROS])
+
+
+def _entries(items: Sequence[Appended]) -> Iterator[tuple[Sequence[Appended], int]]:
+    """Cut a group into entries of a bounded size."""
+    total = sum([item.size_bytes for item in items])
+    if total <= JOURNAL_ENTRY_BYTES_MAX:
+        yield items, total
+        return
+    start = size_bytes = 0
+    for place, item in enumerate(items):
+        if size_bytes and size_bytes + item.size_bytes > JOURNAL_ENTRY_BYTES_MAX:
+            yield items[start:place], size_bytes
+            start, size_bytes = place, 0
+        size_bytes += item.size_bytes
+    yield items[start:], size_bytes

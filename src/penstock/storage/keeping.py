@@ -1,0 +1,242 @@
+"""Upkeep: retention, expiry of producers, when to checkpoint, removal of files.
+
+Each call does a bounded part; a sweep over all partitions begins every
+`log.retention.check.interval.ms` and goes on over as many calls as it takes. Deleted segments
+get Kafka's `.deleted` suffix and stay for `file.delete.delay.ms`, for readers that have them
+open; deleted partitions get another directory name and stay as long.
+
+A segment goes only when the checkpoint on disk points beyond it, and after the log's new start
+has been written there, so that no replay brings a part of it back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Event
+
+from penstock.base.ids import TopicPartition
+from penstock.storage.checkpointing import Checkpointer
+from penstock.storage.environment import Environment
+from penstock.storage.errors import LogDeleted, StorageError, StorageFailed
+from penstock.storage.journal import Journal
+from penstock.storage.limits import HOUSEKEEPING_FILES_MAX, HOUSEKEEPING_LOGS_MAX
+from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
+from penstock.storage.partition import PartitionLog
+from penstock.storage.rolling import expired_count
+from penstock.storage.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Belongs to the owner's thread."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        journal: Journal,
+        checkpointer: Checkpointer,
+        worker: Worker,
+        logs: dict[TopicPartition, PartitionLog],
+    ) -> None:
+        self._environment = environment
+        self._journal = journal
+        self._checkpointer = checkpointer
+        self._worker = worker
+        self._flusher = Worker("penstock-flush")
+        self._stop = Event()
+        self._flush_scheduled = False
+        self._logs = logs
+        self._sweep: deque[TopicPartition] = deque()
+        self._swept_ms = environment.clock.now_ms()
+        self._removals: deque[tuple[int, str]] = deque()
+        self._find_deleted()
+
+    def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
+        self._flusher.attach(call_soon_threadsafe)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._flusher.close()
+
+    def run(self, now_ms: int) -> None:
+        """One bounded part of everything that is due."""
+        settings = self._environment.settings
+        self._remove_files(now_ms)
+        if self._environment.failed is not None:
+            return
+        interval_ms = settings.log_retention_check_interval_ms
+        if now_ms - self._swept_ms >= interval_ms and not self._sweep:
+            self._swept_ms = now_ms
+            self._sweep.extend(self._logs)
+        self._sweep_some(now_ms)
+        waited = now_ms - self._checkpointer.last_ms
+        if waited >= settings.log_checkpoint_interval_ms and self._environment.dirty:
+            self._checkpointer.start()
+        if not self._flusher.attached:
+            self._flush_now()
+
+    def journal_grew(self) -> None:
+        """A group was written: is it time for a checkpoint, or for a sync?"""
+        journal = self._journal
+        limit = self._environment.settings.log_checkpoint_bytes
+        if (journal.crowded or journal.bytes_since_checkpoint >= limit) and (
+            not self._checkpointer.running
+        ):
+            self._checkpointer.start()
+        unsynced = journal.sequence > journal.durable_sequence
+        if unsynced and self._flusher.attached and not self._flush_scheduled:
+            self._flush_scheduled = True
+            wait_ms = self._environment.settings.log_flush_interval_ms
+            self._flusher.submit(partial(self._stop.wait, wait_ms / 1000), self._flush_due)
+
+    def remove_log(self, log: PartitionLog, name: str) -> None:
+        """Close a deleted log and give its directory another name."""
+        environment = self._environment
+        log.closed = LogDeleted(f"{log.topic_partition} was deleted")
+        while len(log.tail):
+            log.tail.settled = max(log.tail.settled, 1)
+            item = log.tail.pop_oldest()
+            environment.tails.drop(item)
+        environment.pending_bytes -= sum(
+            [item.size_bytes for item in environment.pending if item.log is log]
+        )
+        environment.pending = [item for item in environment.pending if item.log is not log]
+        environment.unsettled_bytes -= log.unsettled_bytes
+        environment.dirty.pop(log, None)
+        for segment in log.segments:
+            environment.indexes.forget(segment)
+            for suffix in SEGMENT_SUFFIXES:
+                environment.descriptors.forget(segment.sibling(suffix))
+        target = os.path.join(environment.root, name)
+        try:
+            environment.files.rename(log.directory, target)
+        except OSError as error:
+            raise StorageError(f"cannot delete {log.directory}: {error}") from error
+        environment.durable_directories = False
+        self._removals.append(
+            (environment.clock.now_ms() + log.config.file_delete_delay_ms, target)
+        )
+
+    def _find_deleted(self) -> None:
+        """Directories whose removal was under way when the store was last closed."""
+        environment = self._environment
+        for name in environment.files.list(environment.root):
+            if is_deleted_directory(name):
+                self._removals.append((0, os.path.join(environment.root, name)))
+
+    def _remove_files(self, now_ms: int) -> None:
+        due: list[str] = []
+        for _ in range(min(len(self._removals), HOUSEKEEPING_FILES_MAX)):
+            when, path = self._removals.popleft()
+            if when <= now_ms:
+                due.append(path)
+            else:
+                self._removals.append((when, path))
+        if due:
+            self._worker.submit(partial(_remove, self._environment, due), _ignore)
+
+    def _sweep_some(self, now_ms: int) -> None:
+        victims: list[tuple[PartitionLog, int]] = []
+        for _ in range(min(len(self._sweep), HOUSEKEEPING_LOGS_MAX)):
+            log = self._logs.get(self._sweep.popleft())
+            if log is None or log.closed is not None or log.damage is not None:
+                continue
+            try:
+                count = self._expire(log, now_ms)
+            except (OSError, StorageError) as error:
+                logger.error("upkeep of %s failed: %s", log.topic_partition, error)
+                continue
+            if count:
+                victims.append((log, count))
+        if victims:
+            self._drop_segments(victims, now_ms)
+
+    def _expire(self, log: PartitionLog, now_ms: int) -> int:
+        """Forget idle producers, roll what is all too old; how many segments may go."""
+        environment = self._environment
+        log.producer_states.expire(now_ms, environment.settings.producer_id_expiration_ms)
+        config = log.config
+        kept_for_ever = config.retention_ms < 0 and config.retention_bytes < 0
+        if kept_for_ever and log.loaded and log.segments[0].base_offset >= log.log_start_offset:
+            return 0
+        log.load()
+        count = expired_count(
+            log.segment_facts(),
+            config=config,
+            now_ms=now_ms,
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.high_watermark,
+        )
+        if count == len(log.segments):
+            log.roll()
+        return min(count, len(log.segments) - 1)
+
+    def _drop_segments(self, victims: list[tuple[PartitionLog, int]], now_ms: int) -> None:
+        """Move the logs' starts, on disk too, and then give the files their last name."""
+        covered: list[tuple[PartitionLog, int]] = []
+        for log, wanted in victims:
+            bases = [segment.base_offset for segment in log.segments[:wanted]]
+            count = sum([base < log.mark.segment_base for base in bases])
+            if count < wanted:
+                self._checkpointer.start()
+                self._sweep.append(log.topic_partition)
+            if count:
+                covered.append((log, count))
+                start = log.segments[count].base_offset
+                if start > log.log_start_offset:
+                    log.move_start(start)
+        if not covered:
+            return
+        self._checkpointer.save_marks()
+        for log, count in covered:
+            self._rename_segments(log, count, now_ms)
+
+    def _rename_segments(self, log: PartitionLog, count: int, now_ms: int) -> None:
+        environment = self._environment
+        delay_ms = log.config.file_delete_delay_ms
+        for segment in log.segments[:count]:
+            environment.indexes.forget(segment)
+            for suffix in SEGMENT_SUFFIXES:
+                path = segment.sibling(suffix)
+                environment.descriptors.forget(path)
+                with suppress(FileNotFoundError):
+                    environment.files.rename(path, path + DELETED)
+                    self._removals.append((now_ms + delay_ms, path + DELETED))
+            environment.counters.removed_segments += 1
+        changed = environment.dirty.get(log)
+        if changed is not None:
+            changed.difference_update(log.segments[:count])
+        del log.segments[:count]
+        log.remove_snapshots_below(log.segments[0].base_offset)
+
+    def _flush_due(self, _: object, error: BaseException | None) -> None:
+        self._flush_scheduled = False
+        self._flush_now()
+
+    def _flush_now(self) -> None:
+        if self._journal.sequence > self._journal.durable_sequence:
+            self._worker.submit(self._journal.sync, self._flushed)
+
+    def _flushed(self, _: object, error: BaseException | None) -> None:
+        if isinstance(error, StorageFailed):
+            self._environment.failed = self._environment.failed or error
+
+
+def _remove(environment: Environment, paths: list[str]) -> None:
+    for path in paths:
+        if path.endswith(DELETED):
+            with suppress(FileNotFoundError):
+                environment.files.remove(path)
+        else:
+            environment.files.remove_tree(path)
+
+
+def _ignore(_: object, error: BaseException | None) -> None:
+    if error is not None:
+        logger.error("removing files failed: %s", error)

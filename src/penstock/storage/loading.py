@@ -1,0 +1,330 @@
+"""What a partition's directory holds: the start of every log after a restart, clean or not.
+
+The checkpoint's mark says up to where the log was synced: an offset, a segment, a position in
+it. What is below is trusted: sizes are compared, nothing is read. What is beyond is walked, every
+header and checksum. The first batch that is not whole ends the log if it is above the durable
+mark (the mark's offset, or what the journal brought back, whichever is higher); below it the
+log is damaged, and stays exactly as it is: reads are served up to there.
+
+After a clean shutdown the mark is the end, so that a partition costs a directory listing and
+one `stat` per segment. Loading changes nothing but the torn end of a log, and comes to the same
+result if it is repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
+from penstock.storage.environment import Environment
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.errors import CorruptFile, CorruptLog
+from penstock.storage.formats.checkpoint import HAS_PRODUCERS
+from penstock.storage.formats.epochs import decode_epochs
+from penstock.storage.formats.snapshot import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
+from penstock.storage.limits import RECOVERY_SCAN_BYTES
+from penstock.storage.names import (
+    DELETED,
+    EPOCHS_FILE,
+    LOG,
+    RECENT_BATCHES,
+    SNAPSHOT,
+    offset_name,
+    parse_offset_name,
+)
+from penstock.storage.producers import ProducerStates
+from penstock.storage.segment import Segment, read_index, resume_index, walk
+
+if TYPE_CHECKING:
+    from penstock.storage.partition import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class Loaded(NamedTuple):
+    """The state of a log as its files have it."""
+
+    segments: list[Segment]
+    epochs: EpochHistory
+    producers: ProducerStates
+    start_offset: int
+    end_offset: int
+    damage: CorruptLog | None
+    changed: set[Segment]
+
+
+def load_log(
+    environment: Environment, log: PartitionLog, *, durable_offset: int | None = None
+) -> Loaded:
+    """Read a log's directory. `durable_offset` is the end of what the journal brought back.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    return _Loading(environment, log, durable_offset).run()
+
+
+class _Loading:
+    """One load; holds what its steps share."""
+
+    def __init__(
+        self, environment: Environment, log: PartitionLog, durable_offset: int | None
+    ) -> None:
+        self.environment = environment
+        self.files = environment.files
+        self.log = log
+        self.mark = log.mark
+        self.durable = max(log.mark.recovery_offset, durable_offset or 0)
+        self.interval = log.config.index_interval_bytes
+        self.producers = ProducerStates()
+        self.changed: set[Segment] = set()
+        self.snapshots: list[int] = []
+
+    def run(self) -> Loaded:
+        segments = self._list()
+        damage = self._missing(segments)
+        if damage is None:
+            self._load_producers(segments)
+            segments, end, damage = self._walk(segments)
+        else:
+            end = max(self.mark.recovery_offset, self.mark.log_start_offset)
+        epochs = self._load_epochs(segments, end)
+        start = max(self.mark.log_start_offset, segments[0].base_offset)
+        if damage is not None:
+            logger.error("%s is damaged: %s", self.log.topic_partition, damage)
+        return Loaded(segments, epochs, self.producers, start, end, damage, self.changed)
+
+    def _list(self) -> list[Segment]:
+        """The segments there are, by base offset; at least one."""
+        directory = self.log.directory
+        bases: list[int] = []
+        try:
+            names = self.files.list(directory)
+        except FileNotFoundError:
+            self.files.make_directory(directory)
+            names = []
+        for name in names:
+            parsed = parse_offset_name(name)
+            if parsed is None:
+                continue
+            base, suffix = parsed
+            if suffix == LOG:
+                bases.append(base)
+            elif suffix == SNAPSHOT:
+                self.snapshots.append(base)
+            elif suffix.endswith((DELETED, ".tmp")):
+                with suppress(FileNotFoundError):
+                    self.files.remove(os.path.join(directory, name))
+        bases.sort()
+        segments = [
+            Segment(
+                directory, base, self.files.size(os.path.join(directory, offset_name(base, LOG)))
+            )
+            for base in bases
+        ]
+        mark = self.mark
+        if mark.position == 0 and (not bases or bases[-1] < mark.segment_base):
+            segments.append(Segment(directory, mark.segment_base))
+        return segments or [Segment(directory, mark.segment_base)]
+
+    def _missing(self, segments: list[Segment]) -> CorruptLog | None:
+        """The damage if the files end before the mark."""
+        mark = self.mark
+        for segment in segments:
+            if segment.base_offset == mark.segment_base:
+                if segment.written_bytes >= mark.position:
+                    return None
+                return CorruptLog(
+                    Path(segment.path),
+                    segment.written_bytes,
+                    f"the file ends here; {mark.position} bytes of it were synced",
+                )
+        path = Path(self.log.directory, offset_name(mark.segment_base, LOG))
+        return CorruptLog(path, 0, f"the file is gone; {mark.position} bytes of it were synced")
+
+    def _walk(self, segments: list[Segment]) -> tuple[list[Segment], int, CorruptLog | None]:
+        """Verify what lies beyond the mark; cut the torn end."""
+        mark = self.mark
+        expected = mark.recovery_offset
+        place = [segment.base_offset for segment in segments].index(mark.segment_base)
+        position = mark.position
+        while place < len(segments):
+            segment = segments[place]
+            if position < segment.written_bytes or place + 1 < len(segments):
+                reached, expected, error = self._walk_segment(segment, position, expected)
+                if error is not None and expected < self.durable:
+                    return segments, expected, error
+                if error is not None:
+                    self._cut(segments, place, reached)
+                    break
+            position = 0
+            place += 1
+            if place < len(segments) and segments[place].base_offset < expected:
+                error = CorruptLog(
+                    Path(segments[place].path), 0, f"begins below offset {expected}, its log's end"
+                )
+                return segments, expected, error
+            if place < len(segments):
+                expected = max(expected, segments[place].base_offset)
+        if expected < self.durable:
+            last = segments[-1]
+            return (
+                segments,
+                expected,
+                CorruptLog(
+                    Path(last.path),
+                    last.written_bytes,
+                    f"the log ends at offset {expected}, {self.durable} was durable",
+                ),
+            )
+        return segments, expected, None
+
+    def _walk_segment(
+        self, segment: Segment, position: int, expected: int
+    ) -> tuple[int, int, CorruptLog | None]:
+        """Verify one segment from a position; returns where it got to, and why it stopped."""
+        end = segment.written_bytes
+        if position >= end:
+            return end, expected, None
+        index = read_index(segment, self.files)
+        descriptors = self.environment.descriptors
+        self.changed.add(segment)
+        if index is not None:
+            index.cut(expected, position)
+        try:
+            if index is None:
+                from penstock.storage.formats.index import SparseIndex
+
+                index = SparseIndex(segment.base_offset)
+            resume_index(segment, index, self.files, descriptors, self.interval, end=position)
+        except CorruptLog as error:
+            return error.position, expected, error
+        handle = descriptors.get(segment.path)
+        seen_ms = self.environment.clock.now_ms()
+        try:
+            for at, header in walk(
+                self.files,
+                handle.descriptor,
+                segment.path,
+                position,
+                end,
+                verify=True,
+                chunk_bytes=RECOVERY_SCAN_BYTES,
+            ):
+                if header.base_offset < expected:
+                    reason = f"base offset {header.base_offset}, expected {expected} or more"
+                    raise CorruptLog(Path(segment.path), at, reason)
+                segment.add(header, header.base_offset, self.interval)
+                if header.producer_id >= 0 and header.base_sequence >= 0:
+                    self.producers.append(header, header.base_offset, seen_ms)
+                expected = header.next_offset
+        except CorruptLog as error:
+            reached = segment.written_bytes
+            segment.written_bytes = end
+            return reached, expected, error
+        return end, expected, None
+
+    def _cut(self, segments: list[Segment], place: int, position: int) -> None:
+        """End the log at a position above the durable mark."""
+        for segment in segments[place + 1 :]:
+            logger.warning("%s lies beyond a torn end: removed", segment.path)
+            self.environment.descriptors.forget(segment.path)
+            with suppress(FileNotFoundError):
+                self.files.remove(segment.path)
+        del segments[place + 1 :]
+        segment = segments[place]
+        logger.warning(
+            "%s: cut from %d to %d bytes: a torn end", segment.path, segment.written_bytes, position
+        )
+        handle = self.environment.descriptors.get(segment.path)
+        self.files.truncate(handle.descriptor, position)
+        segment.written_bytes = segment.end_position = position
+
+    def _load_producers(self, segments: list[Segment]) -> None:
+        """Producers as they were at the mark."""
+        mark = self.mark
+        if not mark.flags & HAS_PRODUCERS:
+            return
+        if self._take_snapshot(mark.recovery_offset):
+            return
+        start = segments[0].base_offset
+        for offset in sorted(self.snapshots, reverse=True):
+            if offset <= mark.recovery_offset and self._take_snapshot(offset):
+                start = offset
+                break
+        logger.warning(
+            "%s: producers of offset %d are made anew from offset %d",
+            self.log.topic_partition, mark.recovery_offset, start,
+        )  # fmt: skip
+        self._replay_producers(segments, start)
+
+    def _take_snapshot(self, offset: int) -> bool:
+        for suffix, version in (RECENT_BATCHES, BATCHES_VERSION), (SNAPSHOT, SNAPSHOT_VERSION):
+            path = os.path.join(self.log.directory, offset_name(offset, suffix))
+            try:
+                self.producers.load(decode_snapshot(self.files.read(path), version))
+                return True
+            except FileNotFoundError:
+                continue
+            except CorruptFile as error:
+                logger.warning("%s: %s", path, error)
+        return False
+
+    def _replay_producers(self, segments: list[Segment], start: int) -> None:
+        """Walk headers from an offset to the mark."""
+        seen_ms = self.environment.clock.now_ms()
+        mark = self.mark
+        for place, segment in enumerate(segments):
+            if segment.base_offset > mark.segment_base:
+                break
+            if place + 1 < len(segments) and segments[place + 1].base_offset <= start:
+                continue
+            end = (
+                mark.position
+                if segment.base_offset == mark.segment_base
+                else (segment.written_bytes)
+            )
+            if end == 0:
+                continue
+            handle = self.environment.descriptors.get(segment.path)
+            with suppress(CorruptLog):
+                for _, header in walk(
+                    self.files, handle.descriptor, segment.path, 0, end, verify=False
+                ):
+                    if header.base_offset >= start and header.producer_id >= 0 <= (
+                        header.base_sequence
+                    ):
+                        self.producers.append(header, header.base_offset, seen_ms)
+
+    def _load_epochs(self, segments: list[Segment], end: int) -> EpochHistory:
+        """The epoch history as saved, or from the first batch of each segment."""
+        path = os.path.join(self.log.directory, EPOCHS_FILE)
+        saved: EpochHistory | None = None
+        try:
+            saved = EpochHistory(decode_epochs(self.files.read(path)))
+        except FileNotFoundError:
+            pass
+        except CorruptFile as error:
+            logger.warning("%s: %s; made anew from the segments", path, error)
+        history = EpochHistory() if saved is None else saved
+        if saved is None or self.changed:
+            for segment in segments:
+                epoch = self._first_epoch(segment)
+                if epoch > history.latest:
+                    history.assign(epoch, segment.base_offset)
+        history.cut_start(self.mark.log_start_offset)
+        return history
+
+    def _first_epoch(self, segment: Segment) -> int:
+        if segment.written_bytes < HEADER_BYTES:
+            return -1
+        handle = self.environment.descriptors.get(segment.path)
+        try:
+            data = self.files.read_at(handle.descriptor, HEADER_BYTES, 0)
+            return decode_header(data).partition_leader_epoch
+        except CorruptBatch:
+            return -1

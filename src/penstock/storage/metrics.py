@@ -1,0 +1,81 @@
+"""The storage's metrics; values are read from its counters when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.base.metrics import Metric, Sample
+from penstock.storage.environment import Environment
+from penstock.storage.journal import Journal
+
+
+def _counter(name: str, doc: str) -> Metric:
+    return Metric(name=f"penstock_storage_{name}", kind="counter", doc=doc)
+
+
+def _gauge(name: str, doc: str) -> Metric:
+    return Metric(name=f"penstock_storage_{name}", kind="gauge", doc=doc)
+
+
+GROUPS: Final = _counter("groups_total", "Groups of appends made durable.")
+INLINE_GROUPS: Final = _counter(
+    "inline_groups_total", "Groups written and synced by the event loop itself."
+)
+DUPLICATES: Final = _counter("duplicate_batches_total", "Batches answered as duplicates.")
+JOURNAL_BYTES: Final = _counter("journal_written_bytes_total", "Bytes written to the journal.")
+JOURNAL_SYNCS: Final = _counter("journal_syncs_total", "Syncs of journal files.")
+SEGMENT_BYTES: Final = _counter("segment_written_bytes_total", "Bytes written to segments.")
+READS: Final = _counter("reads_total", "Reads answered from segment files.")
+READ_BYTES: Final = _counter("read_bytes_total", "Bytes read from segment files.")
+TAIL_READS: Final = _counter("tail_reads_total", "Reads answered from memory.")
+ROLLED: Final = _counter("segments_rolled_total", "Segments closed.")
+REMOVED: Final = _counter("segments_removed_total", "Segments removed by retention.")
+CHECKPOINTS: Final = _counter("checkpoints_total", "Checkpoints completed.")
+REFUSED: Final = _counter("refused_writes_total", "Writes that found no room or failed.")
+CORRUPTIONS: Final = _counter("damaged_partitions_total", "Partitions found damaged.")
+
+FAILED: Final = _gauge("failed", "1 after a failed sync: the store takes no appends.")
+PARTITIONS: Final = _gauge("partitions", "Partition logs in the data directory.")
+OPEN_FILES: Final = _gauge("open_files", "Segment and index files held open.")
+TAIL_BYTES: Final = _gauge("tail_cache_bytes", "Memory that the newest batches take.")
+INDEX_BYTES: Final = _gauge("index_cache_bytes", "Memory that indexes of closed segments take.")
+PENDING_BYTES: Final = _gauge("pending_bytes", "Appended bytes that wait for the journal.")
+UNSETTLED_BYTES: Final = _gauge(
+    "unsettled_bytes", "Durable bytes that wait for their segment write."
+)
+JOURNAL_FILES: Final = _gauge("journal_files", "Journal files on disk.")
+JOURNAL_FILES_IN_USE: Final = _gauge(
+    "journal_files_in_use", "Journal files that a recovery would need."
+)
+RECOVERED: Final = _gauge("recovered_entries", "Journal entries replayed at the last start.")
+
+
+def samples(
+    environment: Environment, journal: Journal, *, partitions: int, recovered_entries: int
+) -> Iterator[Sample]:
+    counters = environment.counters
+    yield Sample(GROUPS, counters.groups)
+    yield Sample(INLINE_GROUPS, counters.inline_groups)
+    yield Sample(DUPLICATES, counters.duplicates)
+    yield Sample(JOURNAL_BYTES, journal.written_bytes)
+    yield Sample(JOURNAL_SYNCS, journal.syncs)
+    yield Sample(SEGMENT_BYTES, counters.settled_bytes)
+    yield Sample(READS, counters.reads)
+    yield Sample(READ_BYTES, counters.read_bytes)
+    yield Sample(TAIL_READS, counters.tail_reads)
+    yield Sample(ROLLED, counters.rolled_segments)
+    yield Sample(REMOVED, counters.removed_segments)
+    yield Sample(CHECKPOINTS, counters.checkpoints)
+    yield Sample(REFUSED, counters.disk_full)
+    yield Sample(CORRUPTIONS, counters.corruptions)
+    yield Sample(FAILED, int(environment.failed is not None))
+    yield Sample(PARTITIONS, partitions)
+    yield Sample(OPEN_FILES, len(environment.descriptors))
+    yield Sample(TAIL_BYTES, environment.tails.size_bytes)
+    yield Sample(INDEX_BYTES, environment.indexes.size_bytes)
+    yield Sample(PENDING_BYTES, environment.pending_bytes)
+    yield Sample(UNSETTLED_BYTES, environment.unsettled_bytes)
+    yield Sample(JOURNAL_FILES, journal.file_count)
+    yield Sample(JOURNAL_FILES_IN_USE, journal.files_in_use)
+    yield Sample(RECOVERED, recovered_entries)

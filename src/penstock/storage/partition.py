@@ -1,0 +1,613 @@
+"""One partition's log: offsets, segments, tail and producers behind append and read.
+
+`append` gives offsets and queues; the store's committer makes a group durable and raises the
+high watermark; the settler writes the segment files from the same bytes. Reads see only what
+is below the high watermark.
+
+A log is opened lazily: until it is first appended to or read, it is what the checkpoint says of
+it, and none of its files is touched.
+
+Source: Kafka's `UnifiedLog`.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from contextlib import suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.base.settings import LONG_MAX
+from penstock.records import BatchHeader, stamp, stamp_append_time
+from penstock.storage import lookups
+from penstock.storage.admission import admit, recompressed
+from penstock.storage.appended import Appended, Tail
+from penstock.storage.config import LogConfig
+from penstock.storage.environment import Environment
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.errors import (
+    AppendBacklog,
+    CorruptLog,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    StorageError,
+)
+from penstock.storage.formats.checkpoint import HAS_PRODUCERS, Mark, encode_mark
+from penstock.storage.formats.journal_entry import encode_key
+from penstock.storage.limits import COPIED_APPEND_BYTES_MAX
+from penstock.storage.loading import load_log
+from penstock.storage.names import (
+    RECENT_BATCHES,
+    SNAPSHOT,
+    directory_name,
+    parse_offset_name,
+)
+from penstock.storage.producers import ProducerBatch, ProducerStates, Undo
+from penstock.storage.reading import index_of, read_files, read_tail
+from penstock.storage.rolling import should_roll
+from penstock.storage.segment import UNKNOWN, Segment
+from penstock.storage.values import (
+    AppendResult,
+    Buffer,
+    Extent,
+    Lease,
+    OffsetAndTimestamp,
+    ProducerStateEntry,
+    Read,
+)
+
+if TYPE_CHECKING:
+    from penstock.storage.loading import Loaded
+
+_segment_base: Final = attrgetter("base_offset")
+_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+
+
+class PartitionLog:
+    """See the module's text. Made by `LogStore`; belongs to the owner's thread."""
+
+    __slots__ = (
+        "_environment",
+        "_loaded",
+        "_roll_due",
+        "_settling",
+        "closed",
+        "damage",
+        "directory",
+        "due_snapshots",
+        "epochs",
+        "epochs_dirty",
+        "high_watermark",
+        "key",
+        "leader_epoch",
+        "log_end_offset",
+        "log_start_offset",
+        "mark",
+        "mark_bytes",
+        "producer_states",
+        "segments",
+        "settled_bytes_total",
+        "tail",
+        "topic_id",
+        "topic_partition",
+        "unflushed_records",
+        "unsettled_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        environment: Environment,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        mark: Mark,
+    ) -> None:
+        self._environment = environment
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.directory = os.path.join(environment.root, directory_name(topic_partition))
+        self.key = encode_key(topic_id, topic_partition.topic, topic_partition.partition)
+        self.leader_epoch = mark.leader_epoch
+        self.log_start_offset = mark.log_start_offset
+        self.log_end_offset = self.high_watermark = mark.recovery_offset
+        self.settled_bytes_total = mark.size_bytes
+        self.segments: list[Segment] = []
+        self.tail = Tail()
+        self.epochs = EpochHistory()
+        self.epochs_dirty = False
+        self.producer_states = ProducerStates()
+        self.due_snapshots: list[tuple[int, bytes, bytes]] = []
+        self.damage: CorruptLog | None = None
+        self.closed: PenstockError | None = None
+        self.unsettled_bytes = 0
+        self.unflushed_records = 0
+        self._loaded = False
+        self._settling: Segment | None = None
+        self.set_mark(mark)
+
+    def __repr__(self) -> str:
+        offsets = f"[{self.log_start_offset}, {self.log_end_offset})"
+        return f"<PartitionLog {self.topic_partition} {offsets}>"
+
+    # -- what the broker asks ----------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        return self._environment.config_of(self.topic_partition.topic)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it all transactions are decided; there are none yet."""
+        return self.high_watermark
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, what is still in memory included."""
+        if not self._loaded:
+            return self.settled_bytes_total
+        return sum([segment.end_position for segment in self.segments])
+
+    @property
+    def segment_count(self) -> int:
+        self.load()
+        return len(self.segments)
+
+    @property
+    def loaded(self) -> bool:
+        return self._loaded
+
+    def append(
+        self,
+        batches: memoryview,
+        *,
+        now_ms: int,
+        lease: Lease | None = None,
+        internal: bool = False,
+    ) -> AppendResult:
+        """Give batches their offsets and queue them; durable once a flush after this is done.
+
+        All or nothing. The offsets and the epoch are stamped into `batches`, which must be
+        writable. With a lease, its bytes are used until they are in the segment; without one,
+        they are kept as long as it pleases the tail cache.
+
+        Raises:
+            CorruptBatch, InvalidRecord, UnsupportedCodec, RecordTooLarge, BatchesTooLarge,
+            InvalidTimestamp: the batches cannot be stored.
+            OutOfOrderSequence, InvalidProducerEpoch: the producer's state refuses them.
+            AppendBacklog: too much waits for the journal.
+            StorageError, CorruptLog: the log takes no appends.
+        """
+        environment = self._environment
+        if not self._loaded:
+            self.load()
+        if self.closed is not None or self.damage is not None or environment.failed is not None:
+            raise self._refusal()
+        if environment.pending_bytes + len(batches) > environment.settings.pending_bytes_max:
+            raise self._backlog(len(batches))
+        config = self.config
+        headers = admit(batches, config, now_ms, internal=internal)
+        if config.compression_type != "producer":
+            packed = recompressed(batches, headers, config)
+            if packed is not None:
+                batches, lease = packed, None
+                headers = admit(batches, config, now_ms, internal=internal)
+        for header in headers:
+            if header.producer_id >= 0:
+                original = self._check_producers(headers)
+                if original is not None:
+                    environment.counters.duplicates += 1
+                    return self._duplicate(original)
+                break
+        return self._accept(batches, headers, config, now_ms, lease)
+
+    def _accept(
+        self,
+        batches: memoryview,
+        headers: list[BatchHeader],
+        config: LogConfig,
+        now_ms: int,
+        lease: Lease | None,
+    ) -> AppendResult:
+        environment = self._environment
+        size_bytes = len(batches)
+        base_offset = self.log_end_offset
+        segment = self.segments[-1]
+        if (
+            self._roll_due
+            or segment.end_position + size_bytes > config.segment_bytes
+            or (
+                segment.end_position
+                and should_roll(segment, headers, base_offset, config, environment)
+            )
+        ):
+            segment = self._roll()
+        append_time = config.message_timestamp_type != "CreateTime"
+        epoch = self.leader_epoch
+        offset = 0
+        next_offset = base_offset
+        undo: list[Undo] | None = None
+        if append_time:
+            headers = stamp_times(batches, headers, now_ms)
+        for header in headers:
+            stamp(batches, offset, base_offset=next_offset, leader_epoch=epoch)
+            if header.producer_id >= 0:
+                undo = undo or []
+                undo.append(self.producer_states.append(header, next_offset, now_ms))
+            next_offset += header.last_offset_delta + 1
+            offset += header.batch_length + 12
+        data: Buffer = batches
+        if size_bytes <= COPIED_APPEND_BYTES_MAX:
+            data, lease = bytes(batches), None
+        elif lease is not None:
+            lease.retain()
+        if segment.first_timestamp < 0:
+            segment.first_timestamp = headers[0].max_timestamp
+        item = Appended(
+            self,
+            segment,
+            segment.end_position,
+            base_offset,
+            next_offset,
+            size_bytes,
+            headers,
+            data,
+            lease,
+            undo,
+        )
+        segment.end_position += size_bytes
+        self.log_end_offset = next_offset
+        self.tail.push(item)
+        environment.tails.add(item)
+        environment.pending.append(item)
+        environment.pending_bytes += size_bytes
+        return AppendResult(
+            base_offset,
+            next_offset - 1,
+            next_offset,
+            now_ms if append_time else -1,
+            self.log_start_offset,
+            False,
+        )
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
+    ) -> Read:
+        """Whole batches from the one that holds `offset`, all below `end_offset`.
+
+        Up to `max_bytes`; the first batch even if it is larger, with `at_least_one`. May return
+        less than there is; an empty answer at the end. Buffers are the caller's to keep.
+
+        Raises:
+            OffsetOutOfRange: `offset` is not within [log start, high watermark].
+            CorruptLog: what is stored there is damaged.
+        """
+        if not self._loaded:
+            self.load()
+        if self.closed is not None:
+            raise self.closed
+        end_offset = min(end_offset, self.high_watermark)
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            raise OffsetOutOfRange(
+                self.topic_partition, offset, self.log_start_offset, self.high_watermark
+            )
+        if offset >= end_offset:
+            return Read([], 0, offset)
+        place = self.tail.from_offset(offset)
+        if place is not None:
+            self._environment.counters.tail_reads += 1
+            return read_tail(self.tail, place, offset, max_bytes, end_offset, at_least_one)
+        return read_files(self, self._environment, offset, max_bytes, end_offset, at_least_one)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, exactly; None if there is none."""
+        self.settle()
+        return lookups.first_at_or_after(self, self._environment, timestamp_ms)
+
+    def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record with the highest timestamp; None for an empty log."""
+        self.settle()
+        return lookups.of_highest_timestamp(self, self._environment)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
+        self.load()
+        return self.epochs.end_offset_for(epoch, self.high_watermark)
+
+    def latest_epoch_at(self, offset: int) -> int:
+        """The epoch that wrote `offset`, -1 if unknown."""
+        self.load()
+        return self.epochs.epoch_at(offset)
+
+    def set_leader_epoch(self, epoch: int) -> None:
+        """Begin a new epoch; the next append begins a new segment."""
+        self.load()
+        if epoch <= self.leader_epoch and self.epochs.latest >= 0:
+            return
+        self.leader_epoch = epoch
+        if self.epochs.assign(epoch, self.log_end_offset):
+            self.epochs_dirty = True
+            self._roll_due = self.segments[-1].end_position > 0
+        self._environment.dirty.setdefault(self, set())
+
+    def delete_records(self, before_offset: int) -> int:
+        """Move the log's start; -1 is the high watermark. Returns the new start.
+
+        Raises:
+            OffsetOutOfRange: beyond the high watermark.
+        """
+        self.load()
+        if before_offset == -1:
+            before_offset = self.high_watermark
+        if not 0 <= before_offset <= self.high_watermark:
+            raise OffsetOutOfRange(
+                self.topic_partition, before_offset, self.log_start_offset, self.high_watermark
+            )
+        if before_offset > self.log_start_offset:
+            self.move_start(before_offset)
+            self._environment.save_marks()
+        return self.log_start_offset
+
+    def producers(self) -> list[ProducerStateEntry]:
+        """The idempotent producers that the partition remembers."""
+        self.load()
+        return self.producer_states.describe()
+
+    def extents(self, start: int, end: int) -> list[Extent]:
+        """Where the whole batches that hold [start, min(end, high watermark)) lie in files."""
+        self.settle()
+        if self.damage is not None:
+            raise self.damage
+        return lookups.extents(self, self._environment, start, min(end, self.high_watermark))
+
+    # -- what the store asks -----------------------------------------------------------------
+
+    def load(self) -> None:
+        """Look at the files, if that has not been done; see `loading`."""
+        if self._loaded:
+            return
+        if self.closed is not None:
+            raise self.closed
+        self.take(load_log(self._environment, self))
+
+    def take(self, loaded: Loaded) -> None:
+        """Become what was found in the files."""
+        self.segments = loaded.segments
+        self.epochs = loaded.epochs
+        self.producer_states = loaded.producers
+        self.log_end_offset = self.high_watermark = loaded.end_offset
+        self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
+        self.damage = loaded.damage
+        self._roll_due = False
+        self._settling = self.segments[-1]
+        self._loaded = True
+        self.leader_epoch = max(self.leader_epoch, self.epochs.latest)
+        if loaded.damage is not None:
+            self._environment.counters.corruptions += 1
+        if self.leader_epoch >= 0 and self.epochs.assign(self.leader_epoch, self.log_end_offset):
+            self.epochs_dirty = True
+            self._roll_due = self.segments[-1].end_position > 0
+        if loaded.changed or self.epochs_dirty:
+            self._environment.dirty.setdefault(self, set()).update(loaded.changed)
+
+    def settle(self) -> None:
+        """Write everything below the high watermark to the segments (not synced)."""
+        self.load()
+        if self.tail.settled < len(self.tail):
+            self._environment.settle_now(self)
+
+    def undo(self, item: Appended) -> None:
+        """Take an append back; appends are taken back newest first."""
+        self.tail.pop_newest()
+        self.log_end_offset = item.base_offset
+        item.segment.end_position = item.position
+        for undo in reversed(item.undo or ()):
+            self.producer_states.undo(undo)
+        while len(self.segments) > 1 and self.segments[-1].base_offset > item.base_offset:
+            self.segments.pop()
+        self.due_snapshots = [due for due in self.due_snapshots if due[0] <= item.base_offset]
+        self._environment.tails.drop(item)
+
+    def note_settled(self, items: list[Appended]) -> None:
+        """The next unsettled appends are in their files now: index them."""
+        config = self.config
+        interval_bytes = config.index_interval_bytes
+        index_bytes_max = config.segment_index_bytes
+        dirty = self._environment.dirty.setdefault(self, set())
+        leased = 0
+        for place, item in enumerate(items, 1):
+            segment = item.segment
+            if segment is not self._settling:
+                self._finish(self._settling)
+                self._settling = segment
+            dirty.add(segment)
+            index = index_of(self._environment, segment, interval_bytes)
+            full = len(index.offsets) + 8 > index_bytes_max
+            base_offset = item.base_offset
+            for header in item.headers:
+                segment.add(header, base_offset, _RELATIVE_OFFSET_MAX if full else interval_bytes)
+                base_offset += header.last_offset_delta + 1
+            item.headers = []
+            item.undo = None
+            self.unsettled_bytes -= item.size_bytes
+            self._environment.unsettled_bytes -= item.size_bytes
+            self._environment.counters.settled_bytes += item.size_bytes
+            if item.lease is not None:
+                leased = place
+        self._drop_leased(items, leased)
+
+    def _drop_leased(self, items: list[Appended], leased: int) -> None:
+        tail, tails = self.tail, self._environment.tails
+        tail.settled += len(items)
+        if leased:
+            last = items[leased - 1]
+            while True:
+                oldest = tail.pop_oldest()
+                tails.drop(oldest)
+                if oldest is last:
+                    return
+
+    def _finish(self, segment: Segment | None) -> None:
+        if segment is not None:
+            segment.close_index()
+            self._environment.dirty.setdefault(self, set()).add(segment)
+            self._environment.indexes.used(segment)
+
+    @property
+    def settled_offset(self) -> int:
+        """The first offset that is not in a file."""
+        unsettled = self.tail.unsettled()
+        return unsettled[0].base_offset if unsettled else self.log_end_offset
+
+    def current_mark(self) -> Mark:
+        """What a checkpoint of this moment says, once the files are synced."""
+        if not self._loaded or self.damage is not None:
+            return self.mark._replace(log_start_offset=self.log_start_offset)
+        settled = self.settled_offset
+        segment = self.segments[self.segment_place(settled)]
+        return Mark(
+            self.log_start_offset,
+            settled,
+            segment.base_offset,
+            segment.written_bytes,
+            sum([one.written_bytes for one in self.segments]),
+            self.leader_epoch,
+            HAS_PRODUCERS if len(self.producer_states) else 0,
+        )
+
+    def encoded(self, mark: Mark) -> bytes:
+        """A mark as the checkpoint file has it."""
+        return encode_mark(self.key, mark)
+
+    def set_mark(self, mark: Mark) -> None:
+        """Remember what the checkpoint on disk says."""
+        self.mark = mark
+        self.mark_bytes = encode_mark(self.key, mark)
+
+    def producers_when_settled(self) -> ProducerStates:
+        """The producers as they were at `settled_offset`."""
+        undos = [undo for item in self.tail.unsettled() for undo in item.undo or ()]
+        return self.producer_states.before(undos)
+
+    def segment_place(self, offset: int) -> int:
+        """The place of the segment that holds `offset`, or would."""
+        return max(0, bisect_right(self.segments, offset, key=_segment_base) - 1)
+
+    def move_start(self, offset: int) -> None:
+        """Forget what is below `offset`; the files go later."""
+        self.log_start_offset = offset
+        if self.epochs.cut_start(offset):
+            self.epochs_dirty = True
+        self.set_mark(self.mark._replace(log_start_offset=offset))
+        self._environment.dirty.setdefault(self, set())
+
+    def roll(self) -> None:
+        """Close the active segment, if it holds anything."""
+        self.load()
+        if self.segments[-1].end_position:
+            self._roll()
+
+    def segment_facts(self) -> list[tuple[int, int, int]]:
+        """For retention: (next offset, bytes, highest timestamp) of each segment."""
+        facts = []
+        interval_bytes = self.config.index_interval_bytes
+        for place, segment in enumerate(self.segments):
+            last = place + 1 == len(self.segments)
+            after = self.log_end_offset if last else self.segments[place + 1].base_offset
+            if segment.max_timestamp == UNKNOWN:
+                index_of(self._environment, segment, interval_bytes)
+                if not last:
+                    self._environment.indexes.used(segment)
+            newest = segment.max_timestamp
+            if segment.end_position > segment.written_bytes:
+                newest = LONG_MAX
+            facts.append((after, segment.end_position, newest))
+        return facts
+
+    def remove_snapshots_below(self, offset: int) -> None:
+        """Producer snapshots of segments that are gone."""
+        files = self._environment.files
+        for name in files.list(self.directory):
+            parsed = parse_offset_name(name)
+            if parsed is None or parsed[1] not in (SNAPSHOT, RECENT_BATCHES):
+                continue
+            if parsed[0] < offset and parsed[0] < self.mark.recovery_offset:
+                with suppress(OSError):
+                    files.remove(os.path.join(self.directory, name))
+
+    # -- details -----------------------------------------------------------------------------
+
+    def _roll(self) -> Segment:
+        self._roll_due = False
+        base_offset = self.log_end_offset
+        active = self.segments[-1]
+        if active.base_offset == base_offset:
+            return active
+        if len(self.producer_states):
+            last, batches = self.producer_states.snapshot()
+            self.due_snapshots.append(lookups.encoded_snapshots(base_offset, last, batches))
+        segment = Segment(self.directory, base_offset)
+        self.segments.append(segment)
+        self._environment.counters.rolled_segments += 1
+        return segment
+
+    def _check_producers(self, headers: list[BatchHeader]) -> ProducerBatch | None:
+        """The original if the append is a duplicate; raises if its producer refuses it."""
+        states = self.producer_states
+        original = states.check(headers[0]) if headers[0].producer_id >= 0 else None
+        if len(headers) == 1:
+            return original
+        if original is not None:
+            if all(states.check(header) is not None for header in headers):
+                return original
+            raise OutOfOrderSequence(
+                f"{self.topic_partition}: an append of {len(headers)} batches repeats some of them"
+            )
+        undos: list[Undo] = []
+        try:
+            for header in headers:
+                if header.producer_id >= 0:
+                    if states.check(header) is not None:
+                        raise OutOfOrderSequence(
+                            f"{self.topic_partition}: a batch stands twice in one append"
+                        )
+                    undos.append(states.append(header, self.log_end_offset, 0))
+        finally:
+            for undo in reversed(undos):
+                states.undo(undo)
+        return None
+
+    def _duplicate(self, original: ProducerBatch) -> AppendResult:
+        append_time = self.config.message_timestamp_type != "CreateTime"
+        return AppendResult(
+            original.first_offset,
+            original.last_offset,
+            original.last_offset + 1,
+            original.timestamp if append_time else -1,
+            self.log_start_offset,
+            True,
+        )
+
+    def _refusal(self) -> PenstockError:
+        error = self.closed or self._environment.failed or self.damage
+        if isinstance(error, CorruptLog):
+            return StorageError(f"{self.topic_partition} takes no appends: {error}")
+        return error or StorageError(f"{self.topic_partition} takes no appends")
+
+    def _backlog(self, size_bytes: int) -> AppendBacklog:
+        environment = self._environment
+        return AppendBacklog(
+            f"{environment.pending_bytes} bytes wait for the journal, {size_bytes} more would "
+            f"exceed pending.bytes.max = {environment.settings.pending_bytes_max}"
+        )
+
+
+def stamp_times(batches: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
+    """Give whole batches the broker's time."""
+    offset = 0
+    for header in headers:
+        stamp_append_time(batches, offset, now_ms)
+        offset += header.batch_length + 12
+    return [header._replace(max_timestamp=now_ms) for header in headers]

@@ -1,0 +1,195 @@
+"""What a partition remembers of its idempotent producers: a pure core.
+
+Per producer id: its epoch, and its last five batches, oldest first, because a client may have
+five in flight and retry any of them. A producer's state is an immutable value that is replaced
+by each append, so that an append that did not become durable is undone by putting the old value
+back.
+
+| batch's epoch | batch's sequence                       | answer                             |
+|---------------|----------------------------------------|------------------------------------|
+| older         | any                                    | INVALID_PRODUCER_EPOCH             |
+| same          | one of the last five, same first, last | duplicate: the original's offset   |
+| same          | the last one plus one, wrapping        | append                             |
+| same          | any other                              | OUT_OF_ORDER_SEQUENCE_NUMBER       |
+| newer         | 0                                      | append                             |
+| newer         | any other                              | OUT_OF_ORDER_SEQUENCE_NUMBER       |
+| no such id    | any                                    | append: its state may have expired |
+
+Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from penstock.records import BatchHeader
+from penstock.storage.errors import InvalidProducerEpoch, OutOfOrderSequence
+from penstock.storage.formats.snapshot import SnapshotEntry
+from penstock.storage.limits import PRODUCER_BATCHES_MAX
+from penstock.storage.values import ProducerStateEntry
+
+_MODULUS: Final = 2**31
+
+
+class ProducerBatch(NamedTuple):
+    """A remembered batch."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer(NamedTuple):
+    """A producer's state. `seen_ms` is the broker's time of its last append."""
+
+    epoch: int
+    batches: tuple[ProducerBatch, ...]
+    seen_ms: int
+
+
+Undo = tuple[int, Producer | None]
+"""A producer id and what it was before an append."""
+
+
+class ProducerStates:
+    """All producers of one partition."""
+
+    __slots__ = ("_producers",)
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> ProducerBatch | None:
+        """Return the original if the batch is a duplicate, None if it may be appended.
+
+        Raises:
+            InvalidProducerEpoch, OutOfOrderSequence: as the table says.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        epoch = header.producer_epoch
+        first = header.base_sequence
+        if epoch == producer.epoch:
+            last = producer.batches[-1]
+            if first == (last.last_sequence + 1) % _MODULUS:
+                return None
+            last_sequence = header.last_sequence
+            for batch in producer.batches:
+                if batch.first_sequence == first and batch.last_sequence == last_sequence:
+                    return batch
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} of epoch {epoch} sent sequence {first}, "
+                f"expected {(last.last_sequence + 1) % _MODULUS}"
+            )
+        if epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} has epoch {epoch}, "
+                f"the partition has seen epoch {producer.epoch}"
+            )
+        if first != 0:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} begins epoch {epoch} with sequence {first}, not 0"
+            )
+        return None
+
+    def append(self, header: BatchHeader, base_offset: int, seen_ms: int) -> Undo:
+        """Remember a batch that was checked and now stands at `base_offset`."""
+        producer_id = header.producer_id
+        before = self._producers.get(producer_id)
+        delta = header.last_offset_delta
+        batch = ProducerBatch(
+            header.base_sequence,
+            header.last_sequence,
+            base_offset + delta,
+            delta,
+            header.max_timestamp,
+        )
+        if before is None or before.epoch != header.producer_epoch:
+            batches: tuple[ProducerBatch, ...] = (batch,)
+        else:
+            batches = (*before.batches[1 - PRODUCER_BATCHES_MAX :], batch)
+        self._producers[producer_id] = Producer(header.producer_epoch, batches, seen_ms)
+        return producer_id, before
+
+    def undo(self, undo: Undo) -> None:
+        """Put back what was before an append; appends are undone newest first."""
+        producer_id, before = undo
+        if before is None:
+            self._producers.pop(producer_id, None)
+        else:
+            self._producers[producer_id] = before
+
+    def before(self, undos: list[Undo]) -> ProducerStates:
+        """A copy as it was before the appends that `undos` belong to, which are in order."""
+        copy = ProducerStates()
+        copy._producers = dict(self._producers)
+        for undo in reversed(undos):
+            copy.undo(undo)
+        return copy
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that have been idle; returns how many."""
+        limit = now_ms - expiration_ms
+        idle = [key for key, producer in self._producers.items() if producer.seen_ms <= limit]
+        for key in idle:
+            del self._producers[key]
+        return len(idle)
+
+    def describe(self) -> list[ProducerStateEntry]:
+        return [
+            ProducerStateEntry(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.batches[-1].last_sequence,
+                last_timestamp=producer.seen_ms,
+                last_offset=producer.batches[-1].last_offset,
+            )
+            for producer_id, producer in self._producers.items()
+        ]
+
+    def snapshot(self) -> tuple[list[SnapshotEntry], list[SnapshotEntry]]:
+        """The last batch of each producer, as Kafka keeps it, and all batches."""
+        last = [_entry(key, p, p.batches[-1]) for key, p in self._producers.items()]
+        every = [_entry(key, p, batch) for key, p in self._producers.items() for batch in p.batches]
+        return last, every
+
+    def load(self, entries: Iterable[SnapshotEntry]) -> None:
+        """Restore from a snapshot's entries; several of one producer are in order."""
+        for entry in entries:
+            delta = entry.offset_delta
+            batch = ProducerBatch(
+                (entry.last_sequence - delta) % _MODULUS,
+                entry.last_sequence,
+                entry.last_offset,
+                delta,
+                entry.timestamp,
+            )
+            before = self._producers.get(entry.producer_id)
+            batches = before.batches if before and before.epoch == entry.producer_epoch else ()
+            self._producers[entry.producer_id] = Producer(
+                entry.producer_epoch,
+                (*batches[1 - PRODUCER_BATCHES_MAX :], batch),
+                entry.timestamp,
+            )
+
+
+def _entry(producer_id: int, producer: Producer, batch: ProducerBatch) -> SnapshotEntry:
+    return SnapshotEntry(
+        producer_id,
+        producer.epoch,
+        batch.last_sequence,
+        batch.last_offset,
+        batch.offset_delta,
+        producer.seen_ms,
+    )

@@ -1,0 +1,268 @@
+"""Reading the journal after a restart, and putting what it holds back into the segments.
+
+Entries are followed from the checkpoint's sequence on: each has the next sequence, the checksum
+of its predecessor, and its own. Where the chain ends, the journal ends: the next entry is torn
+and was never acknowledged. Unless a later entry says that the missing one had been synced: then
+the disk has lost it, and the store does not open, because cutting it off would lose what was
+acknowledged.
+
+Replay writes each item's bytes at the position that it was given, which is the same however
+often it is done. Items below a log's start, and items of topics that have been replaced, are left
+out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from penstock.base.ids import TopicPartition
+from penstock.storage.errors import CorruptFile, CorruptLog
+from penstock.storage.files import Files, write_all
+from penstock.storage.formats.checkpoint import Mark
+from penstock.storage.formats.journal_entry import (
+    ALIGNMENT_BYTES,
+    EntryHead,
+    Item,
+    decode_head,
+    decode_items,
+    is_whole,
+    padded,
+)
+from penstock.storage.formats.partition_metadata import (
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from penstock.storage.journal import JournalFile
+from penstock.storage.names import (
+    JOURNAL_SUFFIX,
+    LOG,
+    METADATA_FILE,
+    directory_name,
+    offset_name,
+)
+
+logger = logging.getLogger(__name__)
+
+_HEAD_PROBE_BYTES: Final = 64
+
+
+class JournalState(NamedTuple):
+    """What was found: the files, and the highest numbers that were used."""
+
+    files: list[JournalFile]
+    sequence: int
+    generation: int
+    entries: int
+    size_bytes: int
+
+
+Replay = Callable[[list[Item]], None]
+
+
+def read_journal(files: Files, directory: str, after_sequence: int, replay: Replay) -> JournalState:
+    """Follow the journal from `after_sequence`, handing each entry's items to `replay`.
+
+    Raises:
+        CorruptLog: an entry that had been synced is not there.
+    """
+    journal_files = _open_files(files, directory)
+    starts: dict[int, tuple[JournalFile, EntryHead]] = {}
+    generation = 0
+    for file in journal_files:
+        head = _probe(files, file, 0)
+        if head is not None:
+            file.generation = head.generation
+            generation = max(generation, head.generation)
+            starts[head.sequence] = file, head
+    reader = _Reader(files, after_sequence, replay)
+    ordered = sorted(starts.values(), key=lambda start: start[1].generation)
+    for place, (file, head) in enumerate(ordered):
+        last = place + 1 == len(ordered)
+        following = None if last else ordered[place + 1][1].sequence
+        if following is not None and following <= after_sequence + 1:
+            continue
+        reader.follow(file, head)
+    reader.check_rot(journal_files)
+    return JournalState(
+        journal_files,
+        max(reader.sequence, reader.highest),
+        max(generation, reader.generation),
+        reader.entries,
+        reader.size_bytes,
+    )
+
+
+def _open_files(files: Files, directory: str) -> list[JournalFile]:
+    found = []
+    for name in sorted(files.list(directory)):
+        if name.endswith(JOURNAL_SUFFIX):
+            path = os.path.join(directory, name)
+            found.append(JournalFile(path, files.open(path), files.size(path)))
+    return found
+
+
+def _probe(files: Files, file: JournalFile, position: int) -> EntryHead | None:
+    return decode_head(files.read_at(file.descriptor, _HEAD_PROBE_BYTES, position))
+
+
+class _Reader:
+    """Follows the chain of entries over the files."""
+
+    def __init__(self, files: Files, after_sequence: int, replay: Replay) -> None:
+        self._files = files
+        self._after = after_sequence
+        self._replay = replay
+        self._previous_checksum: int | None = None
+        self._ended_at: tuple[str, int] | None = None
+        self.sequence = after_sequence
+        self.highest = after_sequence
+        self.generation = 0
+        self.entries = 0
+        self.size_bytes = 0
+
+    def follow(self, file: JournalFile, first: EntryHead) -> None:
+        """Read one file's entries in order."""
+        position = 0
+        while position < file.size_bytes:
+            head = _probe(self._files, file, position)
+            if head is None or head.generation != first.generation:
+                break
+            if head.sequence > self.sequence + 1 or position + head.size_bytes > file.size_bytes:
+                break
+            data = memoryview(self._files.read_at(file.descriptor, head.size_bytes, position))
+            if not is_whole(data, head):
+                break
+            if not self._take(head, data):
+                break
+            position += padded(head.size_bytes)
+            file.last_sequence = head.sequence
+        else:
+            return
+        self._ended_at = file.path, position
+
+    def _take(self, head: EntryHead, data: memoryview) -> bool:
+        """Use an entry that is whole; False if it does not belong to the chain."""
+        chained = self._previous_checksum in (None, head.previous_checksum)
+        if head.sequence <= self._after:
+            self._previous_checksum = head.checksum if head.sequence == self._after else None
+            return True
+        if head.sequence != self.sequence + 1 or not chained:
+            return False
+        self._replay(decode_items(data, head))
+        self.sequence = head.sequence
+        self.generation = max(self.generation, head.generation)
+        self._previous_checksum = head.checksum
+        self.entries += 1
+        self.size_bytes += head.size_bytes
+        return True
+
+    def check_rot(self, journal_files: list[JournalFile]) -> None:
+        """Look for entries beyond the end that say the missing one was synced."""
+        for file in journal_files:
+            if file.last_sequence == 0 and file.generation and file.generation < self.generation:
+                continue
+            position = 0
+            while position < file.size_bytes:
+                head = _probe(self._files, file, position)
+                position += ALIGNMENT_BYTES
+                if head is None or head.durable_sequence <= self.sequence:
+                    continue
+                at = position - ALIGNMENT_BYTES
+                data = memoryview(self._files.read_at(file.descriptor, head.size_bytes, at))
+                if is_whole(data, head):
+                    path, where = self._ended_at or (file.path, at)
+                    raise CorruptLog(
+                        Path(path),
+                        where,
+                        f"journal entry {self.sequence + 1} is damaged or gone; entry "
+                        f"{head.sequence} in {file.path} says that entries up to "
+                        f"{head.durable_sequence} were synced",
+                    )
+
+
+class Replayer:
+    """Writes items into segment files and remembers what they amount to."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        marks: dict[tuple[str, int], tuple[UUID, Mark]],
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._marks = marks
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+        self._open: dict[str, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.starts: dict[TopicPartition, Item] = {}
+
+    def replay(self, items: list[Item]) -> None:
+        for item in items:
+            where = TopicPartition(item.topic, item.partition)
+            known = self._marks.get((item.topic, item.partition))
+            same = known is not None and known[0] == item.topic_id
+            if same and known is not None and item.next_offset <= known[1].log_start_offset:
+                continue
+            if self._topic_id(where, item.topic_id) != item.topic_id:
+                continue
+            self.starts.setdefault(where, item)
+            self.ends[where] = max(self.ends.get(where, 0), item.next_offset)
+            name = offset_name(item.segment_base, LOG)
+            path = os.path.join(self._root, directory_name(where), name)
+            write_all(self._files, self._descriptor(path), item.position, [item.data])
+
+    def topic_id(self, where: TopicPartition) -> UUID:
+        return self._topic_ids[where]
+
+    def finish(self) -> None:
+        """Sync what was written."""
+        directories = {os.path.dirname(path) for path in self._open}
+        for descriptor in self._open.values():
+            self._files.sync(descriptor)
+            self._files.close(descriptor)
+        for directory in directories:
+            self._files.sync_directory(directory)
+        if directories:
+            self._files.sync_directory(self._root)
+        self._open.clear()
+
+    def _descriptor(self, path: str) -> int:
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            if len(self._open) >= 512:
+                oldest = next(iter(self._open))
+                self._files.sync(self._open[oldest])
+                self._files.close(self._open.pop(oldest))
+            descriptor = self._open[path] = self._files.open(path, create=True)
+        return descriptor
+
+    def _topic_id(self, where: TopicPartition, topic_id: UUID) -> UUID:
+        """Whose directory it is; made for this topic id if there is none."""
+        known = self._topic_ids.get(where)
+        if known is not None:
+            return known
+        directory = os.path.join(self._root, directory_name(where))
+        path = os.path.join(directory, METADATA_FILE)
+        try:
+            found = decode_partition_metadata(self._files.read(path))
+        except (FileNotFoundError, CorruptFile):
+            if not _exists(self._files, directory):
+                self._files.make_directory(directory)
+            self._files.write(path, encode_partition_metadata(topic_id), sync=True)
+            found = topic_id
+        self._topic_ids[where] = found
+        return found
+
+
+def _exists(files: Files, directory: str) -> bool:
+    try:
+        files.list(directory)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,238 @@
+"""One segment of a partition: its files, how far they are written, and its indexes.
+
+`end_position` is where the next append goes; `written_bytes` is what the file has. What is
+between is in memory: durable by the journal, or waiting for it. The indexes cover what is
+written; they are made as the segment grows, loaded on first use otherwise, and made anew by a
+walk over the batch headers when they are missing or cannot be right.
+
+Source: Kafka's `LogSegment`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
+from penstock.storage.errors import CorruptLog
+from penstock.storage.files import Descriptors, Files
+from penstock.storage.formats.index import SparseIndex
+from penstock.storage.limits import SCAN_BYTES
+from penstock.storage.names import INDEX, LOG, TIME_INDEX, offset_name
+
+UNKNOWN: Final = -2
+"""A timestamp that has not been looked up yet."""
+
+
+class Segment:
+    """State of one segment; belongs to the owner's thread."""
+
+    __slots__ = (
+        "base_offset", "bytes_since_entry", "end_position", "first_timestamp", "index",
+        "max_timestamp", "max_timestamp_offset", "path", "saved_offsets", "saved_times",
+        "written_bytes",
+    )  # fmt: skip
+
+    def __init__(self, directory: str, base_offset: int, size_bytes: int = 0) -> None:
+        self.path = os.path.join(directory, offset_name(base_offset, LOG))
+        self.base_offset = base_offset
+        self.end_position = size_bytes
+        self.written_bytes = size_bytes
+        self.index: SparseIndex | None = None if size_bytes else SparseIndex(base_offset)
+        self.bytes_since_entry = 0
+        self.max_timestamp = UNKNOWN if size_bytes else -1
+        self.max_timestamp_offset = -1
+        self.first_timestamp = UNKNOWN if size_bytes else -1
+        self.saved_offsets = 0
+        self.saved_times = 0
+
+    def sibling(self, suffix: str) -> str:
+        """The path of another file of the segment."""
+        return self.path[: -len(LOG)] + suffix
+
+    def add(self, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
+        """Note a batch that was written at `written_bytes`."""
+        index = self.index
+        if index is None:
+            raise not_loaded(self)
+        last_offset = base_offset + header.last_offset_delta
+        timestamp = header.max_timestamp
+        if self.first_timestamp < 0:
+            self.first_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+        if self.bytes_since_entry > interval_bytes:
+            index.add_offset(last_offset, self.written_bytes)
+            if self.max_timestamp >= 0:
+                index.add_time(self.max_timestamp, self.max_timestamp_offset)
+            self.bytes_since_entry = 0
+        size = header.batch_length + 12
+        self.bytes_since_entry += size
+        self.written_bytes += size
+
+    def close_index(self) -> None:
+        """The segment is complete: the time index must know its highest timestamp."""
+        if self.index is not None and self.max_timestamp >= 0:
+            self.index.add_time(self.max_timestamp, self.max_timestamp_offset)
+
+    def unsaved(self) -> list[tuple[str, int, bytes]]:
+        """What the index files lack: (path, position, bytes)."""
+        index = self.index
+        if index is None:
+            return []
+        missing: list[tuple[str, int, bytes]] = []
+        if len(index.offsets) > self.saved_offsets:
+            data = bytes(memoryview(index.offsets)[self.saved_offsets :])
+            missing.append((self.sibling(INDEX), self.saved_offsets, data))
+        if len(index.times) > self.saved_times:
+            data = bytes(memoryview(index.times)[self.saved_times :])
+            missing.append((self.sibling(TIME_INDEX), self.saved_times, data))
+        return missing
+
+
+def not_loaded(segment: Segment) -> CorruptLog:
+    return CorruptLog(Path(segment.path), segment.written_bytes, "written to before it was loaded")
+
+
+def walk(
+    files: Files,
+    descriptor: int,
+    path: str,
+    position: int,
+    end: int,
+    *,
+    verify: bool,
+    chunk_bytes: int = SCAN_BYTES,
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of the batches in [position, end).
+
+    Raises:
+        CorruptLog: bytes that are no batch, a batch that reaches beyond `end`, or, with
+            `verify`, one whose checksum is another.
+    """
+    chunk = memoryview(b"")
+    chunk_at = position
+    while position < end:
+        offset = position - chunk_at
+        needed = HEADER_BYTES if len(chunk) - offset < HEADER_BYTES else 0
+        if needed == 0:
+            header = _header(chunk, offset, path, position, end)
+            size = header.batch_length + 12
+            if not verify or len(chunk) - offset >= size:
+                if verify:
+                    _verify(chunk, header, offset, path, position)
+                yield position, header
+                position += size
+                continue
+            needed = size
+        wanted = min(max(needed, chunk_bytes), end - position)
+        chunk = memoryview(files.read_at(descriptor, wanted, position))
+        chunk_at = position
+        if len(chunk) < min(needed, wanted) or wanted < HEADER_BYTES:
+            raise CorruptLog(
+                Path(path), position, f"{len(chunk)} bytes are left, which is no batch"
+            )
+
+
+def _header(chunk: memoryview, offset: int, path: str, position: int, end: int) -> BatchHeader:
+    try:
+        header = decode_header(chunk, offset)
+    except CorruptBatch as error:
+        raise CorruptLog(Path(path), position, str(error)) from None
+    if header.batch_length + 12 > end - position:
+        raise CorruptLog(
+            Path(path),
+            position,
+            f"a batch says it has {header.size_bytes} bytes, {end - position} are there",
+        )
+    return header
+
+
+def _verify(chunk: memoryview, header: BatchHeader, offset: int, path: str, position: int) -> None:
+    try:
+        verify_crc(chunk, header, offset)
+    except CorruptBatch as error:
+        raise CorruptLog(Path(path), position, str(error)) from None
+
+
+def load_index(
+    segment: Segment, files: Files, descriptors: Descriptors, interval_bytes: int
+) -> SparseIndex:
+    """The indexes of a segment: as saved if they can be right, else made by a walk."""
+    if segment.index is not None:
+        return segment.index
+    saved = read_index(segment, files)
+    if saved is None:
+        rebuild_index(segment, files, descriptors, interval_bytes)
+    else:
+        resume_index(segment, saved, files, descriptors, interval_bytes)
+    if segment.index is None:
+        raise not_loaded(segment)
+    return segment.index
+
+
+def read_index(segment: Segment, files: Files) -> SparseIndex | None:
+    """The indexes as saved, or None if a file is missing or its content doubtful."""
+    try:
+        index = SparseIndex(
+            segment.base_offset,
+            files.read(segment.sibling(INDEX)),
+            files.read(segment.sibling(TIME_INDEX)),
+        )
+    except FileNotFoundError:
+        return None
+    return None if index.doubt(segment.written_bytes) else index
+
+
+def rebuild_index(
+    segment: Segment, files: Files, descriptors: Descriptors, interval_bytes: int
+) -> None:
+    """Make the indexes by a walk over the whole segment."""
+    resume_index(segment, SparseIndex(segment.base_offset), files, descriptors, interval_bytes)
+    segment.saved_offsets = segment.saved_times = 0
+    for suffix in (INDEX, TIME_INDEX):
+        descriptors.forget(segment.sibling(suffix))
+        try:
+            files.remove(segment.sibling(suffix))
+        except FileNotFoundError:
+            continue
+
+
+def resume_index(
+    segment: Segment,
+    index: SparseIndex,
+    files: Files,
+    descriptors: Descriptors,
+    interval_bytes: int,
+    *,
+    end: int | None = None,
+) -> None:
+    """Take saved indexes over and walk what they do not cover, up to `end`."""
+    end = segment.written_bytes if end is None else end
+    position = 0
+    if index.offsets:
+        position = int.from_bytes(index.offsets[-4:], "big")
+    segment.index = index
+    segment.saved_offsets, segment.saved_times = len(index.offsets), len(index.times)
+    segment.max_timestamp = index.last_timestamp
+    segment.max_timestamp_offset = index.last_timestamp_offset
+    handle = descriptors.get(segment.path)
+    segment.written_bytes = position
+    segment.bytes_since_entry = 0
+    for _, header in walk(files, handle.descriptor, segment.path, position, end, verify=False):
+        segment.add(header, header.base_offset, interval_bytes)
+    segment.written_bytes = end
+
+
+def first_timestamp(segment: Segment, files: Files, descriptors: Descriptors) -> int:
+    """The timestamp of the segment's first batch, -1 when it is empty."""
+    if segment.first_timestamp == UNKNOWN:
+        segment.first_timestamp = -1
+        handle = descriptors.get(segment.path)
+        data = files.read_at(handle.descriptor, HEADER_BYTES, 0)
+        if len(data) == HEADER_BYTES:
+            segment.first_timestamp = decode_header(data).max_timestamp
+    return segment.first_timestamp

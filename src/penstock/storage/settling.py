@@ -1,0 +1,214 @@
+"""Settling: durable appends are written to their segments, from the same bytes, unsynced.
+
+Since the journal holds them, the writes may wait: small appends of a partition gather until
+there are `SETTLE_LOG_BYTES` of them, and then go in one call. Appends whose bytes are leased go at
+once, so that the receive buffer comes back. One job is under way at a time; a job that fails
+(a full disk) leaves its appends where they are, in memory and in the journal, to be tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from penstock.storage.appended import Appended
+from penstock.storage.environment import Environment
+from penstock.storage.errors import StorageError
+from penstock.storage.files import Files, Handle, disk_full, write_all
+from penstock.storage.limits import SETTLE_INLINE_BYTES_MAX, SETTLE_LOG_BYTES, SETTLE_SHARE
+from penstock.storage.partition import PartitionLog
+from penstock.storage.reading import index_of
+from penstock.storage.values import Buffer
+from penstock.storage.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class Run(NamedTuple):
+    """Adjacent bytes of one segment."""
+
+    handle: Handle
+    position: int
+    buffers: list[Buffer]
+
+
+class Job(NamedTuple):
+    """What is written in one go."""
+
+    runs: list[Run]
+    logs: list[tuple[PartitionLog, list[Appended]]]
+    size_bytes: int
+
+
+class Settler:
+    """Belongs to the owner's thread; its worker does the writes."""
+
+    def __init__(self, environment: Environment, worker: Worker) -> None:
+        self._environment = environment
+        self._worker = worker
+        self._wanted: dict[PartitionLog, None] = {}
+        self._unsettled: dict[PartitionLog, None] = {}
+        self._busy = False
+        self._when_idle: list[Callable[[StorageError | None], None]] = []
+        self.error: StorageError | None = None
+
+    def became_durable(self, items: list[Appended]) -> None:
+        """Account for appends that the journal holds now; write what is due."""
+        environment = self._environment
+        unsettled, wanted = self._unsettled, self._wanted
+        for item in items:
+            log = item.log
+            size_bytes = item.size_bytes
+            log.unsettled_bytes += size_bytes
+            environment.unsettled_bytes += size_bytes
+            unsettled[log] = None
+            if item.lease is not None or log.unsettled_bytes >= SETTLE_LOG_BYTES:
+                wanted[log] = None
+        if environment.unsettled_bytes * SETTLE_SHARE > environment.settings.tail_cache_bytes:
+            wanted.update(unsettled)
+        blocking = environment.tails.shrink()
+        if blocking is not None and blocking in unsettled:
+            wanted.update(unsettled)
+        if wanted:
+            self.run()
+
+    def run(self) -> None:
+        """Write what is wanted, unless a job is under way already."""
+        if self._busy or not self._wanted:
+            return
+        logs, self._wanted = list(self._wanted), {}
+        try:
+            job = self.plan(logs)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._busy = True
+        if job.size_bytes <= SETTLE_INLINE_BYTES_MAX or not self._worker.attached:
+            self._done(job, None, _attempt(self._environment.files, job))
+        else:
+            work = partial(perform, self._environment.files, job)
+            self._worker.submit(work, partial(self._done, job))
+
+    def settle_all(self, then: Callable[[StorageError | None], None]) -> None:
+        """Write everything durable; `then` is called with the error, or None."""
+        self._wanted.update(self._unsettled)
+        self._when_idle.append(then)
+        self.error = None
+        self.run()
+        self._report_idle()
+
+    def settle_now(self, log: PartitionLog) -> None:
+        """Write one log's durable appends before returning.
+
+        Raises:
+            StorageError: they could not be written.
+        """
+        if self._busy:
+            self._worker.drain()
+        self._wanted.pop(log, None)
+        try:
+            job = self.plan([log])
+            perform(self._environment.files, job)
+        except OSError as error:
+            raise _storage_error(self._environment.root, error) from error
+        self.finish(job)
+
+    def forget(self, log: PartitionLog) -> None:
+        """A log is deleted."""
+        if self._busy:
+            self._worker.drain()
+        self._wanted.pop(log, None)
+        self._unsettled.pop(log, None)
+
+    def plan(self, logs: list[PartitionLog], *, durable_only: bool = True) -> Job:
+        """Gather what the logs have unsettled; files are opened, and created, here."""
+        runs: list[Run] = []
+        parts: list[tuple[PartitionLog, list[Appended]]] = []
+        total = 0
+        for log in logs:
+            items = log.tail.unsettled()
+            if durable_only:
+                end = log.high_watermark
+                while items and items[-1].next_offset > end:
+                    items.pop()
+            if not items or log.closed is not None:
+                continue
+            parts.append((log, items))
+            total += self._gather(log, items, runs)
+        for run in runs:
+            self._environment.descriptors.pin(run.handle)
+        return Job(runs, parts, total)
+
+    def _gather(self, log: PartitionLog, items: list[Appended], runs: list[Run]) -> int:
+        environment = self._environment
+        interval_bytes = log.config.index_interval_bytes
+        segment = None
+        total = 0
+        buffers: list[Buffer] = []
+        for item in items:
+            if item.segment is not segment:
+                segment = item.segment
+                index_of(environment, segment, interval_bytes)
+                if segment.written_bytes == 0:
+                    environment.dirty_directories.add(log.directory)
+                handle = environment.descriptors.get(segment.path, create=True)
+                buffers = []
+                runs.append(Run(handle, item.position, buffers))
+            buffers.append(item.data)
+            total += item.size_bytes
+        return total
+
+    def _done(self, job: Job, _: object, error: BaseException | None) -> None:
+        self._busy = False
+        if error is None:
+            self.finish(job)
+        else:
+            for run in job.runs:
+                self._environment.descriptors.unpin(run.handle)
+            self._failed(error)
+        if self.error is None:
+            self.run()
+        self._report_idle()
+
+    def _failed(self, error: BaseException) -> None:
+        self.error = _storage_error(self._environment.root, error)
+        self._environment.counters.disk_full += 1
+        logger.error("writing segments failed, to be tried again: %s", error)
+
+    def finish(self, job: Job) -> None:
+        for run in job.runs:
+            self._environment.descriptors.unpin(run.handle)
+        for log, items in job.logs:
+            if log.closed is None:
+                log.note_settled(items)
+            if log.unsettled_bytes <= 0:
+                self._unsettled.pop(log, None)
+        self._environment.tails.shrink()
+
+    def _report_idle(self) -> None:
+        if not self._busy and self._when_idle:
+            callbacks, self._when_idle = self._when_idle, []
+            for callback in callbacks:
+                callback(self.error)
+
+
+def perform(files: Files, job: Job) -> None:
+    """Do the writes; runs on any thread."""
+    for run in job.runs:
+        write_all(files, run.handle.descriptor, run.position, run.buffers)
+
+
+def _attempt(files: Files, job: Job) -> OSError | None:
+    try:
+        perform(files, job)
+    except OSError as error:
+        return error
+    return None
+
+
+def _storage_error(root: str, error: BaseException) -> StorageError:
+    if isinstance(error, OSError):
+        return disk_full(error, root) or StorageError(f"cannot write segments in {root}: {error}")
+    return StorageError(f"cannot write segments in {root}: {error!r}")

@@ -1,0 +1,404 @@
+"""All partitions of one data directory: open, recover, create, delete, flush, look after.
+
+    <data directory>/
+      .lock                     held while the store is open
+      journal/00000000.journal  …
+      partitions.checkpoint     up to where each partition is synced in its own files
+      <topic>-<partition>/      Kafka's files
+
+`LogStore` is the shell that wires the parts: the committer (journal, group commit), the settler
+(segment writes), the checkpointer, and the keeper (retention and other upkeep). It belongs to
+one thread, the event loop's; its writer threads are hidden behind `attach`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.base.metrics import Sample
+from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.storage import metrics
+from penstock.storage.checkpointing import Checkpointer
+from penstock.storage.committing import Committer, OnDurable
+from penstock.storage.config import LogConfig
+from penstock.storage.environment import Environment
+from penstock.storage.errors import (
+    CorruptFile,
+    LogDeleted,
+    StorageError,
+    StoreLocked,
+    TopicIdMismatch,
+)
+from penstock.storage.files import Files
+from penstock.storage.formats.checkpoint import Checkpoint, Mark, decode_checkpoint
+from penstock.storage.formats.partition_metadata import (
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from penstock.storage.journal import Journal
+from penstock.storage.keeping import Keeper
+from penstock.storage.limits import CHECKPOINT_FILE_BYTES_MAX
+from penstock.storage.loading import load_log
+from penstock.storage.names import (
+    CHECKPOINT_FILE,
+    JOURNAL_DIRECTORY,
+    LOCK_FILE,
+    METADATA_FILE,
+    deleted_directory_name,
+    directory_name,
+    is_deleted_directory,
+    parse_directory_name,
+    stray_directory_name,
+)
+from penstock.storage.partition import PartitionLog
+from penstock.storage.recovery import Replayer, read_journal
+from penstock.storage.settings import StorageSettings
+from penstock.storage.settling import Settler
+from penstock.storage.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class LogStore:
+    """See the module's text; made by `open`."""
+
+    def __init__(self, environment: Environment, lock: int) -> None:
+        self._environment = environment
+        self._lock = lock
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._closed = False
+        self._call_soon: Callable[..., object] | None = None
+        self._writer = Worker("penstock-journal")
+        self._segment_writer = Worker("penstock-segments")
+        self._syncer = Worker("penstock-checkpoint")
+        self.partitions: Mapping[TopicPartition, PartitionLog] = MappingProxyType(self._logs)
+        self._recovered_entries = 0
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        settings: StorageSettings,
+        *,
+        clock: Clock,
+        config_of: Callable[[str], LogConfig],
+        files: Files | None = None,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> LogStore:
+        """Create or recover the store of a directory. Blocks.
+
+        Raises:
+            StoreLocked: another process has it open.
+            CorruptLog: the journal has lost what was synced.
+            CorruptFile: the checkpoint is damaged.
+            OSError: the directory cannot be used.
+        """
+        root = os.path.abspath(directory)
+        os.makedirs(os.path.join(root, JOURNAL_DIRECTORY), exist_ok=True)
+        lock = _lock(os.path.join(root, LOCK_FILE))
+        try:
+            environment = Environment(
+                root=root,
+                settings=settings,
+                clock=clock,
+                config_of=config_of,
+                files=files or Files(),
+                new_uuid=randomness.uuid,
+            )
+            store = cls(environment, lock)
+            store._recover()
+        except BaseException:
+            os.close(lock)
+            raise
+        return store
+
+    # -- life --------------------------------------------------------------------------------
+
+    def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
+        """Tell the store the loop that owns it; from now on it may use threads."""
+        self._call_soon = call_soon_threadsafe
+        for worker in (self._writer, self._segment_writer, self._syncer):
+            worker.attach(call_soon_threadsafe)
+        self._keeper.attach(call_soon_threadsafe)
+
+    def close(self) -> None:
+        """Commit what waits, write and sync everything, and note that it was done."""
+        if self._closed:
+            return
+        self._closed = True
+        environment = self._environment
+        self._keeper.close()
+        self._drain()
+        for worker in (self._writer, self._segment_writer, self._syncer):
+            worker.close()
+        if environment.failed is None:
+            self._committer.commit()
+            self._checkpoint_cleanly()
+        error = LogDeleted(f"the store {environment.root} is closed")
+        for log in self._logs.values():
+            log.closed = log.closed or error
+        self._journal.close()
+        environment.descriptors.close()
+        os.close(self._lock)
+
+    def _checkpoint_cleanly(self) -> None:
+        failures: list[StorageError | None] = []
+        self._checkpointer.start(failures.append)
+        if failures == [None]:
+            self._checkpointer.close()
+        else:
+            logger.error("the store is not closed cleanly: %s", failures)
+
+    def _drain(self) -> None:
+        """Wait until nothing is under way."""
+        workers = self._writer, self._segment_writer, self._syncer
+        self._committer.commit()
+        while any(worker.outstanding for worker in workers):
+            for worker in workers:
+                worker.drain()
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Set for good when a sync failed: all appends raise from then on."""
+        return self._environment.failed
+
+    # -- appends -----------------------------------------------------------------------------
+
+    def flush(self, on_durable: OnDurable) -> None:
+        """Have `on_durable(None)` called once everything appended so far is durable.
+
+        Durable by `log.flush.policy`. On failure it is called with the error, and the appends
+        since the last success have not happened. Takes effect with `commit_pending`.
+        """
+        self._committer.flush(on_durable)
+
+    def commit_pending(self) -> None:
+        """Write what was appended since the last call as one group."""
+        self._committer.commit()
+
+    @property
+    def on_advance(self) -> Callable[[list[PartitionLog]], None]:
+        """Called with the logs whose high watermark rose, after the callbacks of `flush`."""
+        return self._committer.on_advance
+
+    @on_advance.setter
+    def on_advance(self, callback: Callable[[list[PartitionLog]], None]) -> None:
+        self._committer.on_advance = callback
+
+    # -- partitions --------------------------------------------------------------------------
+
+    def create(self, tp: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> PartitionLog:
+        """Make the log of a partition; the one there is, if it has the same topic id.
+
+        Raises:
+            TopicIdMismatch: there is one for another topic id; delete it first.
+            StorageError: the directory cannot be made.
+        """
+        self._check_open()
+        log = self._logs.get(tp)
+        if log is not None:
+            if log.topic_id != topic_id:
+                raise TopicIdMismatch(f"{tp} exists for topic id {log.topic_id}, not {topic_id}")
+            if leader_epoch > log.leader_epoch:
+                log.set_leader_epoch(leader_epoch)
+            return log
+        environment = self._environment
+        files = environment.files
+        directory = os.path.join(environment.root, directory_name(tp))
+        try:
+            try:
+                files.make_directory(directory)
+            except FileExistsError:
+                self._set_aside(tp)
+                files.make_directory(directory)
+            files.write(
+                os.path.join(directory, METADATA_FILE),
+                encode_partition_metadata(topic_id),
+                sync=False,
+            )
+        except OSError as error:
+            raise StorageError(f"cannot create {directory}: {error}") from error
+        environment.durable_directories = False
+        environment.dirty_directories.add(directory)
+        log = PartitionLog(environment, tp, topic_id, Mark(0, 0, 0, 0, 0, leader_epoch, 0))
+        environment.dirty.setdefault(log, set())
+        self._logs[tp] = log
+        return log
+
+    def delete(self, tp: TopicPartition) -> None:
+        """Remove a partition: its directory gets another name now, and goes later."""
+        self._check_open()
+        log = self._logs.pop(tp, None)
+        if log is None:
+            return
+        self._committer.drain()
+        self._syncer.drain()
+        self._settler.forget(log)
+        self._keeper.remove_log(log, self._deleted_name(tp))
+
+    def _deleted_name(self, tp: TopicPartition) -> str:
+        return deleted_directory_name(tp, self._environment.new_uuid())
+
+    # -- upkeep ------------------------------------------------------------------------------
+
+    def housekeeping(self, now_ms: int) -> None:
+        """Retention, expiry, checkpoints, removal of files; a bounded part of it per call."""
+        if not self._closed:
+            self._keeper.run(now_ms)
+
+    def checkpoint(self, then: Callable[[StorageError | None], None] | None = None) -> None:
+        """Begin a checkpoint now; `then` is called at its end."""
+        self._checkpointer.start(then)
+
+    def samples(self) -> Iterable[Sample]:
+        """Metrics of this moment."""
+        return metrics.samples(
+            self._environment,
+            self._journal,
+            partitions=len(self._logs),
+            recovered_entries=self._recovered_entries,
+        )
+
+    # -- recovery ----------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        environment = self._environment
+        files, root = environment.files, environment.root
+        checkpoint = self._read_checkpoint()
+        replayer = Replayer(files, root, checkpoint.marks)
+        state = read_journal(
+            files, os.path.join(root, JOURNAL_DIRECTORY), checkpoint.sequence, replayer.replay
+        )
+        replayer.finish()
+        self._recovered_entries = state.entries
+        self._find_partitions(checkpoint, replayer)
+        settings = environment.settings
+        self._journal = Journal(
+            files,
+            os.path.join(root, JOURNAL_DIRECTORY),
+            file_bytes=settings.journal_file_bytes,
+            files_max=settings.journal_files_max,
+            sequence=state.sequence,
+            generation=state.generation,
+            recycled=state.files,
+        )
+        self._wire(checkpoint.sequence)
+        if state.entries or not checkpoint.clean:
+            self._finish_recovery(state.entries)
+        else:
+            self._checkpointer.sequence = state.sequence
+        self._journal.prepare()
+        self._checkpointer.save_marks()
+
+    def _wire(self, sequence: int) -> None:
+        environment, journal = self._environment, self._journal
+        self._settler = Settler(environment, self._segment_writer)
+        self._committer = Committer(environment, journal, self._settler, self._writer)
+        self._checkpointer = Checkpointer(
+            environment, journal, self._settler, self._syncer, self._logs.values, sequence
+        )
+        self._keeper = Keeper(environment, journal, self._checkpointer, self._syncer, self._logs)
+        environment.settle_now = self._settler.settle_now
+        environment.save_marks = self._checkpointer.save_marks
+        self._committer.on_written = self._keeper.journal_grew
+        self._committer.make_room = self._make_room
+
+    def _make_room(self) -> None:
+        self._checkpointer.start(self._committer.room_was_made)
+
+    def _finish_recovery(self, entries: int) -> None:
+        """Make what was recovered the new state on disk, so that it is not repeated."""
+        failures: list[StorageError | None] = []
+        self._checkpointer.start(failures.append)
+        if failures != [None]:
+            raise failures[0] or StorageError("recovery did not end")
+        logger.info("recovered %d journal entries in %s", entries, self._environment.root)
+
+    def _read_checkpoint(self) -> Checkpoint:
+        path = os.path.join(self._environment.root, CHECKPOINT_FILE)
+        try:
+            data = self._environment.files.read(path, max_bytes=CHECKPOINT_FILE_BYTES_MAX)
+        except FileNotFoundError:
+            return Checkpoint(0, False, {})
+        try:
+            return decode_checkpoint(data)
+        except CorruptFile as error:
+            raise CorruptFile(f"{path}: {error}") from None
+
+    def _find_partitions(self, checkpoint: Checkpoint, replayer: Replayer) -> None:
+        environment = self._environment
+        recovering = not checkpoint.clean
+        for name in environment.files.list(environment.root):
+            tp = parse_directory_name(name)
+            if tp is None:
+                continue
+            known = checkpoint.marks.get((tp.topic, tp.partition))
+            topic_id = known[0] if known and checkpoint.clean else self._topic_id(tp)
+            if topic_id is None:
+                self._set_aside(tp)
+                continue
+            mark = known[1] if known is not None and known[0] == topic_id else None
+            item = replayer.starts.get(tp)
+            if mark is None:
+                mark = Mark(0, 0, 0, 0, 0, -1, 0)
+                if item is not None:
+                    base = item.segment_base
+                    mark = mark._replace(
+                        log_start_offset=base, recovery_offset=base, segment_base=base
+                    )
+            log = self._logs[tp] = PartitionLog(environment, tp, topic_id, mark)
+            if recovering:
+                durable = replayer.ends.get(tp) if item is not None else None
+                log.take(load_log(environment, log, durable_offset=durable))
+        for name, partition in checkpoint.marks:
+            tp = TopicPartition(name, partition)
+            if tp not in self._logs and checkpoint.clean:
+                logger.error("the directory of %s is gone", tp)
+
+    def _topic_id(self, tp: TopicPartition) -> UUID | None:
+        environment = self._environment
+        path = os.path.join(environment.root, directory_name(tp), METADATA_FILE)
+        try:
+            return decode_partition_metadata(environment.files.read(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except CorruptFile as error:
+            logger.error("%s: %s", path, error)
+            return None
+
+    def _set_aside(self, tp: TopicPartition) -> None:
+        """Give a directory that belongs to no known topic another name; remove it if empty."""
+        environment = self._environment
+        source = os.path.join(environment.root, directory_name(tp))
+        if not os.path.isdir(source):
+            return
+        name = stray_directory_name(tp, environment.new_uuid())
+        if not any(entry.endswith(".log") for entry in environment.files.list(source)):
+            name = self._deleted_name(tp)
+        logger.warning("%s belongs to no known topic: renamed to %s", source, name)
+        environment.files.rename(source, os.path.join(environment.root, name))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogDeleted(f"the store {self._environment.root} is closed")
+
+
+def _lock(path: str) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreLocked(f"{path} is locked: another process uses the directory") from error
+    return descriptor
+
+
+__all__ = ["LogStore", "PenstockError", "is_deleted_directory"]

@@ -1,0 +1,72 @@
+"""What the storage hands out. Values of the append and read paths are plain slotted classes,
+made once per call, because a frozen dataclass costs several times as much to make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Lease(Protocol):
+    """A receive buffer that is recycled when nobody needs it any more."""
+
+    def retain(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class AppendResult(NamedTuple):
+    """Where an append went. For a duplicate, where the original went."""
+
+    base_offset: int
+    last_offset: int
+    next_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class Read(NamedTuple):
+    """Whole batches back to back over `buffers`; `next_offset` is where to go on."""
+
+    buffers: list[Buffer]
+    size_bytes: int
+    next_offset: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's offset, its timestamp and the leader epoch that wrote it."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Whole batches of a segment file that hold the offsets [base_offset, next_offset)."""
+
+    path: Path
+    position: int
+    size_bytes: int
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerStateEntry:
+    """What a partition remembers of an idempotent producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    last_offset: int
+    coordinator_epoch: int = -1
+    current_txn_start_offset: int = -1

@@ -1,0 +1,90 @@
+"""A thread for blocking file work, whose results come back to the owner's thread.
+
+Without a loop (`attach` not called) jobs run where they are submitted, so that tests and tools
+need no threads. With one, a job runs on the worker's thread, and its `done` is called on the
+owner's: by the loop, or by `drain`, which waits for everything that was submitted.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+Job = Callable[[], Any]
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Worker:
+    """One thread, started by its first job; jobs run in order."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._call_soon: Callable[..., object] | None = None
+        self._jobs: queue.SimpleQueue[tuple[Job, Done] | None] = queue.SimpleQueue()
+        self._results: deque[tuple[Done, Any, BaseException | None]] = deque()
+        self._finished = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.outstanding = 0
+
+    def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
+        self._call_soon = call_soon_threadsafe
+
+    @property
+    def attached(self) -> bool:
+        return self._call_soon is not None
+
+    def submit(self, job: Job, done: Done) -> None:
+        """Run `job`; then `done(result, None)` or `done(None, error)` on the owner's thread."""
+        if self._call_soon is None:
+            done(*_run(job))
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self.outstanding += 1
+        self._jobs.put((job, done))
+
+    def drain(self) -> None:
+        """Wait for all jobs, those that their `done`s submit too."""
+        while self.outstanding:
+            self._finished.wait()
+            self._finished.clear()
+            self._collect()
+
+    def close(self) -> None:
+        """Finish all jobs and end the thread."""
+        self.drain()
+        self._call_soon = None
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            self._results.append((done, *_run(job)))
+            self._finished.set()
+            call_soon = self._call_soon
+            if call_soon is not None:
+                try:
+                    call_soon(self._collect)
+                except RuntimeError:
+                    # The loop is closed; `drain` collects the result.
+                    continue
+
+    def _collect(self) -> None:
+        while self._results:
+            done, result, error = self._results.popleft()
+            self.outstanding -= 1
+            done(result, error)
+
+
+def _run(job: Job) -> tuple[Any, BaseException | None]:
+    try:
+        return job(), None
+    except BaseException as error:
+        return None, error
