@@ -12,6 +12,7 @@ Source: Kafka's `GroupMetadataManager.classicGroupJoin`; KIP-345, KIP-389 (size)
 
 from __future__ import annotations
 
+from penstock.base.errors import BugError
 from penstock.broker.groups.effects import Refused
 from penstock.broker.groups.events import JoinGroup
 from penstock.broker.groups.group import Group, Member, Purpose, SaveWaiter, protocols_bytes
@@ -143,6 +144,8 @@ def _replaces(group: Group, event: JoinGroup) -> bool:
 def _join_unknown(rebalancer: Rebalancer, group: Group, event: JoinGroup, token: int) -> None:
     instance = event.group_instance_id
     member_id = f"{instance if instance is not None else event.client_id}-{event.fresh_id}"
+    if member_id in group.members or member_id in group.pending:
+        raise BugError(f"the id {member_id!r} is not fresh, group {group.group_id!r} has it")
     if instance is None and event.member_id_required:
         rebalancer.add_pending(group, member_id, event.session_timeout_ms)
         rebalancer.refuse(

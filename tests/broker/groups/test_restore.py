@@ -1,0 +1,157 @@
+"""After a restart of the broker: members go on, generations do not come again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from penstock.broker.groups import (
+    Accepted,
+    CommitCheck,
+    CorruptGroup,
+    DescribedGroup,
+    DescribeGroup,
+    GroupCoordinator,
+    GroupRemoved,
+    Prune,
+    Refused,
+    RemoveGroup,
+    SaveFailed,
+)
+from penstock.broker.groups.limits import RESTORED_GENERATION_GAP
+from penstock.control import GroupRecord
+from tests.broker.groups.driver import LIMITS, Driver
+
+
+def test_members_go_on_heart_beating() -> None:
+    driver = Driver()
+    members = driver.stable(3)
+    before = driver.ask(DescribeGroup(group_id="g"))
+    driver.advance(9_000)
+    driver.restart()
+    driver.advance(9_000)
+    assert driver.ask(DescribeGroup(group_id="g")) == before
+    assert all(driver.heartbeat(member) == Accepted() for member in members)
+
+
+def test_members_that_died_meanwhile_expire() -> None:
+    driver = Driver()
+    first, _ = driver.stable(2)
+    driver.restart()
+    driver.advance(6_000)
+    driver.heartbeat(first)
+    driver.advance(6_000)
+    assert driver.state() == "PreparingRebalance"
+
+
+def test_a_generation_that_was_not_saved_does_not_come_again() -> None:
+    driver = Driver()
+    (first,) = driver.stable()
+    driver.leave(first.member_id)
+    saved = driver.records["g"].generation
+    driver.holding = True
+    unsaved = driver.joined(driver.join()).generation
+    driver.holding = False
+    driver.restart()
+    again = driver.joined(driver.join()).generation
+    assert saved < unsaved < again <= saved + RESTORED_GENERATION_GAP
+
+
+def test_a_group_above_its_size_rebalances() -> None:
+    driver = Driver()
+    driver.stable(3)
+    driver.limits = replace(LIMITS, group_max_size=2)
+    driver.restart()
+    assert driver.state() == "PreparingRebalance"
+
+
+def test_a_save_that_nobody_waits_for_is_tried_again() -> None:
+    driver = Driver()
+    (first,) = driver.stable()
+    driver.holding = True
+    driver.leave(first.member_id)
+    driver.held.clear()
+    driver.tell(SaveFailed(group_id="g", reason="locked"))
+    driver.holding = False
+    assert driver.records["g"].generation == 1
+    driver.advance(1_000)
+    assert driver.records["g"].generation == 2
+
+
+def test_simple_groups_come_back_by_their_offsets() -> None:
+    core = GroupCoordinator(LIMITS)
+    core.restore_offsets(["simple"], 0)
+    (effect,) = core.handle(DescribeGroup(group_id="simple"), 0, 1)
+    assert effect.response == DescribedGroup(group_id="simple", state="Empty")  # type: ignore[union-attr]
+
+
+def test_empty_groups_without_offsets_are_forgotten_after_a_while() -> None:
+    driver = Driver()
+    driver.ask(CommitCheck(group_id="simple", generation=-1, member_id=""))
+    (first,) = driver.stable()
+    driver.leave(first.member_id)
+    driver.advance(30_000)
+    driver.tell(Prune(with_offsets=()))
+    assert driver.state("simple") == "Empty", "its offsets may be on their way"
+    driver.advance(30_000)
+    driver.tell(Prune(with_offsets={"simple"}))
+    assert driver.state("simple") == "Empty"
+    assert driver.state("g") == "absent"
+    assert driver.records == {}
+    driver.tell(Prune(with_offsets=()))
+    assert driver.state("simple") == "absent"
+
+
+def test_a_removal_waits_for_the_save_under_way() -> None:
+    driver = Driver()
+    (first,) = driver.stable()
+    driver.holding = True
+    driver.leave(first.member_id)
+    driver.advance(60_000)
+    driver.tell(Prune(with_offsets=()))
+    assert len(driver.held) == 1
+    driver.store_one()
+    (removal,) = driver.held
+    assert isinstance(removal, RemoveGroup)
+    driver.tell(GroupRemoved(group_id="g"))
+    assert driver.state() == "absent"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"format":2,"leader":"","members":[]}'])
+def test_a_corrupt_record_is_refused(damage: str) -> None:
+    driver = Driver()
+    driver.stable()
+    record = replace(driver.records["g"], state=damage.encode())
+    with pytest.raises(CorruptGroup, match="'g'"):
+        GroupCoordinator().restore(record, 0)
+
+
+@pytest.mark.parametrize("field", ["id", "protocols", "assignment", "session_timeout_ms"])
+def test_a_record_without_a_field_is_refused(field: str) -> None:
+    driver = Driver()
+    driver.stable()
+    record = driver.records["g"]
+    state = json.loads(record.state)
+    state["members"][0].pop(field)
+    with pytest.raises(CorruptGroup):
+        GroupCoordinator().restore(replace(record, state=json.dumps(state).encode()), 0)
+
+
+def test_a_record_whose_protocol_no_member_has_is_refused() -> None:
+    driver = Driver()
+    driver.stable()
+    record: GroupRecord = replace(driver.records["g"], protocol="other")
+    with pytest.raises(CorruptGroup, match="other"):
+        GroupCoordinator().restore(record, 0)
+
+
+def test_requests_to_a_coordinator_that_forgot_the_group() -> None:
+    driver = Driver()
+    (first,) = driver.stable()
+    driver.core.forget("g")
+    answer = driver.heartbeat(first)
+    assert isinstance(answer, Refused)
+    assert answer.error == "unknown_member_id"
+    assert driver.core.next_deadline_ms() is None
