@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,9 @@ from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import MemoryControlPlane
+from penstock.storage import LogStore, StorageSettings
 from tests.broker.fake_store import FakeStore
 from tests.broker.wire_client import WireClient
 
@@ -32,25 +35,34 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture
-async def start_broker() -> AsyncIterator[StartBroker]:
-    """Starts brokers with settings by their dotted names; they are stopped at the end."""
+async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
+    """Starts brokers with settings by their dotted names; they are stopped at the end.
+
+    `store` replaces the real store, for tests that hold its syncs back or plant failures.
+    """
     started: list[BrokerServer] = []
 
-    async def start(settings: dict[str, Any] | None = None) -> BrokerServer:
+    async def start(
+        settings: dict[str, Any] | None = None, store: FakeStore | None = None
+    ) -> BrokerServer:
         values = {
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "admin.listener": "",
             "shutdown.timeout.ms": 1000,
+            "message.max.bytes": 32 << 20,
             **(settings or {}),
         }
+        loaded = load(BrokerSettings, values)
+        configs = TopicConfigs(loaded)
         server = BrokerServer(
-            load(BrokerSettings, values),
+            loaded,
             control=MemoryControlPlane(),
-            store=cast("Any", FakeStore()),
+            store=cast("LogStore", store) or _open_store(tmp_path / str(len(started)), configs),
             clock=SYSTEM_CLOCK,
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
         )
+        configs.bind(lambda: server.state.image)
         await server.start()
         started.append(server)
         return server
@@ -58,6 +70,17 @@ async def start_broker() -> AsyncIterator[StartBroker]:
     yield start
     for server in started:
         await server.stop()
+
+
+def _open_store(directory: Path, configs: TopicConfigs) -> LogStore:
+    return LogStore.open(
+        directory, StorageSettings(), clock=SYSTEM_CLOCK, config_of=configs.config_of
+    )
+
+
+@pytest.fixture
+async def fake_store() -> FakeStore:
+    return FakeStore()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from penstock.broker import connection as connection_module
 from penstock.broker.server import BrokerServer
 from penstock.wire.kafka.apis import APIS, BY_NAME
 from tests.broker.conftest import StartBroker
+from tests.broker.fake_store import FakeStore
 from tests.broker.wire_client import WireClient, batch, fetch_request, produce_request
 
 Connect = Callable[[BrokerServer], Awaitable[WireClient]]
@@ -22,6 +23,13 @@ Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 
 def _framed(frame: bytes) -> bytes:
     return struct.pack(">i", len(frame)) + frame
+
+
+async def _all_given_back(server: BrokerServer) -> None:
+    """Receive buffers come back once the storage has written them to their segments."""
+    async with asyncio.timeout(10):
+        while server.pool.received_bytes:
+            await asyncio.sleep(0.005)
 
 
 async def _still_serves(server: BrokerServer, connect: Connect) -> None:
@@ -226,7 +234,7 @@ async def test_half_a_frame_for_too_long_closes_the_connection(
     clients[2].writer.write(struct.pack(">i", 100_000) + bytes(5000))
     for client in clients:
         assert await client.closed_by_server()
-    assert broker.pool.received_bytes == 0
+    await _all_given_back(broker)
     await _still_serves(broker, connect)
 
 
@@ -255,7 +263,7 @@ async def test_a_frame_of_many_megabytes(start_broker: StartBroker, connect: Con
     for megabytes in (1, 3, 9):
         sent = batch(b"x" * (megabytes << 20))
         assert (await client.produce("t", sent)).error_code == 0
-    assert server.pool.received_bytes == 0
+    await _all_given_back(server)
     got = await client.fetch("t", 2, partition_max_bytes=1)
     assert len(got.records) == len(sent)
 
@@ -277,7 +285,7 @@ async def test_memory_for_requests_is_bounded_and_the_oldest_frame_goes_on(
     for client in clients:
         answer = await client.response("Produce", 9)
         assert answer.responses[0].partition_responses[0].error_code == 0
-    assert server.pool.received_bytes == 0
+    await _all_given_back(server)
 
 
 async def test_claimed_but_never_sent_bytes_cost_nothing(
@@ -318,12 +326,12 @@ async def test_a_client_that_does_not_read_is_not_read_either(
 
 
 async def test_requests_in_the_works_are_limited(
-    start_broker: StartBroker, connect: Connect
+    start_broker: StartBroker, connect: Connect, fake_store: FakeStore
 ) -> None:
-    server = await start_broker({"queued.max.requests": 4})
+    store = fake_store
+    server = await start_broker({"queued.max.requests": 4}, store)
     client = await connect(server)
     await client.create("t")
-    store: Any = server.state.store
     store.held = True
     frame = client.frame("Produce", 9, produce_request("t", batch(b"x")))
     client.writer.write(frame * 20)
@@ -354,3 +362,20 @@ async def test_arbitrary_bytes_harm_nobody(broker: BrokerServer, connect: Connec
             await client.reader.read()
         await client.close()
     await _still_serves(broker, connect)
+
+
+@pytest.mark.parametrize("kibibytes", [1, 60, 70, 200, 250, 300])
+async def test_frames_around_the_sizes_of_the_buffers(
+    broker: BrokerServer, connect: Connect, kibibytes: int
+) -> None:
+    client = await connect(broker)
+    await client.create("t")
+    sent = batch(b"x" * (kibibytes << 10))
+    frame = client.frame("Produce", 9, produce_request("t", sent))
+    client.writer.write(frame * 5)
+    for _ in range(5):
+        answer = await client.response("Produce", 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    got = await client.fetch("t", 4, partition_max_bytes=1 << 25)
+    assert got.records[21:] == sent[21:]
+    await _all_given_back(broker)

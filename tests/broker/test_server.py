@@ -13,6 +13,7 @@ from penstock.base.ids import TopicPartition
 from penstock.broker.server import BrokerServer
 from penstock.wire.kafka.apis import APIS
 from tests.broker.conftest import StartBroker
+from tests.broker.fake_store import FakeStore
 from tests.broker.wire_client import WireClient, batch, fetch_request, produce_request
 
 Connect = Callable[[BrokerServer], Awaitable[WireClient]]
@@ -120,10 +121,11 @@ async def test_acks_that_mean_nothing(client: WireClient) -> None:
 
 
 async def test_an_answer_waits_until_its_records_are_durable(
-    broker: BrokerServer, client: WireClient, connect: Connect
+    start_broker: StartBroker, connect: Connect, fake_store: FakeStore
 ) -> None:
+    broker, store = await start_broker(store=fake_store), fake_store
+    client = await connect(broker)
     await client.create("t")
-    store: Any = broker.state.store
     store.held = True
     client.writer.write(client.frame("Produce", 9, produce_request("t", batch(b"x"))))
     other = await connect(broker)
@@ -138,10 +140,11 @@ async def test_an_answer_waits_until_its_records_are_durable(
 
 
 async def test_a_sync_that_takes_longer_than_the_timeout(
-    broker: BrokerServer, client: WireClient
+    start_broker: StartBroker, connect: Connect, fake_store: FakeStore
 ) -> None:
+    store = fake_store
+    client = await connect(await start_broker(store=store))
     await client.create("t")
-    store: Any = broker.state.store
     store.held = True
     request = {**produce_request("t", batch(b"x")), "timeout": 1}
     answer = await client.call("Produce", 9, request)
@@ -321,10 +324,14 @@ async def test_producer_ids_are_never_given_twice(client: WireClient) -> None:
 
 
 async def test_an_unexpected_failure_answers_only_its_own_request(
-    broker: BrokerServer, client: WireClient, caplog: pytest.LogCaptureFixture
+    start_broker: StartBroker,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    fake_store: FakeStore,
 ) -> None:
+    store = fake_store
+    client = await connect(await start_broker(store=store))
     await client.create("t", partitions=2)
-    store: Any = broker.state.store
     store.partitions[TopicPartition("t", 0)].fail_next = ZeroDivisionError("planted")
     assert (await client.produce("t", batch(b"x"))).error_code == -1
     assert "planted" in caplog.text
@@ -334,9 +341,9 @@ async def test_an_unexpected_failure_answers_only_its_own_request(
 
 
 async def test_stopping_answers_long_polls_and_closes_the_store(
-    start_broker: StartBroker, connect: Connect
+    start_broker: StartBroker, connect: Connect, fake_store: FakeStore
 ) -> None:
-    server = await start_broker({"shutdown.timeout.ms": 20_000})
+    server = await start_broker({"shutdown.timeout.ms": 20_000}, fake_store)
     client = await connect(server)
     await client.create("t")
     waiting = asyncio.create_task(client.fetch("t", max_wait=60_000))
@@ -346,8 +353,7 @@ async def test_stopping_answers_long_polls_and_closes_the_store(
         await server.stop()
     assert (await waiting).error_code == 0
     assert await client.closed_by_server()
-    store: Any = server.state.store
-    assert store.closed
+    assert fake_store.closed
     with pytest.raises(OSError, match="onnect"):
         await WireClient.connect(server.kafka_address)
 

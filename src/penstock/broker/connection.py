@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -106,6 +107,13 @@ class Connection(asyncio.BufferedProtocol):
             self._closing = True
             transport.close()
 
+    def size_buffers(self, send_bytes: int, receive_bytes: int) -> None:
+        """Set the sizes of the kernel's buffers; negative ones are left as they are."""
+        opened = self._transport.get_extra_info("socket")
+        for option, size in ((socket.SO_SNDBUF, send_bytes), (socket.SO_RCVBUF, receive_bytes)):
+            if opened is not None and size >= 0:
+                opened.setsockopt(socket.SOL_SOCKET, option, size)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._pending.clear()
@@ -167,20 +175,27 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin(length, data[start:])
                 return
             frame = data[start:end]
-            if data[start : start + 2] == _PRODUCE_KEY:
-                frame = memoryview(bytearray(frame))
-            self._handle(frame, None)
+            if data[start : start + 2] != _PRODUCE_KEY:
+                self._handle(frame, None)
+            elif length <= SMALL_FRAME_BYTES:
+                self._handle(memoryview(bytearray(frame)), None)
+            else:
+                self._handle_leased(frame)
             position = end
             if self._closing:
                 return
-        rest = size - position
+        self._keep(data[position:])
+
+    def _keep(self, data: memoryview) -> None:
+        """Keep what could not be handled: too little for a length, or it must wait."""
+        rest = len(data)
         if rest and self._must_wait():
-            self._backlog = memoryview(bytes(data[position:]))
+            self._backlog = memoryview(bytes(data))
             self._pause()
         elif rest:
-            self._head[:rest] = data[position:]
+            self._head[:rest] = data
             self._head_filled = rest
-            self._frame_deadline = door.now() + FRAME_GRACE_SECONDS
+            self._frame_deadline = self._door.now() + FRAME_GRACE_SECONDS
         elif self._must_wait():
             self._pause()
 
@@ -219,6 +234,17 @@ class Connection(asyncio.BufferedProtocol):
                 lease.release()
         if self._must_wait():
             self._pause()
+
+    def _handle_leased(self, frame: memoryview) -> None:
+        """A Produce frame that is worth a recycled buffer rather than fresh memory."""
+        length = len(frame)
+        lease = self._door.pool.take(length)
+        lease.view[:length] = frame
+        self._door.pool.received(lease, length)
+        try:
+            self._handle(lease.view[:length], lease)
+        finally:
+            lease.release()
 
     def _handle(self, frame: memoryview, lease: Lease | None) -> None:
         self._door.request(self, frame, lease)

@@ -133,6 +133,7 @@ class BrokerServer:
             incarnation=self._incarnation,
         )
         await state.refresh()
+        state.coordinator.start()
         for server in self._servers:
             await server.start_serving()
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
@@ -210,6 +211,9 @@ class BrokerServer:
 
     def connected(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
+        connection.size_buffers(
+            self.settings.socket_send_buffer_bytes, self.settings.socket_receive_buffer_bytes
+        )
         host = connection.client_host
         count = self._per_host.get(host, 0)
         self._connections[connection] = None

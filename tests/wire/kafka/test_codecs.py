@@ -26,7 +26,7 @@ from tests.wire.kafka.entities import (
 )
 
 FEW = settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -49,7 +49,7 @@ def test_bytes_equal_those_of_kio_and_read_back(api: Api, kind: MessageKind, dat
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("api", TABLE, ids=lambda api: str(api.name))
-@settings(FEW, max_examples=10)
+@settings(FEW, max_examples=4)
 @given(data=st.data())
 def test_every_truncation_is_refused(api: Api, kind: MessageKind, data: Any) -> None:
     version = data.draw(st.sampled_from(served_versions(api)))
@@ -63,7 +63,7 @@ def test_every_truncation_is_refused(api: Api, kind: MessageKind, data: Any) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("api", TABLE, ids=lambda api: str(api.name))
-@settings(FEW, max_examples=60)
+@settings(FEW, max_examples=25)
 @given(data=st.data())
 def test_arbitrary_bytes_never_do_worse_than_an_error(
     api: Api, kind: MessageKind, data: Any

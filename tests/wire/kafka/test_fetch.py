@@ -32,7 +32,7 @@ def _key(version: int, topic: Any) -> bytes:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_requests_read_as_kio_reads_them(version: int, data: Any) -> None:
     entity = data.draw(messages(BY_NAME["Fetch"], version, "request"))
@@ -110,7 +110,7 @@ def _sized(answer: PartitionAnswer) -> PartitionAnswer:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_responses_equal_those_of_kio(version: int, data: Any) -> None:
     keys = st.binary(min_size=16, max_size=16).filter(any)

@@ -28,7 +28,7 @@ VERSIONS = served_versions(BY_NAME["Produce"])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_requests_read_as_kio_reads_them(version: int, data: Any) -> None:
     entity = data.draw(messages(BY_NAME["Produce"], version, "request"))
@@ -109,7 +109,7 @@ _RESULTS = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_responses_equal_those_of_kio(version: int, data: Any) -> None:
     keys = st.binary(min_size=16, max_size=16).filter(any)
@@ -165,7 +165,7 @@ def test_old_versions_are_written_in_their_own_shape() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(result=_RESULTS, correlation_id=st.integers(0, 2**31 - 1), key=st.text(max_size=140))
 def test_the_frame_of_a_single_partition_equals_the_general_one(
     version: int, result: PartitionResult, correlation_id: int, key: str
