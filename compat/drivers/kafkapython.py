@@ -83,6 +83,9 @@ class KafkaPythonMember(ThreadMember, ConsumerRebalanceListener):  # type: ignor
     def _run(self) -> None:
         consumer = KafkaConsumer(**self._config)
         try:
+            # Where the group answers before the topic's metadata is there, this client may assign
+            # nothing and never look again: it learns of the topic first.
+            consumer.partitions_for_topic(self._topic)
             consumer.subscribe([self._topic], listener=self)
             while not self._closing.is_set():
                 for messages in consumer.poll(timeout_ms=50).values():
