@@ -1,0 +1,153 @@
+"""Tables in and out through a broker: produce → durable → fetch, by columns.
+
+Prediction, per million records of 100 B (about 107 MB of batches), on one core each for client
+and broker. Client: encode 0.10 s, send 107 MB over loopback 0.03 s. Broker: receive 0.03 s, CRC
+0.005 s, write journal and segment 0.04 to 0.10 s, sync 0.05 s. Reading: broker pread and send
+0.05 s, client receive and decode 0.17 s. One after the other that is 0.5 s to 0.6 s for a
+million records there and back: 1.7 M to 2 M records/s; what overlaps (client and broker are two
+processes on two cores) raises it to about 2.5 M.
+
+The reference is the raw limit of the same run: the same bytes over a loopback TCP connection to
+another process, which writes and syncs them to a file, and back again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from benchmarks.harness import Row, interleaved, seconds
+from penstock.client import Client
+from penstock.testing import Broker
+
+RECORD_BYTES = 100
+PARTITIONS = 4
+
+
+def table(records: int, *, keyed: bool) -> pa.Table:
+    """`records` values of 100 B; keys of 8 B that spread over the partitions."""
+    values = pa.array([b"v" * RECORD_BYTES] * 1000, pa.binary())
+    columns = {"value": pa.chunked_array([values] * (records // 1000))}
+    if keyed:
+        keys = pa.array([b"%08d" % number for number in range(1000)], pa.binary())
+        columns["key"] = pa.chunked_array([keys] * (records // 1000))
+    return pa.table(columns)
+
+
+class RawLimit:
+    """A thread's peer in another process that stores what it is sent, and sends it back."""
+
+    def __init__(self, folder: Path, payload: bytes) -> None:
+        self._payload = payload
+        self._path = folder / "raw"
+
+    def run(self) -> float:
+        """Seconds to send, store durably and read back the payload."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        child = os.fork()
+        if child == 0:
+            self._serve(listener)
+            os._exit(0)
+        try:
+            return seconds(lambda: self._exchange(listener.getsockname()))
+        finally:
+            listener.close()
+            os.waitpid(child, 0)
+
+    def _exchange(self, address: tuple[str, int]) -> None:
+        with socket.create_connection(address) as connection:
+            connection.sendall(self._payload)
+            connection.recv(1)
+            buffer = bytearray(1 << 20)
+            left = len(self._payload)
+            while left:
+                left -= connection.recv_into(buffer)
+
+    def _serve(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        buffer = memoryview(bytearray(1 << 20))
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        left = len(self._payload)
+        while left:
+            count = connection.recv_into(buffer)
+            os.write(descriptor, buffer[:count])
+            left -= count
+        os.fdatasync(descriptor)
+        connection.sendall(b"+")
+        position = 0
+        while position < len(self._payload):
+            count = os.preadv(descriptor, [buffer], position)
+            connection.sendall(buffer[:count])
+            position += count
+        connection.recv(1)
+        connection.close()
+        os.close(descriptor)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        yield Path(folder)
+
+
+def measure(*, quick: bool = False) -> list[Row]:
+    """Rows for write, read, and both, of plain and keyed tables."""
+    records = 1_000_000 if quick else 4_000_000
+    runs = 3 if quick else 5
+    rows: list[Row] = []
+    with scratch() as folder, Broker(process=True) as broker, broker.client() as client:
+        raw = RawLimit(folder, b"v" * (RECORD_BYTES + 7) * records)
+        for kind in ("values", "keyed"):
+            data = table(records, keyed=kind == "keyed")
+            figures = _round(client, data, kind, raw, runs)
+            limit = records / figures["raw"] / 1e6
+            predictions = {"write": 4.0, "read": 4.0, "both": 2.2}
+            for step, prediction in predictions.items():
+                rows.append(
+                    Row(
+                        name=f"{kind}: {step}",
+                        value=records / figures[step] / 1e6,
+                        unit="M records/s",
+                        prediction=prediction,
+                        reference=limit if step == "both" else None,
+                        reference_name="raw TCP + write + sync" if step == "both" else "",
+                    )
+                )
+    return rows
+
+
+def _round(client: Client, data: pa.Table, kind: str, raw: RawLimit, runs: int) -> dict[str, float]:
+    count = 0
+    times: dict[str, float] = {}
+
+    def both() -> float:
+        nonlocal count
+        count += 1
+        topic = f"{kind}-{count}"
+        client.create_topic(topic, partitions=PARTITIONS)
+        times["write"] = seconds(lambda: client.write_arrow(topic, data))
+        times["read"] = seconds(lambda: _read(client, topic, data.num_rows))
+        client.delete_topic(topic)
+        return times["write"] + times["read"]
+
+    return interleaved(
+        {
+            "raw": raw.run,
+            "both": both,
+            "write": lambda: times["write"],
+            "read": lambda: times["read"],
+        },
+        runs=runs,
+    )
+
+
+def _read(client: Client, topic: str, expected: int) -> None:
+    found = sum(batch.num_rows for batch in client.iter_arrow(topic, columns=("value",)))
+    if found != expected:
+        raise RuntimeError(f"{topic}: {found} records came back of {expected}")
