@@ -33,7 +33,6 @@ from penstock.storage.errors import (
     AppendBacklog,
     CorruptLog,
     OffsetOutOfRange,
-    OutOfOrderSequence,
     StorageError,
 )
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, Mark, encode_mark
@@ -196,7 +195,7 @@ class PartitionLog:
                 headers = admit(batches, config, now_ms, internal=internal)
         for header in headers:
             if header.producer_id >= 0:
-                original = self._check_producers(headers)
+                original = self.producer_states.check_all(headers)
                 if original is not None:
                     environment.counters.duplicates += 1
                     return self._duplicate(original)
@@ -215,29 +214,16 @@ class PartitionLog:
         size_bytes = len(batches)
         base_offset = self.log_end_offset
         segment = self.segments[-1]
-        if (
+        if segment.end_position and (
             self._roll_due
             or segment.end_position + size_bytes > config.segment_bytes
-            or (
-                segment.end_position
-                and should_roll(segment, headers, base_offset, config, environment)
-            )
+            or should_roll(segment, headers, base_offset, config, environment)
         ):
             segment = self._roll()
         append_time = config.message_timestamp_type != "CreateTime"
-        epoch = self.leader_epoch
-        offset = 0
-        next_offset = base_offset
-        undo: list[Undo] | None = None
         if append_time:
             headers = stamp_times(batches, headers, now_ms)
-        for header in headers:
-            stamp(batches, offset, base_offset=next_offset, leader_epoch=epoch)
-            if header.producer_id >= 0:
-                undo = undo or []
-                undo.append(self.producer_states.append(header, next_offset, now_ms))
-            next_offset += header.last_offset_delta + 1
-            offset += header.batch_length + 12
+        next_offset, undo = self._stamp(batches, headers, now_ms)
         data: Buffer = batches
         if size_bytes <= COPIED_APPEND_BYTES_MAX:
             data, lease = bytes(batches), None
@@ -271,6 +257,23 @@ class PartitionLog:
             self.log_start_offset,
             False,
         )
+
+    def _stamp(
+        self, batches: memoryview, headers: list[BatchHeader], now_ms: int
+    ) -> tuple[int, list[Undo] | None]:
+        """Write offsets and epoch in place, remember producers; returns the next offset."""
+        epoch = self.leader_epoch
+        next_offset = self.log_end_offset
+        offset = 0
+        undo: list[Undo] | None = None
+        for header in headers:
+            stamp(batches, offset, base_offset=next_offset, leader_epoch=epoch)
+            if header.producer_id >= 0:
+                undo = undo or []
+                undo.append(self.producer_states.append(header, next_offset, now_ms))
+            next_offset += header.last_offset_delta + 1
+            offset += header.batch_length + 12
+        return next_offset, undo
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
@@ -552,32 +555,6 @@ class PartitionLog:
         self.segments.append(segment)
         self._environment.counters.rolled_segments += 1
         return segment
-
-    def _check_producers(self, headers: list[BatchHeader]) -> ProducerBatch | None:
-        """The original if the append is a duplicate; raises if its producer refuses it."""
-        states = self.producer_states
-        original = states.check(headers[0]) if headers[0].producer_id >= 0 else None
-        if len(headers) == 1:
-            return original
-        if original is not None:
-            if all(states.check(header) is not None for header in headers):
-                return original
-            raise OutOfOrderSequence(
-                f"{self.topic_partition}: an append of {len(headers)} batches repeats some of them"
-            )
-        undos: list[Undo] = []
-        try:
-            for header in headers:
-                if header.producer_id >= 0:
-                    if states.check(header) is not None:
-                        raise OutOfOrderSequence(
-                            f"{self.topic_partition}: a batch stands twice in one append"
-                        )
-                    undos.append(states.append(header, self.log_end_offset, 0))
-        finally:
-            for undo in reversed(undos):
-                states.undo(undo)
-        return None
 
     def _duplicate(self, original: ProducerBatch) -> AppendResult:
         append_time = self.config.message_timestamp_type != "CreateTime"

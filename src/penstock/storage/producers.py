@@ -103,6 +103,33 @@ class ProducerStates:
             )
         return None
 
+    def check_all(self, headers: list[BatchHeader]) -> ProducerBatch | None:
+        """As `check`, for all batches of one append together.
+
+        Raises:
+            OutOfOrderSequence: some are duplicates and some are not, too.
+        """
+        first = headers[0]
+        original = self.check(first) if first.producer_id >= 0 else None
+        if len(headers) == 1:
+            return original
+        if original is not None:
+            if all([self.check(header) is not None for header in headers]):
+                return original
+            raise OutOfOrderSequence(f"an append of {len(headers)} batches repeats some of them")
+        undos: list[Undo] = []
+        try:
+            for header in headers:
+                if header.producer_id < 0:
+                    continue
+                if self.check(header) is not None:
+                    raise OutOfOrderSequence("an append holds batches that are stored already")
+                undos.append(self.append(header, 0, 0))
+        finally:
+            for undo in reversed(undos):
+                self.undo(undo)
+        return None
+
     def append(self, header: BatchHeader, base_offset: int, seen_ms: int) -> Undo:
         """Remember a batch that was checked and now stands at `base_offset`."""
         producer_id = header.producer_id
