@@ -124,7 +124,7 @@ def check_new_name(name: str, image: MetadataImage) -> None:
         raise BadRequest(f"topic {name!r} is internal and cannot be created")
     validate_topic_name(name)
     if name in image.topics:
-        raise TopicExists(name, image.topics[name].topic_id)
+        raise TopicExists(name)
     if "." in name or "_" in name:
         unified = unify(name)
         for other in image.topics:

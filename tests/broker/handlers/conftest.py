@@ -8,6 +8,7 @@ import pytest
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.coordinator import Coordinator
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.state import BrokerState
 from penstock.broker.topic_configs import TopicConfigs
@@ -39,11 +40,13 @@ async def state(tmp_path: Path) -> AsyncIterator[BrokerState]:
         registry=Registry(),
     )
     configs.bind(lambda: state.image)
+    state.coordinator = Coordinator(state)
     await state.control.start()
     await state.control.register_broker(
         broker_id=1, host="127.0.0.1", port=9092, rack=None, incarnation=SYSTEM_RANDOMNESS.uuid()
     )
     await state.refresh()
     yield state
+    await state.coordinator.stop()
     store.close()
     await state.control.close()

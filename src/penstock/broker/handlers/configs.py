@@ -35,7 +35,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.errors import UnknownTopicOrPartition, error_of
 from penstock.broker.state import BrokerState
 from penstock.broker.topic_admin import levels_of
-from penstock.control import StaleConfigs, Topic
+from penstock.control import StaleConfigs, StaleTopic, Topic
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -195,7 +195,7 @@ async def _apply(state: BrokerState, alteration: _Alteration, *, validate_only: 
             await store(state, alteration, validate_only=validate_only)
             await state.refresh()
             return
-        except StaleConfigs:
+        except (StaleConfigs, StaleTopic):
             if attempt == ATTEMPTS_MAX:
                 raise
             await state.refresh()

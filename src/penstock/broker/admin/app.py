@@ -1,0 +1,164 @@
+"""The routes of the admin interface, and how errors look on them.
+
+Every answer but `/metrics` is JSON. An error is `{"error": <Kafka's error name>, "message":
+<the cause>}` with the HTTP status that fits: 400 for what the caller must change, 404 for what
+is not there, 413 and 416 for what is too large or out of range, 503 for what is not up.
+
+`/metrics` takes its samples on the loop, which owns the counters, and writes them out on a
+worker thread, so that a scrape of many partitions holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
+from penstock.base.metrics import render
+from penstock.broker.admin import views
+from penstock.broker.admin.extents import partition_extents
+from penstock.broker.admin.health import health_of
+from penstock.broker.admin.metrics import group_samples
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from penstock.broker.state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_STATUS_OF_CODE: Final = {
+    "unknown_topic_or_partition": 404,
+    "unknown_topic_id": 404,
+    "group_id_not_found": 404,
+    "offset_out_of_range": 416,
+    "not_leader_or_follower": 421,
+}
+_STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
+
+View = Callable[["BrokerState", Request], Awaitable[Any]]
+
+
+def build_app(state: BrokerState) -> ASGIApp:
+    """The ASGI application over one broker's state."""
+    app = Starlette(
+        routes=[
+            Route("/health", _health(state, probe="health")),
+            Route("/livez", _health(state, probe="livez")),
+            Route("/readyz", _health(state, probe="readyz")),
+            Route("/metrics", _metrics(state)),
+            Route("/v1/cluster", _json(state, views.cluster)),
+            Route("/v1/topics", _json(state, views.topics)),
+            Route("/v1/topics/{topic}", _json(state, views.topic)),
+            Route(
+                "/v1/topics/{topic}/partitions/{partition}/extents",
+                _json(state, partition_extents),
+            ),
+            Route("/v1/groups", _json(state, views.groups)),
+            Route("/v1/groups/{group:path}", _json(state, views.group)),
+        ],
+        exception_handlers={HTTPException: _http_error},
+    )
+    return _BodyLimit(app, state.settings.admin_request_max_bytes)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def error_response(error: PenstockError) -> Response:
+    """An error as JSON, with the status that fits its kind."""
+    return json_response({"error": error.code, "message": str(error)}, status_of(error))
+
+
+def status_of(error: PenstockError) -> int:
+    """The HTTP status of an error: by its code where one fits, else by its kind."""
+    status = _STATUS_OF_CODE.get(error.code)
+    if status is not None:
+        return status
+    if isinstance(error, InvalidError):
+        return 400
+    if isinstance(error, (UnavailableError, RetriableError)):
+        return 503
+    return 500
+
+
+def _json(state: BrokerState, view: View) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return json_response(await view(state, request))
+        except PenstockError as error:
+            return error_response(error)
+        except Exception:
+            logger.exception("%s failed", request.url.path)
+            return json_response(
+                {
+                    "error": "unknown_server_error",
+                    "message": "the broker failed on this request; its log has the cause",
+                },
+                500,
+            )
+
+    return endpoint
+
+
+def _health(state: BrokerState, *, probe: str) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        report = health_of(state)
+        good = report.alive if probe == "livez" else report.ready
+        return json_response(report.as_json(), 200 if good else 503)
+
+    return endpoint
+
+
+def _metrics(state: BrokerState) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        samples = [*state.registry.collect(), *await group_samples(state)]
+        text = await asyncio.to_thread(render, samples)
+        return Response(text, headers={"content-type": METRICS_TYPE})
+
+    return endpoint
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    name = _STATUS_NAMES.get(status, "invalid_request")
+    message = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}"
+    return json_response({"error": name, "message": message}, status)
+
+
+class _BodyLimit:
+    """Refuses requests whose body is announced, or turns out, to be too large."""
+
+    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for name, value in scope.get("headers", ()):
+            if name == b"content-length" and not (
+                value.isdigit() and int(value) <= self._limit_bytes
+            ):
+                await self._refuse(value.decode("latin-1"))(scope, receive, send)
+                return
+            if name == b"transfer-encoding":
+                await self._refuse("unknown")(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refuse(self, size: str) -> Response:
+        message = f"request body of {size} bytes: at most {self._limit_bytes} are read"
+        response = json_response({"error": "invalid_request", "message": message}, 413)
+        response.headers["connection"] = "close"
+        return response

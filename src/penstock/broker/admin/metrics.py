@@ -1,0 +1,65 @@
+"""Metrics of consumer groups, under kafka_exporter's names, so that its dashboards work.
+
+Committed offsets live in the control plane, so they are read when a scrape asks for them, group
+by group, `GROUPS_MAX` groups at most; nothing is counted on the commit path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.metrics import Metric, Sample
+from penstock.broker.coordinator import coordinator_of
+
+if TYPE_CHECKING:
+    from penstock.broker.state import BrokerState
+
+GROUPS_MAX: Final = 1_000
+"""Groups whose offsets one scrape reads."""
+
+_LABELS: Final = ("consumergroup", "topic", "partition")
+GROUP_OFFSET: Final = Metric(
+    name="kafka_consumergroup_current_offset",
+    kind="gauge",
+    doc="Offset that a group has committed in a partition.",
+    labels=_LABELS,
+)
+GROUP_LAG: Final = Metric(
+    name="kafka_consumergroup_lag",
+    kind="gauge",
+    doc="Records between a group's committed offset and the high watermark.",
+    labels=_LABELS,
+)
+GROUP_MEMBERS: Final = Metric(
+    name="kafka_consumergroup_members",
+    kind="gauge",
+    doc="Members of a group.",
+    labels=("consumergroup",),
+)
+
+
+async def group_samples(state: BrokerState) -> list[Sample]:
+    """Members, offsets and lag of every group of this coordinator."""
+    samples: list[Sample] = []
+    coordinator = coordinator_of(state)
+    for group in (await coordinator.list_groups())[:GROUPS_MAX]:
+        name = group.group_id
+        described = await coordinator.describe(name)
+        members = len(described.members) if described is not None else 0
+        samples.append(Sample(GROUP_MEMBERS, members, (name,)))
+        for offset in await state.control.committed_offsets(name, None):
+            labels = (name, offset.topic, str(offset.partition))
+            samples.append(Sample(GROUP_OFFSET, offset.offset, labels))
+            end = high_watermark(state, offset.topic, offset.partition)
+            if end is not None:
+                samples.append(Sample(GROUP_LAG, max(0, end - offset.offset), labels))
+    return samples
+
+
+def high_watermark(state: BrokerState, topic: str, partition: int) -> int | None:
+    """The end of a partition for consumers; None where this broker does not lead it."""
+    found = state.topics.get(topic)
+    if found is None or not 0 <= partition < len(found.logs):
+        return None
+    log = found.logs[partition]
+    return None if log is None else log.high_watermark

@@ -1,0 +1,153 @@
+"""What the log holds and who reads it, as plain values for JSON.
+
+Offsets and sizes come from the logs in memory; nothing here reads a file. Groups come from the
+coordinator, their offsets from the control plane.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.admin.metrics import high_watermark
+from penstock.broker.coordinator import GroupIdNotFound, coordinator_of
+from penstock.broker.errors import UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.broker.state import BrokerState, TopicState
+    from penstock.control import CommittedOffset
+
+
+async def cluster(state: BrokerState, request: Request) -> dict[str, Any]:
+    """Brokers, counts, and which broker answers."""
+    await state.refresh()
+    image = state.metadata
+    return {
+        "cluster_id": image.cluster_id,
+        "node_id": state.node_id,
+        "metadata_version": image.version,
+        "brokers": [
+            {
+                "broker_id": broker.broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "epoch": broker.epoch,
+            }
+            for broker in image.brokers
+        ],
+        "topic_count": len(image.topics),
+        "partition_count": sum(len(topic.partitions) for topic in image.topics.values()),
+    }
+
+
+async def topics(state: BrokerState, request: Request) -> dict[str, Any]:
+    """Every topic, with what its partitions on this broker hold altogether."""
+    await state.refresh()
+    return {"topics": [_summary(state.topics[name]) for name in sorted(state.topics)]}
+
+
+async def topic(state: BrokerState, request: Request) -> dict[str, Any]:
+    """One topic, partition by partition; offsets are null where another broker leads."""
+    await state.refresh()
+    name = request.path_params["topic"]
+    found = state.topics.get(name)
+    if found is None:
+        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+    return {
+        **_summary(found),
+        "configs": dict(found.topic.configs),
+        "partitions": [_partition(found, index) for index in range(len(found.logs))],
+    }
+
+
+async def groups(state: BrokerState, request: Request) -> dict[str, Any]:
+    """Every consumer group of this coordinator."""
+    listed = await coordinator_of(state).list_groups()
+    return {
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "state": group.state,
+                "protocol_type": group.protocol_type,
+            }
+            for group in listed
+        ]
+    }
+
+
+async def group(state: BrokerState, request: Request) -> dict[str, Any]:
+    """One group: its members, and its offsets with their lag."""
+    group_id = request.path_params["group"]
+    described = await coordinator_of(state).describe(group_id)
+    if described is None:
+        raise GroupIdNotFound(f"there is no group {group_id!r}")
+    offsets = await state.control.committed_offsets(group_id, None)
+    rows = [_position(state, offset) for offset in offsets]
+    return {
+        "group_id": group_id,
+        "state": described.state,
+        "protocol_type": described.protocol_type,
+        "protocol": described.protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+            }
+            for member in described.members
+        ],
+        "offsets": rows,
+        "lag_records": sum(row["lag_records"] or 0 for row in rows),
+    }
+
+
+def _summary(state: TopicState) -> dict[str, Any]:
+    logs = [log for log in state.logs if log is not None]
+    partitions = state.topic.partitions
+    return {
+        "topic": state.topic.name,
+        "topic_id": str(state.topic.topic_id),
+        "internal": state.topic.internal,
+        "partition_count": len(partitions),
+        "replication_factor": len(partitions[0].replicas) if partitions else 0,
+        "size_bytes": sum(log.size_bytes for log in logs),
+        "offset_span": sum(log.high_watermark - log.log_start_offset for log in logs),
+    }
+
+
+def _partition(state: TopicState, index: int) -> dict[str, Any]:
+    partition, log = state.topic.partitions[index], state.logs[index]
+    row: dict[str, Any] = {
+        "partition": index,
+        "leader": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replicas": partition.replicas,
+        "isr": partition.isr,
+    }
+    for name in (
+        "log_start_offset",
+        "high_watermark",
+        "last_stable_offset",
+        "log_end_offset",
+        "size_bytes",
+        "segment_count",
+    ):
+        row[name] = None if log is None else getattr(log, name)
+    return row
+
+
+def _position(state: BrokerState, offset: CommittedOffset) -> dict[str, Any]:
+    end = high_watermark(state, offset.topic, offset.partition)
+    return {
+        "topic": offset.topic,
+        "partition": offset.partition,
+        "offset": offset.offset,
+        "leader_epoch": offset.leader_epoch,
+        "metadata": offset.metadata,
+        "commit_timestamp_ms": offset.commit_timestamp_ms,
+        "high_watermark": end,
+        "lag_records": None if end is None else max(0, end - offset.offset),
+    }

@@ -1,0 +1,374 @@
+"""The shell around the group core: it waits, stores, keeps time, and decides nothing.
+
+Requests become events of the core; the core's effects are performed here, in order. A save is
+written by compare-and-set and reported back to the core, which gives the answers that rest on
+it only then. Groups are loaded at the first request that needs them.
+
+Committed offsets do not pass through the core: it says whether the committer may, and they go to
+the control plane, which gathers commits of all groups into few transactions.
+
+The clock is wall time that never goes back: it starts at the wall clock and runs on with the
+monotonic one, so that a clock that is set expires no member.
+
+Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`; KIP-211 for the retention
+of offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from penstock.base.errors import InvalidError, PenstockError, RetriableError
+from penstock.broker.groups import (
+    CommitCheck,
+    DescribedGroup,
+    DescribeGroup,
+    Effect,
+    Event,
+    GroupRemoved,
+    GroupSaved,
+    ListedGroup,
+    ListedGroups,
+    ListGroups,
+    OffsetDeleteCheck,
+    OffsetsDeletable,
+    Prune,
+    Refused,
+    RemoveFailed,
+    RemoveGroup,
+    Reply,
+    Response,
+    SaveFailed,
+    SaveGroup,
+    Tick,
+)
+from penstock.broker.groups.coordinator import NO_TOKEN, GroupCoordinator
+from penstock.broker.groups.limits import GroupLimits
+from penstock.broker.groups.record import CorruptGroup
+from penstock.control import CommittedOffset, StaleGroup
+
+if TYPE_CHECKING:
+    from penstock.broker.state import BrokerState
+    from penstock.control import Broker, MetadataImage
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_EXPIRED_AT_ONCE_MAX: Final = 10_000
+"""Offsets that one pass of the housekeeping deletes; the rest waits for the next."""
+
+
+DEAD: Final = "Dead"
+EMPTY: Final = "Empty"
+
+
+class CoordinatorNotAvailable(RetriableError):
+    """No broker is registered that could coordinate the group."""
+
+    code: ClassVar[str] = "coordinator_not_available"
+
+
+class NotCoordinator(RetriableError):
+    """Another broker coordinates the group."""
+
+    code: ClassVar[str] = "not_coordinator"
+
+
+class GroupIdNotFound(InvalidError):
+    """There is no such group."""
+
+    code: ClassVar[str] = "group_id_not_found"
+
+
+def owner_of(image: MetadataImage, key: str) -> Broker:
+    """The broker that coordinates a group or a transaction: by the key, over all brokers.
+
+    Raises:
+        CoordinatorNotAvailable: no broker is registered.
+    """
+    brokers = image.brokers
+    if not brokers:
+        raise CoordinatorNotAvailable(f"no broker is registered that could coordinate {key!r}")
+    ordered = sorted(brokers, key=lambda broker: broker.broker_id)
+    return ordered[zlib.crc32(key.encode()) % len(ordered)]
+
+
+def coordinator_of(state: BrokerState) -> Coordinator:
+    """The coordinator of a broker."""
+    return state.coordinator
+
+
+class Coordinator:
+    """The group coordinator of one broker; belongs to the event-loop thread."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        clock = state.clock
+        self._monotonic = clock.monotonic
+        self._wall_offset_ms = clock.now_ms() - int(clock.monotonic() * 1000)
+        self._core: GroupCoordinator | None = None
+        self._loading: asyncio.Task[GroupCoordinator] | None = None
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._next_token = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._housekeeper: asyncio.TimerHandle | None = None
+        self._loaded_ms = 0
+        self._active_ms: dict[str, int] = {}
+        self._stopped = False
+
+    # Requests
+
+    async def call(self, event: Event) -> Response:
+        """Give the core a request and wait for its answer.
+
+        Raises:
+            PenstockError: the groups cannot be loaded.
+        """
+        core = self._core or await self._load()
+        if self._stopped:
+            return Refused(error=CoordinatorNotAvailable.code, message="the broker is stopping")
+        self._next_token = token = self._next_token + 1
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = answer
+        try:
+            self._handle(core, event, token)
+            return await answer
+        finally:
+            self._waiting.pop(token, None)
+
+    def check_owner(self, group_id: str) -> None:
+        """Raise unless this broker coordinates the group.
+
+        Raises:
+            NotCoordinator, CoordinatorNotAvailable: it does not, or nobody does.
+        """
+        owner = owner_of(self._state.metadata, group_id)
+        if owner.broker_id != self._state.node_id:
+            raise NotCoordinator(f"broker {owner.broker_id} coordinates group {group_id!r}")
+
+    async def list_groups(
+        self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
+    ) -> tuple[ListedGroup, ...]:
+        """The groups of this coordinator, by id."""
+        response = await self.call(ListGroups(states=states, types=types))
+        return response.groups if isinstance(response, ListedGroups) else ()
+
+    async def describe(self, group_id: str) -> DescribedGroup | None:
+        """One group; None if there is none of this id."""
+        response = await self.call(DescribeGroup(group_id=group_id))
+        if isinstance(response, DescribedGroup) and response.state != DEAD:
+            return response
+        return None
+
+    async def check_commit(self, check: CommitCheck) -> Refused | None:
+        """Whether a commit may be stored: None if so, else why not."""
+        self.check_owner(check.group_id)
+        response = await self.call(check)
+        return response if isinstance(response, Refused) else None
+
+    async def commit(self, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
+        """Store offsets; they are durable when this returns."""
+        await self._state.control.commit_offsets(group_id=group_id, offsets=offsets)
+
+    async def subscribed(self, group_id: str, topics: Iterable[str]) -> frozenset[str] | Refused:
+        """Which of these topics members read, so that their offsets must stay."""
+        self.check_owner(group_id)
+        response = await self.call(OffsetDeleteCheck(group_id=group_id, topics=tuple(topics)))
+        if isinstance(response, (Refused, OffsetsDeletable)):
+            return response if isinstance(response, Refused) else response.subscribed
+        return frozenset()
+
+    # The core
+
+    def _now_ms(self) -> int:
+        return int(self._monotonic() * 1000) + self._wall_offset_ms
+
+    def _handle(self, core: GroupCoordinator, event: Event, token: int = NO_TOKEN) -> None:
+        for effect in core.handle(event, self._now_ms(), token):
+            self._perform(core, effect)
+        self._arm(core)
+
+    def _perform(self, core: GroupCoordinator, effect: Effect) -> None:
+        if isinstance(effect, Reply):
+            answer = self._waiting.get(effect.token)
+            if answer is not None and not answer.done():
+                answer.set_result(effect.response)
+        elif isinstance(effect, SaveGroup):
+            self._run(self._save(core, effect))
+        else:
+            self._run(self._remove(core, effect))
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _save(self, core: GroupCoordinator, effect: SaveGroup) -> None:
+        group_id = effect.record.group_id
+        event: Event
+        try:
+            saved = await self._state.control.save_group(
+                effect.record, expected_version=effect.expected_version
+            )
+            event = GroupSaved(group_id=group_id, version=saved)
+        except StaleGroup as error:
+            logger.warning("%s", error)
+            version = await self._stored_version(group_id)
+            event = SaveFailed(group_id=group_id, fenced=True, version=version, reason=str(error))
+        except PenstockError as error:
+            logger.error("group %r could not be saved: %s", group_id, error)
+            event = SaveFailed(group_id=group_id, reason=str(error))
+        self._handle(core, event)
+
+    async def _stored_version(self, group_id: str) -> int | None:
+        """The version that the control plane holds, 0 for none; None if it cannot be read."""
+        try:
+            records = await self._state.control.groups()
+        except PenstockError:
+            return None
+        return next((r.version for r in records if r.group_id == group_id), 0)
+
+    async def _remove(self, core: GroupCoordinator, effect: RemoveGroup) -> None:
+        event: Event
+        try:
+            await self._state.control.delete_group(effect.group_id)
+            event = GroupRemoved(group_id=effect.group_id)
+        except PenstockError as error:
+            logger.error("group %r could not be deleted: %s", effect.group_id, error)
+            event = RemoveFailed(group_id=effect.group_id, reason=str(error))
+        self._active_ms.pop(effect.group_id, None)
+        self._handle(core, event)
+
+    # Loading and time
+
+    def start(self) -> None:
+        """Begin to load the groups, so that the sessions of their members run."""
+        self._run(self._start())
+
+    async def _start(self) -> None:
+        try:
+            await self._load()
+        except PenstockError as error:
+            logger.warning("groups will be loaded at the first request: %s", error)
+
+    async def _load(self) -> GroupCoordinator:
+        """Load all groups, once; requests that come meanwhile wait for the same loading."""
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._loaded())
+        try:
+            return await asyncio.shield(self._loading)
+        except PenstockError:
+            self._loading = None
+            raise
+
+    async def _loaded(self) -> GroupCoordinator:
+        control, settings = self._state.control, self._state.settings
+        records = await control.groups()
+        with_offsets = await control.offset_group_ids()
+        core = GroupCoordinator(
+            GroupLimits(
+                groups_max=settings.groups_max,
+                group_max_size=settings.group_max_size,
+                group_min_session_timeout_ms=settings.group_min_session_timeout_ms,
+                group_max_session_timeout_ms=settings.group_max_session_timeout_ms,
+                group_initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+            )
+        )
+        now_ms = self._now_ms()
+        for record in records:
+            try:
+                effects = core.restore(record, now_ms)
+            except CorruptGroup as error:
+                logger.error("%s", error)
+                continue
+            for effect in effects:
+                self._perform(core, effect)
+        core.restore_offsets(with_offsets, now_ms)
+        self._loaded_ms = self._state.clock.now_ms()
+        self._core = core
+        self._arm(core)
+        self._plan_housekeeping()
+        return core
+
+    def _arm(self, core: GroupCoordinator) -> None:
+        """See to it that the core gets a Tick at its next deadline; early ones do no harm."""
+        deadline_ms = core.next_deadline_ms()
+        if deadline_ms is None or self._stopped:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
+                return
+            self._timer.cancel()
+        delay_seconds = max(0, deadline_ms - self._now_ms()) / 1000
+        self._timer_ms = deadline_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_seconds, self._tick, core)
+
+    def _tick(self, core: GroupCoordinator) -> None:
+        self._timer = None
+        self._handle(core, Tick())
+
+    def _plan_housekeeping(self) -> None:
+        seconds = self._state.settings.offsets_retention_check_interval_ms / 1000
+        self._housekeeper = asyncio.get_running_loop().call_later(seconds, self._keep_house)
+
+    def _keep_house(self) -> None:
+        if not self._stopped:
+            self._run(self._housekeeping())
+            self._plan_housekeeping()
+
+    async def _housekeeping(self) -> None:
+        try:
+            await self.expire_offsets()
+        except PenstockError as error:
+            logger.warning("expired offsets could not be deleted: %s", error)
+
+    async def expire_offsets(self) -> int:
+        """Delete offsets past their retention, then groups that are left with nothing.
+
+        An offset expires at the time that its commit gave, else `offsets.retention.minutes`
+        after it was committed and its group was last seen with members. A group counts as seen
+        when this broker loaded it. Returns how many offsets were deleted.
+        """
+        core = self._core or await self._load()
+        control, now_ms = self._state.control, self._state.clock.now_ms()
+        retention_ms = self._state.settings.offsets_retention_minutes * 60_000
+        limit = OFFSETS_EXPIRED_AT_ONCE_MAX
+        deleted = await control.expire_offsets(now_ms=now_ms, limit=limit)
+        for group in await self.list_groups():
+            if group.state != EMPTY:
+                self._active_ms[group.group_id] = now_ms
+                continue
+            seen_ms = self._active_ms.get(group.group_id, self._loaded_ms)
+            if not group.protocol_type:
+                seen_ms = 0
+            if seen_ms + retention_ms > now_ms or deleted >= limit:
+                continue
+            expired = [
+                (offset.topic, offset.partition)
+                for offset in await control.committed_offsets(group.group_id, None)
+                if offset.expire_timestamp_ms is None
+                and offset.commit_timestamp_ms + retention_ms <= now_ms
+            ][: limit - deleted]
+            if expired:
+                await control.delete_offsets(group_id=group.group_id, partitions=expired)
+                deleted += len(expired)
+        self._handle(core, Prune(with_offsets=frozenset(await control.offset_group_ids())))
+        return deleted
+
+    async def stop(self) -> None:
+        """Answer whoever waits, finish what is being saved, keep no timer. Idempotent."""
+        self._stopped = True
+        for timer in (self._timer, self._housekeeper):
+            if timer is not None:
+                timer.cancel()
+        refused = Refused(error=NotCoordinator.code, message="the broker is stopping")
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_result(refused)
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,340 @@
+"""FindCoordinator and the requests of consumer groups: join, sync, heartbeat, leave, describe.
+
+The group core decides (`broker/groups/`), its shell waits and stores (`broker/coordinator.py`);
+these functions translate, and know where each version keeps its errors and which fields it
+lacks: no member ids before they were required, one member per LeaveGroup before version 3, empty
+text where later versions have null.
+
+Source: KIP-62, KIP-345 (static members), KIP-394 (member ids required), KIP-518 and KIP-848
+(filters of ListGroups), KIP-559 (protocol names), KIP-699 (many coordinators), KIP-800 (reasons),
+KIP-814 (static leader).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.broker.admin_errors import BadRequest
+from penstock.broker.context import RequestContext
+from penstock.broker.coordinator import DEAD, GroupIdNotFound, coordinator_of, owner_of
+from penstock.broker.errors import error_number, error_of
+from penstock.broker.groups import (
+    Accepted,
+    Assignment,
+    DeleteGroup,
+    DescribedGroup,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    Left,
+    Protocol,
+    Refused,
+    Synced,
+    SyncGroup,
+)
+from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
+from penstock.broker.state import BrokerState
+from penstock.wire.kafka.primitives import milliseconds
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+KEYS_VERSION: Final = 4
+"""FindCoordinator takes many keys from this version."""
+MEMBER_ID_REQUIRED_VERSION: Final = 4
+NULL_PROTOCOL_VERSION: Final = 7
+"""JoinGroup has null for no protocol from this version, and empty text before."""
+SKIP_ASSIGNMENT_VERSION: Final = 9
+MEMBERS_VERSION: Final = 3
+"""LeaveGroup takes many members from this version."""
+NOT_FOUND_VERSION: Final = 6
+"""DescribeGroups says GROUP_ID_NOT_FOUND from this version, and only a Dead group before."""
+
+Entry = dict[str, Any]
+
+
+def unexpected(response: object) -> BugError:
+    """The core answered with something that does not belong to the request."""
+    return BugError(f"the group core answered with {type(response).__name__}")
+
+
+# -- FindCoordinator ------------------------------------------------------------------------
+
+
+async def find_coordinator(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    await state.refresh()
+    key_type = getattr(request, "key_type", GROUP)
+    if context.version < KEYS_VERSION:
+        return _coordinator(state, request.key, key_type)
+    return {
+        "coordinators": [_coordinator(state, key, key_type) for key in request.coordinator_keys]
+    }
+
+
+def _coordinator(state: BrokerState, key: str, key_type: int) -> Entry:
+    try:
+        if key_type not in (GROUP, TRANSACTION):
+            raise BadRequest(
+                f"coordinators of type {key_type} are not served, only of groups (0) and "
+                "transactions (1)"
+            )
+        broker = owner_of(state.metadata, key)
+    except PenstockError as error:
+        number, message = error_of(error)
+        return {
+            "key": key,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+            "error_code": number,
+            "error_message": message,
+        }
+    return {
+        "key": key,
+        "node_id": broker.broker_id,
+        "host": broker.host,
+        "port": broker.port,
+        "error_message": "",
+    }
+
+
+# -- membership -----------------------------------------------------------------------------
+
+
+async def join_group(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    coordinator = coordinator_of(state)
+    coordinator.check_owner(request.group_id)
+    session_timeout_ms = milliseconds(request.session_timeout)
+    response = await coordinator.call(
+        JoinGroup(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            group_instance_id=getattr(request, "group_instance_id", None),
+            client_id=context.client_id or "",
+            client_host=f"/{context.client_host}",
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=milliseconds(
+                getattr(request, "rebalance_timeout", session_timeout_ms)
+            ),
+            protocol_type=request.protocol_type,
+            protocols=tuple(
+                Protocol(name=protocol.name, metadata=protocol.metadata)
+                for protocol in request.protocols
+            ),
+            fresh_id=str(state.randomness.uuid()),
+            member_id_required=context.version >= MEMBER_ID_REQUIRED_VERSION,
+            skip_assignment_known=context.version >= SKIP_ASSIGNMENT_VERSION,
+            reason=getattr(request, "reason", None) or "",
+        )
+    )
+    if isinstance(response, Joined):
+        return _joined(response)
+    if not isinstance(response, Refused):
+        raise unexpected(response)
+    return {
+        "error_code": error_number(response.error),
+        "generation_id": -1,
+        "protocol_name": None if context.version >= NULL_PROTOCOL_VERSION else "",
+        "leader": "",
+        "member_id": response.member_id or request.member_id,
+        "members": (),
+    }
+
+
+def _joined(joined: Joined) -> Entry:
+    return {
+        "generation_id": joined.generation,
+        "protocol_type": joined.protocol_type,
+        "protocol_name": joined.protocol,
+        "leader": joined.leader,
+        "skip_assignment": joined.skip_assignment,
+        "member_id": joined.member_id,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "metadata": member.metadata,
+            }
+            for member in joined.members
+        ],
+    }
+
+
+async def sync_group(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    coordinator = coordinator_of(state)
+    coordinator.check_owner(request.group_id)
+    response = await coordinator.call(
+        SyncGroup(
+            group_id=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=getattr(request, "group_instance_id", None),
+            protocol_type=getattr(request, "protocol_type", None),
+            protocol=getattr(request, "protocol_name", None),
+            assignments=tuple(
+                Assignment(member_id=item.member_id, assignment=item.assignment)
+                for item in request.assignments
+            ),
+        )
+    )
+    if isinstance(response, Synced):
+        return {
+            "protocol_type": response.protocol_type,
+            "protocol_name": response.protocol,
+            "assignment": response.assignment,
+        }
+    if isinstance(response, Refused):
+        return {"error_code": error_number(response.error), "assignment": b""}
+    raise unexpected(response)
+
+
+async def heartbeat(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    coordinator = coordinator_of(state)
+    coordinator.check_owner(request.group_id)
+    response = await coordinator.call(
+        Heartbeat(
+            group_id=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=getattr(request, "group_instance_id", None),
+        )
+    )
+    if isinstance(response, Accepted):
+        return {}
+    if isinstance(response, Refused):
+        return {"error_code": error_number(response.error)}
+    raise unexpected(response)
+
+
+async def leave_group(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    coordinator = coordinator_of(state)
+    coordinator.check_owner(request.group_id)
+    many = context.version >= MEMBERS_VERSION
+    members = (
+        tuple(
+            LeavingMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                reason=getattr(member, "reason", None) or "",
+            )
+            for member in request.members
+        )
+        if many
+        else (LeavingMember(member_id=request.member_id),)
+    )
+    response = await coordinator.call(LeaveGroup(group_id=request.group_id, members=members))
+    if isinstance(response, Refused):
+        return {"error_code": error_number(response.error), "members": ()}
+    if not isinstance(response, Left):
+        raise unexpected(response)
+    answers = [
+        {
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "error_code": error_number(member.error) if member.error else 0,
+        }
+        for member in response.members
+    ]
+    if many:
+        return {"members": answers}
+    return {"error_code": answers[0]["error_code"]}
+
+
+# -- administration -------------------------------------------------------------------------
+
+
+async def describe_groups(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    asked = getattr(request, "include_authorized_operations", False)
+    operations = GROUP_OPERATIONS if asked else NOT_ASKED
+    return {
+        "groups": [
+            await _described(state, context, group_id, operations) for group_id in request.groups
+        ]
+    }
+
+
+async def _described(
+    state: BrokerState, context: RequestContext, group_id: str, operations: int
+) -> Entry:
+    answer: Entry = {
+        "group_id": group_id,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+        "authorized_operations": operations,
+    }
+    try:
+        coordinator = coordinator_of(state)
+        coordinator.check_owner(group_id)
+        group = await coordinator.describe(group_id)
+    except PenstockError as error:
+        number, message = error_of(error)
+        return {**answer, "error_code": number, "error_message": message}
+    if group is not None:
+        return {**answer, **_group(group)}
+    answer["group_state"] = DEAD
+    if context.version >= NOT_FOUND_VERSION:
+        answer["error_code"] = error_number(GroupIdNotFound.code)
+        answer["error_message"] = f"Group {group_id} not found."
+        answer["authorized_operations"] = NOT_ASKED
+    return answer
+
+
+def _group(group: DescribedGroup) -> Entry:
+    return {
+        "group_state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
+            }
+            for member in group.members
+        ],
+    }
+
+
+async def list_groups(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    groups = await coordinator_of(state).list_groups(
+        states=tuple(getattr(request, "states_filter", ())),
+        types=tuple(getattr(request, "types_filter", ())),
+    )
+    return {
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state,
+                "group_type": group.group_type,
+            }
+            for group in groups
+        ]
+    }
+
+
+async def delete_groups(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": await _delete(state, group_id)}
+            for group_id in dict.fromkeys(request.groups_names)
+        ]
+    }
+
+
+async def _delete(state: BrokerState, group_id: str) -> int:
+    try:
+        coordinator = coordinator_of(state)
+        coordinator.check_owner(group_id)
+        response = await coordinator.call(DeleteGroup(group_id=group_id))
+    except PenstockError as error:
+        number, _ = error_of(error)
+        return number
+    return error_number(response.error) if isinstance(response, Refused) else 0

@@ -1,0 +1,305 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: the positions of consumer groups.
+
+The group coordinator says whether a member may commit; offsets go straight to the control
+plane, which gathers the commits of all connections into few transactions and answers when they
+are durable. Nothing is cached here, so what was answered is what a restart finds.
+
+Where an error of the whole group stands depends on the version of OffsetFetch: on every
+partition in version 1, at the top from 2, on the group from 8.
+
+Source: Kafka's `OffsetMetadataManager`; KIP-211 (retention), KIP-320 (leader epochs), KIP-447
+(stable offsets), KIP-496 (deletion), KIP-709 (many groups), KIP-848 (topic ids).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.broker.context import RequestContext
+from penstock.broker.coordinator import GroupIdNotFound, coordinator_of
+from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_number, error_of
+from penstock.broker.groups import CommitCheck, Refused
+from penstock.broker.state import BrokerState
+from penstock.control import CommittedOffset, Topic
+from penstock.wire.kafka.primitives import milliseconds
+
+NO_OFFSET: Final = -1
+TOP_LEVEL_ERROR_VERSION: Final = 2
+GROUPS_VERSION: Final = 8
+TOPIC_IDS_VERSION: Final = 10
+GROUP_NOT_FOUND_VERSION: Final = 9
+"""OffsetCommit tells a group that is not there from a generation that is not, from here."""
+ILLEGAL_GENERATION: Final = "illegal_generation"
+
+Entry = dict[str, Any]
+PartitionKey = tuple[str, int]
+
+
+class OffsetMetadataTooLarge(InvalidError):
+    """The text that goes with an offset is above `offset.metadata.max.bytes`."""
+
+    code: ClassVar[str] = "offset_metadata_too_large"
+
+
+class SubscribedToTopic(InvalidError):
+    """A member of the group reads the topic whose offsets were to be deleted."""
+
+    code: ClassVar[str] = "group_subscribed_to_topic"
+
+
+def topic_of(state: BrokerState, asked: Any) -> Topic:
+    """The topic that an element names by `topic_id` or by `name`.
+
+    Raises:
+        UnknownTopicId, UnknownTopicOrPartition: it is not there.
+    """
+    if hasattr(asked, "topic_id"):
+        by_id = state.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None
+        if by_id is None:
+            raise UnknownTopicId(f"there is no topic of id {asked.topic_id}")
+        return by_id.topic
+    by_name = state.topics.get(asked.name)
+    if by_name is None:
+        raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
+    return by_name.topic
+
+
+def _identity(asked: Any) -> Entry:
+    return {"name": getattr(asked, "name", None), "topic_id": getattr(asked, "topic_id", None)}
+
+
+# -- OffsetCommit ---------------------------------------------------------------------------
+
+
+async def offset_commit(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    coordinator = coordinator_of(state)
+    refused = await coordinator.check_commit(
+        CommitCheck(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            group_instance_id=getattr(request, "group_instance_id", None),
+            generation=request.generation_id_or_member_epoch,
+        )
+    )
+    if refused is not None:
+        code = refused.error
+        if code == ILLEGAL_GENERATION and context.version >= GROUP_NOT_FOUND_VERSION:
+            known = await coordinator.describe(request.group_id)
+            code = code if known is not None else GroupIdNotFound.code
+        return _refused(request, error_number(code))
+    now_ms = state.clock.now_ms()
+    retention_ms = milliseconds(getattr(request, "retention_time", NO_OFFSET))
+    expire_ms = None if retention_ms < 0 else now_ms + retention_ms
+    accepted: list[CommittedOffset] = []
+    topics = [
+        {
+            **_identity(asked),
+            "partitions": _accept(state, asked, accepted, now_ms=now_ms, expire_ms=expire_ms),
+        }
+        for asked in request.topics
+    ]
+    if accepted:
+        await coordinator.commit(request.group_id, accepted)
+    return {"topics": topics}
+
+
+def _refused(request: Any, number: int) -> Entry:
+    """The same error on every partition: OffsetCommit has no other place for it."""
+    return {
+        "topics": [
+            {
+                **_identity(asked),
+                "partitions": [
+                    {"partition_index": partition.partition_index, "error_code": number}
+                    for partition in asked.partitions
+                ],
+            }
+            for asked in request.topics
+        ]
+    }
+
+
+def _accept(
+    state: BrokerState,
+    asked: Any,
+    accepted: list[CommittedOffset],
+    *,
+    now_ms: int,
+    expire_ms: int | None,
+) -> list[Entry]:
+    """Check the partitions of one topic; what may be stored is added to `accepted`."""
+    try:
+        topic = topic_of(state, asked)
+    except PenstockError as error:
+        number, _ = error_of(error)
+        return [
+            {"partition_index": partition.partition_index, "error_code": number}
+            for partition in asked.partitions
+        ]
+    answers: list[Entry] = []
+    for partition in asked.partitions:
+        index = partition.partition_index
+        metadata = partition.committed_metadata or ""
+        code = _refusal(state, topic, index, metadata)
+        answers.append({"partition_index": index, "error_code": error_number(code) if code else 0})
+        if not code:
+            accepted.append(
+                CommittedOffset(
+                    topic_id=topic.topic_id,
+                    topic=topic.name,
+                    partition=index,
+                    offset=partition.committed_offset,
+                    leader_epoch=getattr(partition, "committed_leader_epoch", NO_OFFSET),
+                    metadata=metadata,
+                    commit_timestamp_ms=now_ms,
+                    expire_timestamp_ms=expire_ms,
+                )
+            )
+    return answers
+
+
+def _refusal(state: BrokerState, topic: Topic, index: int, metadata: str) -> str:
+    if not 0 <= index < len(topic.partitions):
+        return UnknownTopicOrPartition.code
+    limit = state.settings.offset_metadata_max_bytes
+    if len(metadata) > limit or len(metadata.encode()) > limit:
+        return OffsetMetadataTooLarge.code
+    return ""
+
+
+# -- OffsetFetch ----------------------------------------------------------------------------
+
+
+async def offset_fetch(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    if context.version >= GROUPS_VERSION:
+        return {"groups": [await _group(state, context, group) for group in request.groups]}
+    answer = await _group(state, context, request)
+    number = answer["error_code"]
+    if number and context.version < TOP_LEVEL_ERROR_VERSION:
+        answer["topics"] = [_failed_topic(topic, number) for topic in request.topics]
+    return answer
+
+
+async def _group(state: BrokerState, context: RequestContext, asked: Any) -> Entry:
+    group_id, topics = asked.group_id, asked.topics
+    try:
+        coordinator_of(state).check_owner(group_id)
+        keys = None if topics is None else _keys(state, topics)
+        found = await state.control.committed_offsets(group_id, keys)
+    except PenstockError as error:
+        number, _ = error_of(error)
+        return {"group_id": group_id, "topics": (), "error_code": number}
+    by_key = {(offset.topic, offset.partition): offset for offset in found}
+    if topics is None:
+        answers = _all_topics(state, by_key, by_id=context.version >= TOPIC_IDS_VERSION)
+    else:
+        answers = [_topic(state, topic, by_key) for topic in topics]
+    return {"group_id": group_id, "topics": answers, "error_code": 0}
+
+
+def _keys(state: BrokerState, topics: Iterable[Any]) -> list[PartitionKey]:
+    keys: list[PartitionKey] = []
+    for asked in topics:
+        name = _name(state, asked)
+        if name is not None:
+            keys += [(name, index) for index in asked.partition_indexes]
+    return keys
+
+
+def _name(state: BrokerState, asked: Any) -> str | None:
+    """A topic's name. One that was named need not exist; an id that nobody has is None."""
+    if not hasattr(asked, "topic_id"):
+        return str(asked.name)
+    found = state.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None
+    return None if found is None else found.topic.name
+
+
+def _topic(state: BrokerState, asked: Any, by_key: Mapping[PartitionKey, CommittedOffset]) -> Entry:
+    name = _name(state, asked)
+    if name is None:
+        return _failed_topic(asked, error_number(UnknownTopicId.code))
+    return {
+        **_identity(asked),
+        "partitions": [
+            _position(index, by_key.get((name, index))) for index in asked.partition_indexes
+        ],
+    }
+
+
+def _all_topics(
+    state: BrokerState, by_key: Mapping[PartitionKey, CommittedOffset], *, by_id: bool
+) -> list[Entry]:
+    topics: dict[str, list[Entry]] = {}
+    ids: dict[str, UUID] = {}
+    for (name, index), offset in sorted(by_key.items()):
+        if by_id and name not in state.topics:
+            continue
+        ids[name] = offset.topic_id
+        topics.setdefault(name, []).append(_position(index, offset))
+    return [
+        {"name": name, "topic_id": ids[name], "partitions": partitions}
+        for name, partitions in topics.items()
+    ]
+
+
+def _position(index: int, offset: CommittedOffset | None) -> Entry:
+    if offset is None:
+        return {"partition_index": index, "committed_offset": NO_OFFSET, "metadata": ""}
+    return {
+        "partition_index": index,
+        "committed_offset": offset.offset,
+        "committed_leader_epoch": offset.leader_epoch,
+        "metadata": offset.metadata,
+    }
+
+
+def _failed_topic(asked: Any, number: int) -> Entry:
+    return {
+        **_identity(asked),
+        "partitions": [
+            {
+                "partition_index": index,
+                "committed_offset": NO_OFFSET,
+                "metadata": "",
+                "error_code": number,
+            }
+            for index in asked.partition_indexes
+        ],
+    }
+
+
+# -- OffsetDelete ---------------------------------------------------------------------------
+
+
+async def offset_delete(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    subscribed = await coordinator_of(state).subscribed(
+        request.group_id, (topic.name for topic in request.topics)
+    )
+    if isinstance(subscribed, Refused):
+        return {"error_code": error_number(subscribed.error), "topics": ()}
+    deleted: list[PartitionKey] = []
+    topics = []
+    for asked in request.topics:
+        partitions = []
+        for partition in asked.partitions:
+            index = partition.partition_index
+            code = _undeletable(state, asked.name, index, subscribed)
+            if not code:
+                deleted.append((asked.name, index))
+            partitions.append(
+                {"partition_index": index, "error_code": error_number(code) if code else 0}
+            )
+        topics.append({"name": asked.name, "partitions": partitions})
+    if deleted:
+        await state.control.delete_offsets(group_id=request.group_id, partitions=deleted)
+    return {"topics": topics}
+
+
+def _undeletable(state: BrokerState, name: str, index: int, subscribed: frozenset[str]) -> str:
+    topic = state.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.topic.partitions):
+        return UnknownTopicOrPartition.code
+    return SubscribedToTopic.code if name in subscribed else ""

@@ -1,0 +1,150 @@
+"""The admin interface answers JSON, with the status and the cause when it cannot."""
+
+import asyncio
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.metrics import Metric, Sample
+from penstock.broker.admin import AdminServer
+from penstock.broker.admin.server import parse_address
+from penstock.broker.state import BrokerState
+from tests.broker.handlers.test_topics import create, creation
+
+
+def _request(
+    address: tuple[str, int], path: str, method: str, headers: dict[str, str], body: bytes | None
+) -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection(*address, timeout=10)
+    try:
+        connection.request(method, path, body=body, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers["content-type"], response.read()
+    finally:
+        connection.close()
+
+
+async def fetch(
+    admin: AdminServer,
+    path: str,
+    method: str = "GET",
+    headers: dict[str, str] | None = None,
+    body: bytes | None = None,
+) -> tuple[int, Any]:
+    status, kind, data = await asyncio.to_thread(
+        _request, admin.address, path, method, headers or {}, body
+    )
+    return status, json.loads(data) if kind == "application/json" else data.decode()
+
+
+async def test_healthy(admin: AdminServer) -> None:
+    for path in ("/health", "/livez", "/readyz"):
+        status, answer = await fetch(admin, path)
+        assert (status, answer["status"]) == (200, "ok")
+        assert all(check["ok"] for check in answer["checks"])
+
+
+async def test_stopping_is_alive_but_not_ready(state: BrokerState, admin: AdminServer) -> None:
+    state.stopping = True
+    assert (await fetch(admin, "/livez"))[0] == 200
+    status, answer = await fetch(admin, "/readyz")
+    assert status == 503
+    causes = [check["cause"] for check in answer["checks"] if not check["ok"]]
+    assert causes == ["the broker is stopping"]
+
+
+async def test_a_partition_without_a_log_is_named(state: BrokerState, admin: AdminServer) -> None:
+    await create(state, creation("orders", 2))
+    state.topics["orders"].logs[1] = None
+    status, answer = await fetch(admin, "/health")
+    assert status == 503
+    assert "orders-1" in json.dumps(answer)
+
+
+async def test_metrics(state: BrokerState, admin: AdminServer) -> None:
+    metric = Metric(name="some_bytes", kind="gauge", doc="Some.", labels=("topic",))
+    state.registry.add(lambda: [Sample(metric, 3, ("a",))])
+    status, text = await fetch(admin, "/metrics")
+    assert status == 200
+    assert 'some_bytes{topic="a"} 3.0' in text
+
+
+async def test_cluster_and_topics(state: BrokerState, admin: AdminServer) -> None:
+    await create(state, creation("orders", 2, configs=({"name": "retention.ms", "value": "9"},)))
+    status, cluster = await fetch(admin, "/v1/cluster")
+    assert status == 200
+    assert cluster["cluster_id"] == state.metadata.cluster_id
+    assert (cluster["topic_count"], cluster["partition_count"]) == (1, 2)
+    status, topics = await fetch(admin, "/v1/topics")
+    assert [topic["topic"] for topic in topics["topics"]] == ["orders"]
+    status, topic = await fetch(admin, "/v1/topics/orders")
+    assert topic["configs"] == {"retention.ms": "9"}
+    assert [row["partition"] for row in topic["partitions"]] == [0, 1]
+    assert topic["partitions"][0]["high_watermark"] == 0
+
+
+async def test_extents_of_an_empty_partition(state: BrokerState, admin: AdminServer) -> None:
+    await create(state, creation("orders"))
+    status, answer = await fetch(admin, "/v1/topics/orders/partitions/0/extents")
+    assert status == 200
+    assert answer["topic_id"] == str(state.topics["orders"].topic.topic_id)
+    assert answer["extents"] == []
+    assert answer["machine_id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("/v1/topics/gone", 404, "unknown_topic_or_partition"),
+        ("/v1/topics/gone/partitions/0/extents", 404, "unknown_topic_or_partition"),
+        ("/v1/topics/orders/partitions/7/extents", 404, "unknown_topic_or_partition"),
+        ("/v1/topics/orders/partitions/x/extents", 400, "invalid_request"),
+        ("/v1/topics/orders/partitions/-1/extents", 400, "invalid_request"),
+        (f"/v1/topics/orders/partitions/{2**31}/extents", 400, "invalid_request"),
+        ("/v1/topics/orders/partitions/0/extents?start=x", 400, "invalid_request"),
+        ("/v1/topics/orders/partitions/0/extents?start=" + "9" * 5000, 400, "invalid_request"),
+        ("/v1/topics/orders/partitions/0/extents?start=2&end=1", 400, "invalid_request"),
+        ("/v1/topics/orders/partitions/0/extents?start=5&end=9", 416, "offset_out_of_range"),
+        ("/v1/groups/gone", 404, "group_id_not_found"),
+        ("/nowhere", 404, "resource_not_found"),
+    ],
+)
+async def test_errors_are_json(
+    state: BrokerState, admin: AdminServer, path: str, status: int, error: str
+) -> None:
+    await create(state, creation("orders"))
+    found, answer = await fetch(admin, path)
+    assert (found, answer["error"]) == (status, error)
+    assert answer["message"]
+
+
+async def test_refuses_large_bodies_and_other_methods(admin: AdminServer) -> None:
+    status, answer = await fetch(admin, "/v1/topics", "POST", {"content-length": "999999999"}, b"x")
+    assert (status, answer["error"]) == (413, "invalid_request")
+    status, answer = await fetch(admin, "/v1/topics", "DELETE")
+    assert status == 405
+    assert answer["message"]
+
+
+async def test_a_failing_view_is_an_error_of_its_own(
+    state: BrokerState, admin: AdminServer
+) -> None:
+    await create(state, creation("orders"))
+    state.topics["orders"].logs = None  # type: ignore[assignment]
+    status, answer = await fetch(admin, "/v1/topics")
+    assert (status, answer["error"]) == (500, "unknown_server_error")
+    assert (await fetch(admin, "/v1/cluster"))[0] == 200
+
+
+@pytest.mark.parametrize("text", ["", "9644", ":9644", "host:x", "host:70000", "host"])
+def test_refuses_addresses(text: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"admin\.listener"):
+        parse_address(text)
+
+
+def test_reads_addresses() -> None:
+    assert parse_address("127.0.0.1:0") == ("127.0.0.1", 0)
+    assert parse_address("[::1]:9644") == ("::1", 9644)

@@ -1,0 +1,253 @@
+"""The coordinator's shell: saves before answers, fencing, restarts, expiry, and a quiet end."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from penstock.broker.coordinator import Coordinator, CoordinatorNotAvailable, owner_of
+from penstock.broker.state import BrokerState
+from penstock.control import (
+    Broker,
+    CommittedOffset,
+    ControlUnavailable,
+    GroupRecord,
+    MemoryControlPlane,
+    MetadataImage,
+    SqliteControlPlane,
+)
+from tests.broker.handlers.calls import names
+from tests.broker.handlers.conftest import state
+from tests.broker.handlers.test_groups import describe, heartbeat, join, leave, sync
+from tests.broker.handlers.test_offsets import commit, fetch, positions
+from tests.broker.handlers.test_topics import create, creation
+
+__all__ = ["state"]
+
+MINUTE_MS = 60_000
+
+
+class Control(MemoryControlPlane):
+    """A control plane whose saves can be held back or made to fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+
+    async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return await super().save_group(record, expected_version=expected_version)
+
+
+class Clock:
+    """A clock that stands until it is told."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+async def take_over(state: BrokerState, control: Control) -> Control:
+    """Give the state another control plane, with the same broker registered."""
+    await control.register_broker(
+        broker_id=1, host="127.0.0.1", port=9092, rack=None, incarnation=UUID(int=1)
+    )
+    await control.register_broker(
+        broker_id=1, host="127.0.0.1", port=9093, rack=None, incarnation=UUID(int=2)
+    )
+    state.control = control
+    await state.refresh()
+    return control
+
+
+async def restart(state: BrokerState) -> None:
+    await state.coordinator.stop()
+    state.coordinator = Coordinator(state)
+
+
+async def test_an_assignment_is_answered_once_it_is_saved(state: BrokerState) -> None:
+    control = await take_over(state, Control())
+    joined = await join(state, "g")
+    control.gate.clear()
+    waiting = asyncio.create_task(sync(state, "g", joined, {joined.member_id: b"mine"}))
+    assert await heartbeat(state, "g", 1, joined.member_id) == "none"
+    assert not waiting.done()
+    control.gate.set()
+    assert (await waiting).assignment == b"mine"
+    (record,) = await control.groups()
+    assert (record.group_id, record.generation) == ("g", 1)
+
+
+async def test_a_save_that_fails_is_an_error_to_the_member(state: BrokerState) -> None:
+    control = await take_over(state, Control())
+    joined = await join(state, "g")
+    control.failure = ControlUnavailable("the disk is full")
+    answer = await sync(state, "g", joined, {joined.member_id: b"mine"})
+    assert names(answer.error_code) in ("coordinator_not_available", "rebalance_in_progress")
+    control.failure = None
+    again = await join(state, "g", member=joined.member_id)
+    answer = await sync(state, "g", again, {joined.member_id: b"mine"})
+    assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
+
+
+async def test_another_coordinator_fences_this_one(state: BrokerState) -> None:
+    control = await take_over(state, Control())
+    joined = await join(state, "g")
+    other = GroupRecord(
+        group_id="g", version=0, generation=7, protocol_type="consumer", protocol="", state=b"{}"
+    )
+    await control.save_group(other, expected_version=0)
+    answer = await sync(state, "g", joined, {joined.member_id: b"mine"})
+    assert names(answer.error_code) == "not_coordinator"
+
+
+async def test_members_go_on_after_a_restart(state: BrokerState) -> None:
+    joined = await join(state, "g")
+    await sync(state, "g", joined, {joined.member_id: b"mine"})
+    await restart(state)
+    assert await heartbeat(state, "g", 1, joined.member_id) == "none"
+    (group,) = await describe(state, "g")
+    assert group.group_state == "Stable"
+    assert group.members[0].member_assignment == b"mine"
+
+
+async def test_a_record_that_cannot_be_read_harms_no_other(state: BrokerState) -> None:
+    broken = GroupRecord(
+        group_id="broken", version=0, generation=1, protocol_type="", protocol="", state=b"?"
+    )
+    await state.control.save_group(broken, expected_version=0)
+    assert names((await join(state, "g")).error_code) == "none"
+
+
+async def test_sessions_expire(state: BrokerState) -> None:
+    joined = await join(state, "g", session_ms=100)
+    await sync(state, "g", joined, {joined.member_id: b"mine"})
+    async with asyncio.timeout(5):
+        while (await describe(state, "g"))[0].group_state != "Empty":
+            await asyncio.sleep(0.01)
+
+
+async def test_stopping_answers_those_who_wait(state: BrokerState) -> None:
+    first = await join(state, "g")
+    await sync(state, "g", first, {first.member_id: b"mine"})
+    waiting = asyncio.create_task(join(state, "g"))
+    while await heartbeat(state, "g", 1, first.member_id) == "none":
+        await asyncio.sleep(0)
+    await state.coordinator.stop()
+    assert names((await waiting).error_code) == "not_coordinator"
+    assert await heartbeat(state, "g", 1, first.member_id) == "coordinator_not_available"
+
+
+async def test_offsets_expire_after_their_group_was_last_seen(state: BrokerState) -> None:
+    clock = Clock()
+    state.clock = clock
+    await restart(state)
+    retention_ms = state.settings.offsets_retention_minutes * MINUTE_MS
+    await create(state, creation("a"))
+    joined = await join(state, "g")
+    await sync(state, "g", joined, {joined.member_id: b"mine"})
+    member = {"generation": joined.generation_id, "member": joined.member_id}
+    await commit(state, {"a": [(0, 5, "")]}, **cast("Any", member))
+    await commit(state, {"a": [(0, 6, "")]}, group="simple")
+    await commit(state, {"a": [(0, 7, "")]}, group="brief", version=4, retention_ms=1000)
+
+    clock.ms += 2000
+    assert await heartbeat(state, "g", 1, joined.member_id) == "none"
+    assert await state.coordinator.expire_offsets() == 1
+    assert positions(await fetch(state, None, group="brief")) == []
+
+    clock.ms += retention_ms
+    assert await state.coordinator.expire_offsets() == 1
+    assert positions(await fetch(state, None, group="simple")) == []
+    assert positions(await fetch(state, None)) == [[(0, 5, "")]]
+
+    await leave(state, "g", joined.member_id)
+    clock.ms += retention_ms - 1
+    assert await state.coordinator.expire_offsets() == 0
+    clock.ms += 1
+    assert await state.coordinator.expire_offsets() == 1
+    assert positions(await fetch(state, None)) == []
+    clock.ms += 10 * MINUTE_MS
+    await state.coordinator.expire_offsets()
+    async with asyncio.timeout(5):
+        while await state.coordinator.list_groups():
+            await asyncio.sleep(0)
+
+
+async def test_members_keep_their_offsets(state: BrokerState) -> None:
+    clock = Clock()
+    state.clock = clock
+    await restart(state)
+    await create(state, creation("a"))
+    joined = await join(state, "g", session_ms=1_800_000)
+    await sync(state, "g", joined, {joined.member_id: b"mine"})
+    member = {"generation": joined.generation_id, "member": joined.member_id}
+    await commit(state, {"a": [(0, 5, "")]}, **cast("Any", member))
+    for _ in range(state.settings.offsets_retention_minutes // 20 + 5):
+        clock.ms += 20 * MINUTE_MS
+        assert await heartbeat(state, "g", 1, joined.member_id) == "none"
+        assert await state.coordinator.expire_offsets() == 0
+    assert positions(await fetch(state, None)) == [[(0, 5, "")]]
+
+
+def test_every_key_has_one_owner() -> None:
+    brokers = tuple(
+        Broker(
+            broker_id=broker_id,
+            host="h",
+            port=1,
+            rack=None,
+            incarnation=UUID(int=broker_id),
+            epoch=1,
+        )
+        for broker_id in (3, 1, 2)
+    )
+    image = MetadataImage(version=1, cluster_id="c", brokers=brokers)
+    turned = MetadataImage(version=1, cluster_id="c", brokers=brokers[::-1])
+    owners = [owner_of(image, f"group-{number}").broker_id for number in range(300)]
+    assert owners == [owner_of(turned, f"group-{number}").broker_id for number in range(300)]
+    assert all(owners.count(broker_id) > 50 for broker_id in (1, 2, 3))
+    with pytest.raises(CoordinatorNotAvailable):
+        owner_of(MetadataImage(version=1, cluster_id="c"), "g")
+
+
+async def test_other_coordinators_groups_are_refused(state: BrokerState) -> None:
+    for broker_id in (2, 3, 4):
+        await state.control.register_broker(
+            broker_id=broker_id, host="h", port=1, rack=None, incarnation=UUID(int=broker_id)
+        )
+    await state.refresh()
+    group = next(
+        f"g{number}"
+        for number in range(100)
+        if owner_of(state.metadata, f"g{number}").broker_id != 1
+    )
+    await create(state, creation("a"))
+    assert names((await join(state, group)).error_code) == "not_coordinator"
+    assert await commit(state, {"a": [(0, 1, "")]}, group=group) == [["not_coordinator"]]
+    assert names((await fetch(state, None, group=group)).error_code) == "not_coordinator"
+
+
+async def test_commits_are_durable_and_many_at_a_time(state: BrokerState, tmp_path: Path) -> None:
+    control = SqliteControlPlane(tmp_path / "control.db")
+    await control.start()
+    try:
+        offset = CommittedOffset(topic_id=UUID(int=1), topic="a", partition=0, offset=3)
+        state.control = control
+        await asyncio.gather(
+            *(state.coordinator.commit(f"g{number}", [offset]) for number in range(200))
+        )
+        assert len(await control.offset_group_ids()) == 200
+    finally:
+        await control.close()

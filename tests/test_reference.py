@@ -1,0 +1,35 @@
+"""The generated references say what the code declares."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "reference.py"
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_references_are_up_to_date(reference: ModuleType) -> None:
+    stale = [
+        path.name
+        for path, text in reference.pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    assert stale == [], "run python scripts/reference.py"
+
+
+def test_references_name_every_kind_of_setting(reference: ModuleType) -> None:
+    text = reference.configuration_page()
+    for name in ("`node.id`", "`journal.files.max`", "`retention.ms`", "`log.retention.hours`"):
+        assert name in text
+    assert "| `kafka_brokers` | gauge |" in reference.metrics_page()
