@@ -40,6 +40,7 @@ class Driver:
     def __init__(self, limits: GroupLimits = LIMITS, *, holding: bool = False) -> None:
         self.limits = limits
         self.core = GroupCoordinator(limits)
+        self.epoch = 0
         self.now_ms = 1_000
         self.holding = holding
         self.records: dict[str, GroupRecord] = {}
@@ -116,7 +117,8 @@ class Driver:
 
     def restart(self) -> None:
         """Lose everything that was not saved."""
-        self.core = GroupCoordinator(self.limits)
+        self.epoch += 1
+        self.core = GroupCoordinator(self.limits, epoch=self.epoch)
         self.open.clear()
         self.held.clear()
         for record in self.records.values():

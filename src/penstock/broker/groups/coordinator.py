@@ -37,7 +37,7 @@ from penstock.broker.groups.events import (
     Tick,
 )
 from penstock.broker.groups.group import Group
-from penstock.broker.groups.limits import RESTORED_GENERATION_GAP, GroupLimits
+from penstock.broker.groups.limits import GroupLimits
 from penstock.broker.groups.rebalance import Rebalancer
 from penstock.broker.groups.record import decode_group
 from penstock.broker.groups.states import GroupState
@@ -89,10 +89,13 @@ _HANDLERS: Final[Mapping[type, _Handler]] = {
 
 
 class GroupCoordinator:
-    """The groups that this broker coordinates."""
+    """The groups that this broker coordinates.
 
-    def __init__(self, limits: GroupLimits | None = None) -> None:
-        self._rebalancer = Rebalancer(limits or GroupLimits())
+    `epoch` rises with each incarnation of the coordinator, as a registered broker's does.
+    """
+
+    def __init__(self, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
+        self._rebalancer = Rebalancer(limits or GroupLimits(), epoch=epoch)
 
     def handle(self, event: Event, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
         """Decide what an event leads to.
@@ -121,8 +124,7 @@ class GroupCoordinator:
         rebalancer.now_ms = now_ms
         effects: list[Effect] = []
         rebalancer.effects = effects
-        group = decode_group(record, now_ms=now_ms)
-        group.generation_gap = RESTORED_GENERATION_GAP
+        group = decode_group(record, epoch=rebalancer.epoch, now_ms=now_ms)
         rebalancer.groups[group.group_id] = group
         for member in group.members.values():
             rebalancer.watch(group, member)

@@ -142,6 +142,7 @@ class Group:
         self.previous_state = GroupState.EMPTY
         self.generation = 0
         self.generation_gap = 1
+        self.epoch = 0
         self.protocol_type = ""
         self.protocol = ""
         self.leader = ""
@@ -182,8 +183,9 @@ class Group:
         self.previous_state = self.state
         self.state = state
 
-    def begin_generation(self) -> None:
+    def begin_generation(self, epoch: int) -> None:
         """Start the next generation with the members that are there, if any."""
+        self.epoch = epoch
         self.generation += self.generation_gap
         self.generation_gap = 1
         self.pending_sync.clear()

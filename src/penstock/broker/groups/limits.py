@@ -15,9 +15,11 @@ cannot heartbeat yet, and a client that went away would otherwise pile up. Kafka
 SAVE_RETRY_MS: Final = 1_000
 """Pause before a failed save that nobody waits for is tried again."""
 
-RESTORED_GENERATION_GAP: Final = 100
-"""A restored group skips this many generations at its next rebalance. Generations are handed
-out before they are saved; one that a crash made the store forget must not come again."""
+GENERATIONS_PER_EPOCH: Final = 100
+"""A group that a later incarnation of the coordinator restores skips this many generations for
+each epoch that has begun since it was saved. Generations are handed out before they are saved;
+one that a crash made the store forget must not come again, or the assignment of its old leader
+could be taken for the new one's."""
 
 EMPTY_GROUP_GRACE_MS: Final = 60_000
 """An empty group untouched for this long may be forgotten when it has no offsets."""

@@ -30,8 +30,9 @@ from penstock.broker.groups.timers import Timer, Timers
 class Rebalancer:
     """The steps of a rebalance over all groups; see the module's text."""
 
-    def __init__(self, limits: GroupLimits) -> None:
+    def __init__(self, limits: GroupLimits, *, epoch: int) -> None:
         self.limits = limits
+        self.epoch = epoch
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
         self.effects: list[Effect] = []
@@ -209,7 +210,7 @@ class Rebalancer:
         if group.members and not group.elect_joined_leader():
             self._wait_for_members(group)
             return
-        group.begin_generation()
+        group.begin_generation(self.epoch)
         group.touched_ms = self.now_ms
         if group.state is GroupState.EMPTY:
             self.save_emptiness(group)

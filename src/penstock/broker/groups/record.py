@@ -2,13 +2,14 @@
 
 The state of a `GroupRecord` is JSON:
 
-    {"format": 1, "leader": text, "members": [
+    {"format": 1, "epoch": int, "leader": text, "members": [
         {"id": text, "instance": text | null, "client": text, "host": text,
          "session_timeout_ms": int, "rebalance_timeout_ms": int,
          "protocols": [[name, base64], …], "assignment": base64}, …]}
 
 A group is saved when it becomes stable, when a static member returns, and when it becomes
-empty; so a record with members is one of a stable group.
+empty; so a record with members is one of a stable group. The epoch is that of the coordinator
+in which the generation began.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, ClassVar, Final
 from penstock.base.errors import CorruptError
 from penstock.broker.groups.events import Protocol
 from penstock.broker.groups.group import Group, Member
+from penstock.broker.groups.limits import GENERATIONS_PER_EPOCH
 from penstock.broker.groups.states import GroupState
 from penstock.control import GroupRecord
 
@@ -51,7 +53,7 @@ def encode_group(group: Group) -> GroupRecord:
         }
         for member in group.members.values()
     ]
-    state = {"format": FORMAT, "leader": group.leader, "members": members}
+    state = {"format": FORMAT, "epoch": group.epoch, "leader": group.leader, "members": members}
     return GroupRecord(
         group_id=group.group_id,
         version=group.version,
@@ -62,8 +64,10 @@ def encode_group(group: Group) -> GroupRecord:
     )
 
 
-def decode_group(record: GroupRecord, *, now_ms: int) -> Group:
+def decode_group(record: GroupRecord, *, epoch: int, now_ms: int) -> Group:
     """The group of a record; its members' sessions are not started.
+
+    Its next generation is above all that earlier epochs handed out.
 
     Raises:
         CorruptGroup: the state is not of the form above.
@@ -73,6 +77,7 @@ def decode_group(record: GroupRecord, *, now_ms: int) -> Group:
         state = json.loads(record.state)
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r} is not {FORMAT}")
+        group.epoch = int(state["epoch"])
         for saved in state["members"]:
             group.add(_member(saved), record.protocol_type)
         if group.members and state["leader"] not in group.members:
@@ -85,6 +90,7 @@ def decode_group(record: GroupRecord, *, now_ms: int) -> Group:
         raise CorruptGroup(f"the saved group {record.group_id!r} cannot be read: {error}") from None
     group.version = record.version
     group.generation = record.generation
+    group.generation_gap = max(1, epoch - group.epoch) * GENERATIONS_PER_EPOCH
     group.protocol_type = record.protocol_type
     if group.members:
         group.leader = state["leader"]

@@ -1,0 +1,75 @@
+"""Thousands of seeded stories of a group; see `simulation` for what must hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.groups import record, saving
+from penstock.broker.groups.group import Group, Purpose, SaveWaiter
+from penstock.broker.groups.rebalance import Rebalancer
+from penstock.broker.groups.saving import Saver
+from penstock.broker.groups.states import UNKNOWN_MEMBER_ID
+from tests.broker.groups import simulation
+
+ROOT = Path(__file__).resolve().parents[3]
+SEEDS = 2_400
+SEEDS_A_TEST = 200
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
+def test_seeds(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        simulation.run(seed)
+
+
+def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
+    digests = {
+        subprocess.run(
+            [sys.executable, "-m", "tests.broker.groups.simulation", "0", "30"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 64
+
+
+def no_fencing(group: Group, member_id: str, group_instance_id: str | None) -> str:
+    return "" if member_id in group.members else UNKNOWN_MEMBER_ID
+
+
+def answer_before_the_save(saver: Saver, group: Group, waiter: SaveWaiter) -> None:
+    group.next_waiters.append(waiter)
+    saver._start(group)
+    if waiter.purpose is Purpose.ASSIGNMENT and group.store_busy:
+        saver._fulfil(group, waiter)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fault"),
+    [
+        (Group, "validate", no_fencing),
+        (Saver, "save", answer_before_the_save),
+        (saving, "holds", lambda group, waiter: True),
+        (record, "GENERATIONS_PER_EPOCH", 1),
+        (Rebalancer, "members_left", lambda rebalancer, group: None),
+        (Rebalancer, "_expire_pending", lambda rebalancer, group, member_id: None),
+    ],
+    ids=["fencing", "order of saving", "overtaken saves", "generations", "leaving", "pending"],
+)
+def test_a_planted_fault_is_found(
+    owner: object, name: str, fault: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, fault)
+    with pytest.raises(simulation.Violation):
+        for seed in range(SEEDS_A_TEST):
+            simulation.run(seed)
