@@ -24,8 +24,6 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from kafka import KafkaAdminClient
-from kafka.admin import NewTopic as PythonNewTopic
 
 from tests.broker.handlers.running import RunningBroker
 
@@ -41,7 +39,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def admin(broker: RunningBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def topic(admin: AdminClient) -> str:
 
 
 def fill(broker: RunningBroker, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for number in range(count):
         producer.produce(topic, value=str(number), partition=number % 2)
     assert producer.flush(TIMEOUT_SECONDS) == 0
@@ -73,6 +71,7 @@ def group_consumer(broker: RunningBroker, group: str, **more: Any) -> Consumer:
         {
             "bootstrap.servers": broker.bootstrap,
             "group.id": group,
+            "log_level": 0,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "session.timeout.ms": 6000,
@@ -183,7 +182,11 @@ def test_confluent_members_share_and_take_over(broker: RunningBroker, topic: str
     first.close()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the client's own imports
 def test_kafka_python_administers(broker: RunningBroker) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.admin import NewTopic as PythonNewTopic
+
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     try:
         name = f"python-{uuid.uuid4().hex[:8]}"
