@@ -271,7 +271,9 @@ class Client(AdminCalls, GroupCalls):
             partition_max_bytes=max_bytes,
             max_wait_ms=max_wait_ms,
         )
-        found = self._session.retrying(lambda: fetch_once(self._session, topic, partition, body))
+        found = self._session.retrying(
+            lambda: fetch_once(self._session, topic, partition, offset, body)
+        )
         size_bytes, next_offset = whole_batches(found.records)
         return RawFetch(
             data=bytes(found.records[:size_bytes]),

@@ -8,6 +8,8 @@ is sent again and refuses one that comes too early. That makes the rules for fai
   (out of order), go back to the front of the queue in their order;
 - a partition with a failure sends nothing until all its batches under way are answered;
 - *out of order* for a partition's oldest batch cannot be repaired: the write fails;
+- the second batch of a partition waits for the first to be acknowledged: a broker that knows
+  nothing of a producer takes whatever sequence comes first, and would take the second for it;
 - *duplicate sequence* is an acknowledgement whose offset is no longer known.
 
 One request holds at most one batch per partition, as Kafka demands since message format 2.
@@ -44,7 +46,7 @@ MESSAGE_TOO_LARGE: Final = 10
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """An encoded batch on its way; `order` is its place among the batches of the write."""
+    """An encoded batch on its way; `order` is its place in its partition."""
 
     partition: int
     data: bytes | memoryview
@@ -96,6 +98,8 @@ class _Lane:
     waiting: deque[Batch] = field(default_factory=deque)
     under_way: list[Batch] = field(default_factory=list)
     repairing: bool = False
+    acknowledged: bool = False
+    added: int = 0
 
 
 class ProduceCore:
@@ -126,7 +130,6 @@ class ProduceCore:
         self._lanes: dict[int, _Lane] = {}
         self._requests_under_way: dict[int, int] = {}
         self._turn = 0
-        self._added = 0
 
     @property
     def done(self) -> bool:
@@ -136,9 +139,10 @@ class ProduceCore:
     def add(self, batches: Iterable[Batch]) -> None:
         """Queue batches; those of one partition in the order of their sequences."""
         for batch in batches:
-            batch.order = self._added
-            self._added += 1
-            self._lanes.setdefault(batch.partition, _Lane()).waiting.append(batch)
+            lane = self._lanes.setdefault(batch.partition, _Lane())
+            batch.order = lane.added
+            lane.added += 1
+            lane.waiting.append(batch)
             self.buffered_bytes += batch.size_bytes
 
     def next_request(self, leaders: Mapping[int, int], now_ms: float) -> ProduceRequest | None:
@@ -186,8 +190,13 @@ class ProduceCore:
     def _may_send(self, lane: _Lane, node_id: int) -> bool:
         if lane.repairing and lane.under_way:
             return False
+        if self._idempotent and lane.under_way and not lane.acknowledged:
+            return False
+        # A batch that failed may have to be recognised after later ones were written, and the
+        # broker knows five: so none is sent that is five or more behind the oldest open one.
+        oldest = lane.under_way[0].order if lane.under_way else lane.waiting[0].order
         return (
-            len(lane.under_way) < self._in_flight_max
+            lane.waiting[0].order < oldest + self._in_flight_max
             and self._requests_under_way.get(node_id, 0) < self._in_flight_max
         )
 
@@ -243,7 +252,9 @@ class ProduceCore:
                 self._fail_later(batch, str(error), now_ms, chance)
 
     def _acknowledge(self, batch: Batch, base_offset: int) -> None:
-        self._lanes[batch.partition].under_way.remove(batch)
+        lane = self._lanes[batch.partition]
+        lane.under_way.remove(batch)
+        lane.acknowledged = True
         self.buffered_bytes -= batch.size_bytes
         self.bytes += batch.size_bytes
         self.records += batch.record_count

@@ -183,12 +183,7 @@ class Reader:
         subject = f"fetch of {self._core.topic}-{fetched.partition}"
         position = request.positions.get(fetched.partition, -1)
         if fetched.error_code == OFFSET_OUT_OF_RANGE:
-            raise OffsetOutOfRange(
-                f"{subject}: offset {position} is outside the log, which begins at"
-                f" {fetched.log_start_offset} and ends at {fetched.high_watermark}",
-                partition=fetched.partition,
-                offset=position,
-            )
+            raise _out_of_range(self._core.topic, fetched, position)
         if fetched.error_code:
             self._refused(fetched.error_code, f"{subject} at offset {position}")
             return []
@@ -233,10 +228,22 @@ class Reader:
         self._retry_at_ms = now_ms + pause * 1000
 
 
+def _out_of_range(topic: str, fetched: FetchedPartition, position: int) -> OffsetOutOfRange:
+    known = fetched.log_start_offset >= 0 and fetched.high_watermark >= 0
+    bounds = f", which holds {fetched.log_start_offset} to {fetched.high_watermark}"
+    return OffsetOutOfRange(
+        f"fetch of {topic}-{fetched.partition}: OFFSET_OUT_OF_RANGE (1): offset {position} is"
+        f" outside the log{bounds if known else ''}",
+        partition=fetched.partition,
+        offset=position,
+    )
+
+
 def fetch_once(
     session: Session,
     topic: str,
     partition: int,
+    position: int,
     body: Any,
 ) -> FetchedPartition:
     """One fetch of one partition; the records lie in memory of their own.
@@ -263,6 +270,8 @@ def fetch_once(
         session.pool.give_back(connection)
     found = partitions[0] if partitions else None
     code = error_code or (found.error_code if found is not None else 0)
+    if code == OFFSET_OUT_OF_RANGE and found is not None:
+        raise _out_of_range(topic, found, position)
     if code or found is None:
         if is_retriable(code):
             session.forget(topic)

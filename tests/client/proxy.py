@@ -1,0 +1,97 @@
+"""A TCP proxy that cuts connections, for tests of what a client does then."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+
+class Proxy:
+    """Forwards to one address; `cut_after` bytes towards the broker end a connection.
+
+    Each connection takes the next number of `cut_after`; when there are none left, or a number
+    is None, it is not cut. With `cut_answers` the bytes counted are those from the broker.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        cut_after: list[int | None] | None = None,
+        *,
+        cut_answers: bool = False,
+        port: int = 0,
+    ) -> None:
+        self.cuts = 0
+        self._target = target
+        self._limits = list(cut_after or [])
+        self._cut_answers = cut_answers
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for item in list(self._sockets):
+            _end(item)
+        for thread in list(self._threads):
+            thread.join(10)
+        for item in list(self._sockets):
+            item.close()
+
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=run, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                broker = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            self._sockets |= {client, broker}
+            limit = self._limits.pop(0) if self._limits else None
+            forward, back = (None, limit) if self._cut_answers else (limit, None)
+            self._start(self._pump, client, broker, forward)
+            self._start(self._pump, broker, client, back)
+
+    def _pump(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
+        left = limit
+        try:
+            while data := source.recv(1 << 16 if left is None else min(1 << 16, left)):
+                target.sendall(data)
+                if left is not None:
+                    left -= len(data)
+                    if left <= 0:
+                        self.cuts += 1
+                        return
+        except OSError:
+            pass
+        finally:
+            _end(source)
+            _end(target)
+
+
+def _end(item: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        item.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,165 @@
+"""What the client does when connections break, brokers are gone, and answers are nonsense."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.client import BrokersUnreachable, Client
+from penstock.client.connection import Connection
+from penstock.client.errors import ClientClosed, Disconnected, MalformedResponse, TimedOut
+from penstock.testing import Broker
+from tests.client.proxy import Proxy
+
+ROWS = 40_000
+
+
+@contextmanager
+def behind(proxy_cuts: list[int | None], *, cut_answers: bool = False) -> Iterator[Proxy]:
+    """A broker that tells clients the proxy's address."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+    with Broker(settings, admin=False) as broker:
+        host, _, broker_port = broker.bootstrap.rpartition(":")
+        with Proxy(
+            (host, int(broker_port)), proxy_cuts, cut_answers=cut_answers, port=port
+        ) as proxy:
+            yield proxy
+
+
+def data() -> pa.Table:
+    return pa.table(
+        {
+            "value": [f"value-{index:06}" for index in range(ROWS)],
+            "timestamp": np.arange(ROWS) + 1_700_000_000_000,
+        }
+    )
+
+
+@pytest.mark.parametrize("cut_answers", [False, True], ids=["requests cut", "answers cut"])
+def test_every_record_is_stored_once_though_connections_break(cut_answers: bool) -> None:
+    # Connections are cut ever further into the writes; the last ones are left alone.
+    sizes: list[int | None] = []
+    sizes += range(700, 2000, 90) if cut_answers else range(30_000, 600_000, 37_000)
+    with behind(sizes, cut_answers=cut_answers) as proxy, Client(proxy.address) as client:
+        client.create_topic("orders", 1, exist_ok=True)
+        report = client.write_arrow("orders", data(), batch_bytes=20_000)
+        assert report.records == ROWS
+        assert proxy.cuts > 3
+        assert report.retries > 0
+        found = client.read_arrow("orders", columns=("offset", "value"))
+    assert found["value"].to_pylist() == [f"value-{index:06}".encode() for index in range(ROWS)]
+
+
+def test_reading_goes_on_where_it_was_cut() -> None:
+    sizes: list[int | None] = [None, *range(30_000, 300_000, 30_000)]
+    with behind(sizes, cut_answers=True) as proxy, Client(proxy.address) as client:
+        with Client(proxy.address) as other:
+            other.create_topic("orders", 1)
+            other.write_arrow("orders", data(), batch_bytes=20_000)
+        batches = client.iter_arrow("orders", columns=("offset",), max_bytes=30_000)
+        found = [offset for batch in batches for offset in batch["offset"].to_pylist()]
+        assert proxy.cuts > 1
+    assert found == list(range(ROWS))
+
+
+def test_a_restart_of_the_broker_costs_nothing_but_time() -> None:
+    with Broker(admin=False) as broker, broker.client() as client:
+        client.create_topic("orders", 2)
+        client.write_arrow("orders", data())
+        broker.restart()
+        client.write_arrow("orders", data())
+        assert client.read_arrow("orders").num_rows == 2 * ROWS
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    client = Client(f"127.0.0.1:{port}", api_timeout_ms=200)
+    with pytest.raises(BrokersUnreachable, match=f"no broker of 127.0.0.1:{port} answers"):
+        client.metadata()
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.metadata()
+
+
+@contextmanager
+def peer(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A server that does to its first connection what the test says."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                answer(connection)
+                connection.recv(1)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(10)
+
+
+def connect(port: int) -> Connection:
+    return Connection("127.0.0.1", port, client_id="test", timeout_ms=300, connect_timeout_ms=300)
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected", "match"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", MalformedResponse, "is it a Kafka listener"),
+        (b"\0\0\0\3abc", MalformedResponse, "frame of 3 bytes"),
+        (b"\xff\xff\xff\xff", MalformedResponse, "frame of -1 bytes"),
+        (b"\0\0\0\x08\0\0\0\x63\0\0\0\0", MalformedResponse, "number 99"),
+        (b"\0\0\0\x08\0\0\0\1\0\0\0\x7f", MalformedResponse, "ApiVersions"),
+        (b"", TimedOut, "did not answer ApiVersions within 300 ms"),
+        (b"\0\0\0\x50\0\0", TimedOut, "did not answer"),
+    ],
+)
+def test_nonsense(sent: bytes, expected: type[Exception], match: str) -> None:
+    with peer(lambda connection: connection.sendall(sent)) as port:
+        connection = connect(port)
+        with pytest.raises(expected, match=match):
+            connection.negotiate()
+        assert connection.broken
+        connection.close()
+
+
+def test_closed_by_the_peer() -> None:
+    with peer(lambda connection: connection.shutdown(socket.SHUT_RDWR)) as port:
+        connection = connect(port)
+        with pytest.raises(Disconnected, match="closed the connection"):
+            connection.negotiate()
+
+
+def test_close_ends_a_long_poll_of_another_thread(
+    bootstrap: str, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    client = Client(bootstrap)
+    batches = client.iter_arrow(name, end=None, max_wait_ms=20_000)
+    errors: list[BaseException] = []
+    reading = threading.Event()
+
+    def read() -> None:
+        try:
+            reading.set()
+            next(batches)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert reading.wait(10)
+    client.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(errors[0], ClientClosed)
