@@ -22,7 +22,6 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +37,11 @@ from penstock.spark import DeltaSink, DeltaUpsert, session
 BATCH_RECORDS: Final = 50_000
 WATERMARK: Final = "30 days"  # partitions are read side by side, and may be days apart
 POLL_SECONDS: Final = 0.1
+SETTINGS: Final = {
+    "spark.driver.memory": "2g",
+    # A run of a minute is over before Java's thorough compiler pays off.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 NOT_STORED: Final = ("value", "reason")
 
 
@@ -112,6 +116,7 @@ def start_rows(spark: SparkSession, place: Place, client: Client) -> StreamingQu
     letters = DeadLetters(place.table("dead_letters"), client, application="demo-rows")
 
     def write(batch: DataFrame, batch_id: int) -> None:
+        batch.cache()
         judged = rules.judged_flights(rules.flights(batch), planes, airlines).cache()
         reports = rules.weather(batch).cache()
         good = rules.with_weather(judged.where("reason is null"), hours)
@@ -120,8 +125,8 @@ def start_rows(spark: SparkSession, place: Place, client: Client) -> StreamingQu
         wanted = [*rules.SOURCE, "reason", "value"]
         bad = judged.select(wanted).unionByName(reports.select(wanted))
         letters.write(bad.where("reason is not null"), batch_id)
-        judged.unpersist()
-        reports.unpersist()
+        for frame in (judged, reports, batch):
+            frame.unpersist()
 
     stream = read_stream(spark, place, "rows", f"{data.FLIGHTS},{data.WEATHER}")
     return _start(stream, "rows", place, write, mode="append")
@@ -153,14 +158,20 @@ def _start(stream: DataFrame, name: str, place: Place, write: Any, *, mode: str)
     return writer.option("checkpointLocation", str(place.checkpoint(name))).start()
 
 
-def report(query: StreamingQuery, seen: dict[str, int]) -> None:
-    """Print a query's newest progress once, as a line of JSON for whoever watches."""
+def report(query: StreamingQuery, seen: dict[str, int]) -> int:
+    """Print a query's newest progress once, as a line of JSON for whoever watches.
+
+    Returns:
+        The number of records that the query has read and committed.
+    """
     progress = query.lastProgress
-    if progress is None or seen.get(query.name) == progress["batchId"]:
-        return
-    seen[query.name] = progress["batchId"]
+    if progress is None:
+        return 0
     source = progress["sources"][0]
     end, latest = (_total(source[key]) for key in ("endOffset", "latestOffset"))
+    if seen.get(query.name) == progress["batchId"]:
+        return end
+    seen[query.name] = progress["batchId"]
     line = {
         "query": query.name,
         "batch": progress["batchId"],
@@ -171,6 +182,16 @@ def report(query: StreamingQuery, seen: dict[str, int]) -> None:
         "lag": max(0, latest - end),
     }
     print(json.dumps(line), flush=True)
+    return end
+
+
+def _behind(
+    query: StreamingQuery, topics: tuple[str, ...], client: Client, seen: dict[str, int]
+) -> bool:
+    if error := query.exception():
+        raise SystemExit(f"query {query.name} failed: {error}")
+    logged = sum(sum(client.list_offsets(topic, "latest").values()) for topic in topics)
+    return report(query, seen) < logged
 
 
 def _total(position: Any) -> int:
@@ -181,21 +202,19 @@ def _total(position: Any) -> int:
 
 def main(arguments: list[str]) -> int:
     place = Place(folder=Path(arguments[0]).resolve(), bootstrap=arguments[1], admin=arguments[2])
-    spark = session(application="flights", settings={"spark.driver.memory": "2g"})
+    spark = session(application="flights", settings=SETTINGS)
     spark.sparkContext.setLogLevel("ERROR")
     with Client(place.bootstrap) as client:
-        queries = [start_rows(spark, place, client), start_delays(spark, place)]
-        say = partial(report, seen={})
-        stopping = False
-        while not stopping:
-            stopping = place.stop_file.exists()
-            if stopping:
-                for query in queries:
-                    query.processAllAvailable()
-            for query in queries:
-                if error := query.exception():
-                    raise SystemExit(f"query {query.name} failed: {error}")
-                say(query)
+        queries = {
+            start_rows(spark, place, client): (data.FLIGHTS, data.WEATHER),
+            start_delays(spark, place): (data.FLIGHTS,),
+        }
+        seen: dict[str, int] = {}
+        while True:
+            last = place.stop_file.exists()
+            behind = [_behind(query, topics, client, seen) for query, topics in queries.items()]
+            if last and not any(behind):
+                break
             time.sleep(POLL_SECONDS)
         for query in queries:
             query.stop()

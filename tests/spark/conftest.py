@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 NUMBERS = itertools.count()
 KEEP = {"retention.ms": "-1"}
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    # Short runs end before Java's thorough compiler pays off.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     from penstock.spark import session
 
-    made = session(application="tests", cores=2, settings={"spark.driver.memory": "1g"})
+    made = session(application="tests", cores=2, settings=SETTINGS)
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()

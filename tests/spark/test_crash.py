@@ -47,7 +47,8 @@ class Sink(DeltaSink):
             die("committed")
         return version
 
-spark = session(cores=1, settings={"spark.driver.memory": "1g"})
+fast = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "1g"}
+spark = session(cores=1, settings=fast)
 stream = (spark.readStream.format("penstock").option("bootstrap", bootstrap)
     .option("penstock.admin.url", admin).option("subscribe", topic)
     .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", 300).load())
