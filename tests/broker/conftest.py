@@ -63,8 +63,8 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
             registry=Registry(),
         )
         configs.bind(lambda: server.state.image)
-        await server.start()
         started.append(server)
+        await server.start()
         return server
 
     yield start

@@ -1,0 +1,140 @@
+"""The dispatcher: the table's handlers, isolation of failures, order with `async` handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker.dispatch import HOT, handler_of
+from penstock.broker.server import BrokerServer
+from penstock.wire.kafka.apis import APIS, BY_NAME, Api
+from tests.broker.conftest import StartBroker
+from tests.broker.wire_client import WireClient
+
+Connect = Callable[[BrokerServer], Awaitable[WireClient]]
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
+def test_every_api_of_the_table_has_its_handler(api: Api) -> None:
+    """Nothing is advertised that is not implemented."""
+    parameters = list(inspect.signature(handler_of(api)).parameters)
+    assert parameters[:2] == ["state", "context"]
+    assert len(parameters) == (5 if api.key in HOT else 3)
+
+
+def _plant(server: BrokerServer, name: str, handler: Any) -> None:
+    server._dispatcher._handlers[BY_NAME[name].key] = handler
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_handler_that_fails_answers_only_its_own_request(
+    broker: BrokerServer, client: WireClient, caplog: pytest.LogCaptureFixture, slow: bool
+) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    async def fails_later(*arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError("planted")
+
+    _plant(broker, "DescribeCluster", fails_later if slow else fails)
+    request = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
+    answer = await client.call("DescribeCluster", 1, request)
+    assert answer.error_code == -1
+    assert "planted" not in answer.error_message
+    assert "planted" in caplog.text
+    assert (await client.call("ApiVersions", 0, {})).error_code == 0
+
+
+async def test_an_answer_that_does_not_fit_its_schema_is_a_failure_of_ours(
+    broker: BrokerServer, client: WireClient
+) -> None:
+    _plant(broker, "DescribeCluster", lambda *_: {"brokers": [{"node_id": "one"}]})
+    request = {"include_cluster_authorized_operations": False}
+    assert (await client.call("DescribeCluster", 0, request)).error_code == -1
+
+
+async def test_later_requests_wait_for_an_async_handler(
+    broker: BrokerServer, client: WireClient, connect: Connect
+) -> None:
+    gate = asyncio.Event()
+    running: list[int] = []
+
+    async def waits(state: Any, context: Any, request: Any) -> dict[str, Any]:
+        running.append(context.correlation_id)
+        await gate.wait()
+        return {"brokers": []}
+
+    _plant(broker, "DescribeCluster", waits)
+    request = {"include_cluster_authorized_operations": False}
+    frames = [client.frame("DescribeCluster", 0, request) for _ in range(3)]
+    client.writer.write(b"".join(frames) + client.frame("ApiVersions", 0, {}))
+    other = await connect(broker)
+    while not running:
+        await other.call("ApiVersions", 0, {})
+    await other.call("ApiVersions", 0, {})
+    assert len(running) == 1
+    gate.set()
+    for _ in range(3):
+        await client.response("DescribeCluster", 0)
+    await client.response("ApiVersions", 0)
+    assert running == sorted(running)
+    assert len(running) == 3
+
+
+async def test_an_async_handler_outlives_its_connection(
+    broker: BrokerServer, connect: Connect
+) -> None:
+    gate, done = asyncio.Event(), asyncio.Event()
+
+    async def waits(state: Any, context: Any, request: Any) -> dict[str, Any]:
+        await gate.wait()
+        done.set()
+        return {"brokers": []}
+
+    _plant(broker, "DescribeCluster", waits)
+    client = await connect(broker)
+    client.writer.write(
+        client.frame("DescribeCluster", 0, {"include_cluster_authorized_operations": False})
+    )
+    while not any(item.in_flight for item in broker._connections):
+        await asyncio.sleep(0)
+    await client.close()
+    gate.set()
+    async with asyncio.timeout(5):
+        await done.wait()
+        while broker._connections:
+            await asyncio.sleep(0)
+
+
+async def test_a_stopping_broker_cancels_a_handler_that_does_not_end(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    server = await start_broker({"shutdown.timeout.ms": 100})
+    client = await connect(server)
+
+    async def waits(state: Any, context: Any, request: Any) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    _plant(server, "DescribeCluster", waits)
+    client.writer.write(
+        client.frame("DescribeCluster", 0, {"include_cluster_authorized_operations": False})
+    )
+    while not any(item.in_flight for item in server._connections):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await server.stop()
+        await server.stop()
+
+
+async def test_a_broker_whose_start_failed_can_be_stopped(
+    broker: BrokerServer, start_broker: StartBroker
+) -> None:
+    host, port = broker.kafka_address
+    with pytest.raises(OSError, match="in use"):
+        await start_broker({"listeners": f"PLAINTEXT://{host}:{port}"})
