@@ -69,3 +69,9 @@ class RunningBroker:
     def bootstrap(self) -> str:
         host, port = self.server.kafka_address
         return f"{host}:{port}"
+
+    @property
+    def admin_url(self) -> str:
+        address = self.server.admin_address
+        assert address is not None
+        return f"http://{address[0]}:{address[1]}"

@@ -4,9 +4,12 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
+import requests
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import (
     Consumer,
@@ -25,6 +28,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from penstock.records.header import split_batches
 from tests.broker.handlers.running import RunningBroker
 
 TIMEOUT_SECONDS = 20.0
@@ -128,6 +132,43 @@ def test_confluent_describes_cluster_and_offsets(
     assert listed.result(TIMEOUT_SECONDS).offset == 5
     trimmed = admin.delete_records([TopicPartition(topic, 0, 3)])
     assert trimmed[partition].result(TIMEOUT_SECONDS).low_watermark == 3
+
+
+def ask(broker: RunningBroker, path: str) -> Any:
+    answer = requests.get(broker.admin_url + path, timeout=TIMEOUT_SECONDS)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_extents_are_the_bytes_of_the_log(broker: RunningBroker, topic: str) -> None:
+    fill(broker, topic, 100)
+    answer = ask(broker, f"/v1/topics/{topic}/partitions/0/extents?start=0&end=40")
+    assert (answer["log_start_offset"], answer["high_watermark"]) == (0, 50)
+    expected = 0
+    for extent in answer["extents"]:
+        path = Path(unquote(urlsplit(extent["url"]).path))
+        data = path.read_bytes()[extent["position"] :][: extent["size_bytes"]]
+        assert len(data) == extent["size_bytes"]
+        assert extent["base_offset"] == expected
+        for header in split_batches(memoryview(data)):
+            assert header.base_offset == expected
+            expected = header.next_offset
+        assert extent["next_offset"] == expected
+    assert expected >= 40
+
+
+def test_groups_and_their_lag_are_shown(broker: RunningBroker, topic: str) -> None:
+    fill(broker, topic, 20)
+    group = f"lag-{topic}"
+    consumer = group_consumer(broker, group)
+    consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    consumer.close()
+    shown = ask(broker, f"/v1/groups/{group}")
+    assert (shown["state"], shown["members"], shown["lag_records"]) == ("Empty", [], 6)
+    assert group in {item["group_id"] for item in ask(broker, "/v1/groups")["groups"]}
+    metrics = requests.get(broker.admin_url + "/metrics", timeout=TIMEOUT_SECONDS).text
+    labels = f'consumergroup="{group}",partition="0",topic="{topic}"'
+    assert f"kafka_consumergroup_lag{{{labels}}} 6.0" in metrics
 
 
 def test_confluent_groups(broker: RunningBroker, admin: AdminClient, topic: str) -> None:
