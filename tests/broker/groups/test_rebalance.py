@@ -11,6 +11,7 @@ from penstock.broker.groups import (
     Refused,
     SaveFailed,
 )
+from penstock.control import GroupRecord
 from tests.broker.groups.driver import LIMITS, RANGE, Driver, join_event
 
 
@@ -109,6 +110,23 @@ def test_a_fenced_save_gives_the_group_up() -> None:
     assert answer.error == "not_coordinator"
     assert driver.state() == "absent"
     assert driver.core.next_deadline_ms() is None
+
+
+def test_a_group_that_was_fenced_can_be_taken_over_again() -> None:
+    driver = Driver(holding=True)
+    first = driver.joined(driver.join())
+    driver.sync(first)
+    driver.held.clear()
+    driver.records["g"] = GroupRecord(
+        group_id="g", version=7, generation=5, protocol_type="", protocol="", state=b""
+    )
+    driver.version = 7
+    driver.tell(SaveFailed(group_id="g", fenced=True, version=7))
+    driver.holding = False
+    again = driver.joined(driver.join())
+    assert again.generation > first.generation
+    assert driver.synced(driver.sync(again))
+    assert driver.records["g"].version == 8
 
 
 def test_the_initial_delay_gathers_members() -> None:

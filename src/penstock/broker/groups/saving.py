@@ -6,8 +6,7 @@ is durable, each purpose that still holds (same state, same generation) is fulfi
 has been overtaken by another rebalance is dropped, for that rebalance will save again.
 
 When a save fails, the members are told that the coordinator is not available and join again;
-when it fails because another coordinator has saved the group, they are told to look for it, and
-the group is forgotten here.
+when it fails because another coordinator has saved the group, they are told to look for it.
 
 Source: Kafka's `storeGroup` and its callbacks.
 """
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.groups.effects import Accepted, Joined, Refused, RemoveGroup, SaveGroup, Synced
 from penstock.broker.groups.group import Group, Member, Purpose, SaveWaiter
-from penstock.broker.groups.limits import SAVE_RETRY_MS
+from penstock.broker.groups.limits import GENERATIONS_PER_EPOCH, SAVE_RETRY_MS
 from penstock.broker.groups.record import encode_group
 from penstock.broker.groups.states import (
     COORDINATOR_NOT_AVAILABLE,
@@ -89,7 +88,7 @@ class Saver:
             return
         waiters = self._finished(group)
         if event.fenced:
-            self._fenced(group, event.reason)
+            self._fenced(group, event)
             return
         if event.version is not None:
             group.version = event.version
@@ -147,14 +146,27 @@ class Saver:
             group.save_timer.fire = partial(self.save, group, waiter)
             rebalancer.timers.start(group.save_timer, rebalancer.now_ms + SAVE_RETRY_MS)
 
-    def _fenced(self, group: Group, reason: str) -> None:
+    def _fenced(self, group: Group, event: SaveFailed) -> None:
+        """Another coordinator has saved the group: its members must look for it.
+
+        If this one is asked again, it goes on above the version that the store holds and above
+        its own last generation, with no members.
+        """
         rebalancer = self._rebalancer
         tokens = list(group.removal_tokens or ())
         for member in group.members.values():
             tokens += [t for t in (member.join_token, member.sync_token) if t is not None]
         for token in tokens:
-            rebalancer.refuse(token, NOT_COORDINATOR, reason)
+            rebalancer.refuse(token, NOT_COORDINATOR, event.reason)
         rebalancer.forget(group)
+        if event.version:
+            heir = Group(group.group_id, touched_ms=rebalancer.now_ms)
+            heir.version = event.version
+            heir.generation = group.generation
+            heir.generation_gap = GENERATIONS_PER_EPOCH
+            heir.epoch = rebalancer.epoch
+            heir.has_offsets = True  # until Prune says otherwise
+            rebalancer.groups[group.group_id] = heir
 
     def removed(self, event: GroupRemoved) -> None:
         """A removal is durable."""
