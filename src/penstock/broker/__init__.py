@@ -1,1 +1,24 @@
 """The broker: connections, dispatch, handlers, groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.broker.server import BrokerServer
+    from penstock.broker.settings import BrokerSettings
+
+__all__ = ["BrokerServer", "BrokerSettings"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use; handlers import from here without the server."""
+    if name == "BrokerServer":
+        from penstock.broker.server import BrokerServer
+
+        return BrokerServer
+    if name == "BrokerSettings":
+        from penstock.broker.settings import BrokerSettings
+
+        return BrokerSettings
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,23 @@
 """Kafka's protocol: the API table, framing, and codecs made from Kafka's own schemas."""
+
+from penstock.wire.kafka.apis import APIS, BY_NAME, Api
+from penstock.wire.kafka.decoder import decoder
+from penstock.wire.kafka.encoder import encoder
+from penstock.wire.kafka.errors import MalformedRequest, UnencodableResponse, UnsupportedVersion
+from penstock.wire.kafka.framing import request_frame, response_prefix
+from penstock.wire.kafka.schema import error_codes, load_entity
+
+__all__ = [
+    "APIS",
+    "BY_NAME",
+    "Api",
+    "MalformedRequest",
+    "UnencodableResponse",
+    "UnsupportedVersion",
+    "decoder",
+    "encoder",
+    "error_codes",
+    "load_entity",
+    "request_frame",
+    "response_prefix",
+]
