@@ -187,8 +187,13 @@ class Committer:
             failure = StorageFailed(f"syncing a segment failed: {error}")
             self._finish(group, failure)
             return
-        self._finish(group, None)
+        # Settled before anything else may look at the tails: an append that is written twice would
+        # be written from a receive buffer that has gone back, and been filled anew, in between.
+        for item in group.items:
+            item.log.unsettled_bytes += item.size_bytes
+            self._environment.unsettled_bytes += item.size_bytes
         self._settler.finish(job)
+        self._finish(group, None)
 
     def _finish(self, group: Group, error: StorageError | None) -> None:
         if error is not None:
@@ -204,7 +209,8 @@ class Committer:
             _call(callback, None)
         if advanced:
             self.on_advance(list(advanced))
-            self._settler.became_durable(group.items)
+            if self._policy != "os":
+                self._settler.became_durable(group.items)
             self.on_written()
 
     def _fail(self, group: Group, error: StorageError) -> None:
