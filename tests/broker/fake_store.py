@@ -95,6 +95,7 @@ class FakeStore:
         self.on_advance: Callable[[list[FakeLog]], None] = lambda logs: None
         self.failed = None
         self.held = False
+        self.sync_error: Exception | None = None
         self.closed = False
         self._callbacks: list[Callable[[Exception | None], None]] = []
 
@@ -113,6 +114,11 @@ class FakeStore:
 
     def commit_pending(self) -> None:
         if self.held:
+            return
+        if self.sync_error is not None:
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback(self.sync_error)
             return
         grown = [log for log in self.partitions.values() if log.high_watermark < log.log_end_offset]
         for log in grown:

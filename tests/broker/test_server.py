@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.base.errors import CorruptError
+from penstock.base.errors import CorruptError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.broker.server import BrokerServer
 from penstock.wire.kafka.apis import APIS
@@ -153,6 +153,18 @@ async def test_a_sync_that_takes_longer_than_the_timeout(
     store.held = False
     store.commit_pending()
     assert (await client.fetch("t")).high_watermark == 1
+
+
+async def test_a_sync_that_fails_is_not_acknowledged(
+    start_broker: StartBroker, connect: Connect, fake_store: FakeStore
+) -> None:
+    client = await connect(await start_broker(store=fake_store))
+    await client.create("t")
+    fake_store.sync_error = UnavailableError("the journal cannot be synced")
+    answer = await client.produce("t", batch(b"x"))
+    assert (answer.error_code.name, answer.base_offset) == ("kafka_storage_error", -1)
+    assert answer.error_message == "the journal cannot be synced"
+    assert (await client.fetch("t")).high_watermark == 0
 
 
 async def test_a_long_poll_is_woken_by_a_producer(

@@ -138,3 +138,14 @@ def test_times_and_durations_may_be_integers() -> None:
     decoded, _ = decoder("Produce", 9, "response")(body, 0)
     assert decoded.throttle_time.total_seconds() == 0.007
     assert decoded.responses[0].partition_responses[0].log_append_time.timestamp() == 1
+
+
+def test_the_largest_accepted_message_takes_bounded_memory() -> None:
+    count = ELEMENTS_MAX
+    body = uvarint(count + 1) + (bytes(16) + b"\x02t\0") * count + b"\0\0\0"
+    tracemalloc.start()
+    try:
+        decoder("Metadata", 12, "request")(body, 0)
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20
+    finally:
+        tracemalloc.stop()

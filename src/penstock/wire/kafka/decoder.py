@@ -39,8 +39,8 @@ from penstock.wire.kafka.schema import (
 
 Decoder = Callable[[memoryview | bytes, int], tuple[Any, int]]
 
-ELEMENTS_MAX: Final = 200_000
-"""Array elements in one message; an entity of a few fields takes about 200 bytes."""
+ELEMENTS_MAX: Final = 100_000
+"""Array elements in one message; an entity of a few fields takes 200 to 400 bytes."""
 
 _FIXED: Final[dict[str, tuple[str, int, str]]] = {
     # wire type: struct format, size in bytes, expression around the raw value
