@@ -187,6 +187,8 @@ class Descriptors:
         handle.users -= 1
         if handle.closing and handle.users == 0:
             self._files.close(handle.descriptor)
+        elif len(self._open) > self._limit:
+            self._evict()
 
     def forget(self, path: str) -> None:
         """Close a file that is to be renamed or removed."""
@@ -203,7 +205,6 @@ class Descriptors:
             self.forget(path)
 
     def _evict(self) -> None:
-        for path, handle in self._open.items():
-            if handle.users == 0:
-                self.forget(path)
-                return
+        idle = next((path for path, handle in self._open.items() if handle.users == 0), None)
+        if idle is not None:
+            self.forget(idle)

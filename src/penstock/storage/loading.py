@@ -25,6 +25,7 @@ from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptFile, CorruptLog
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS
 from penstock.storage.formats.epochs import decode_epochs
+from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
 from penstock.storage.limits import RECOVERY_SCAN_BYTES
 from penstock.storage.names import (
@@ -195,14 +196,9 @@ class _Loading:
         self.changed.add(segment)
         if index is not None:
             index.cut(expected, position)
-        try:
-            if index is None:
-                from penstock.storage.formats.index import SparseIndex
-
-                index = SparseIndex(segment.base_offset)
-            resume_index(segment, index, self.files, descriptors, self.interval, end=position)
-        except CorruptLog as error:
-            return error.position, expected, error
+        if index is None:
+            index = SparseIndex(segment.base_offset)
+        resume_index(segment, index, self.files, descriptors, self.interval, end=position)
         handle = descriptors.get(segment.path)
         seen_ms = self.environment.clock.now_ms()
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.records import HEADER_BYTES, BatchHeader, decode_header
 from penstock.storage.appended import Tail
 from penstock.storage.environment import Environment
+from penstock.storage.errors import CorruptLog
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.segment import Segment, load_index, walk
 from penstock.storage.values import Buffer, Read
@@ -81,19 +82,22 @@ def read_segment(
 ) -> Read | None:
     """Whole batches from the one that holds `offset`; None when there is none here.
 
-    `end_offset` is None when the segment has nothing at or above it.
+    A batch that holds `end_offset` ends the read; None when the segment has nothing there.
     """
     first = locate(environment, segment, offset, interval_bytes)
-    if first is None or (end_offset is not None and first.header.base_offset >= end_offset):
+    if first is None or (end_offset is not None and first.header.next_offset > end_offset):
         return None
     start = first.position
-    if first.header.batch_length + 12 > max_bytes and not at_least_one:
+    size_bytes = first.header.batch_length + _LENGTH_OVERHEAD_BYTES
+    if size_bytes > max_bytes and not at_least_one:
         return Read([], 0, offset)
-    limit = min(start + max_bytes, segment.written_bytes)
-    if end_offset is not None:
-        beyond = locate(environment, segment, end_offset, interval_bytes)
-        limit = limit if beyond is None else min(limit, beyond.position)
-    end, next_offset = end_before(environment, segment, start, limit, interval_bytes)
+    end, next_offset = start + size_bytes, first.header.next_offset
+    if size_bytes < max_bytes:
+        limit = min(start + max_bytes, segment.written_bytes)
+        if end_offset is not None:
+            beyond = locate(environment, segment, end_offset, interval_bytes)
+            limit = limit if beyond is None else min(limit, beyond.position)
+        end, next_offset = end_before(environment, segment, start, limit, interval_bytes)
     handle = environment.descriptors.get(segment.path)
     data = environment.files.read_at(handle.descriptor, end - start, start)
     counters = environment.counters
@@ -128,9 +132,28 @@ def read_files(
 ) -> Read:
     """Read from the segment that holds `offset`, or the first after it that has anything.
 
+    Where bytes are damaged, what stands before them is served batch by batch.
+
     Raises:
         CorruptLog: what is stored there is damaged.
     """
+    try:
+        return _read_files(log, environment, offset, max_bytes, end_offset, at_least_one)
+    except CorruptLog as error:
+        try:
+            return _read_files(log, environment, offset, 1, end_offset, at_least_one)
+        except CorruptLog:
+            raise log.damage or error from None
+
+
+def _read_files(
+    log: PartitionLog,
+    environment: Environment,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    at_least_one: bool,
+) -> Read:
     place = log.segment_place(offset)
     settled = log.settled_offset
     interval_bytes = log.config.index_interval_bytes
@@ -200,7 +223,7 @@ def part_of(
     while position + HEADER_BYTES <= len(view):
         header = decode_header(view, position)
         after = position + header.batch_length + _LENGTH_OVERHEAD_BYTES
-        if header.base_offset >= end_offset:
+        if header.next_offset > end_offset:
             break
         if header.next_offset > offset:
             if start < 0:

@@ -7,8 +7,8 @@ the disk has lost it, and the store does not open, because cutting it off would 
 acknowledged.
 
 Replay writes each item's bytes at the position that it was given, which is the same however
-often it is done. Items below a log's start, and items of topics that have been replaced, are left
-out.
+often it is done. Items of topics that have been replaced are left out. Retention removes no
+segment that the checkpoint's mark points at or before, so what is replayed always has its file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from uuid import UUID
 from penstock.base.ids import TopicPartition
 from penstock.storage.errors import CorruptFile, CorruptLog
 from penstock.storage.files import Files, write_all
-from penstock.storage.formats.checkpoint import Mark
 from penstock.storage.formats.journal_entry import (
     ALIGNMENT_BYTES,
     EntryHead,
@@ -188,15 +187,9 @@ class _Reader:
 class Replayer:
     """Writes items into segment files and remembers what they amount to."""
 
-    def __init__(
-        self,
-        files: Files,
-        root: str,
-        marks: dict[tuple[str, int], tuple[UUID, Mark]],
-    ) -> None:
+    def __init__(self, files: Files, root: str) -> None:
         self._files = files
         self._root = root
-        self._marks = marks
         self._topic_ids: dict[TopicPartition, UUID] = {}
         self._open: dict[str, int] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -205,10 +198,6 @@ class Replayer:
     def replay(self, items: list[Item]) -> None:
         for item in items:
             where = TopicPartition(item.topic, item.partition)
-            known = self._marks.get((item.topic, item.partition))
-            same = known is not None and known[0] == item.topic_id
-            if same and known is not None and item.next_offset <= known[1].log_start_offset:
-                continue
             if self._topic_id(where, item.topic_id) != item.topic_id:
                 continue
             self.starts.setdefault(where, item)

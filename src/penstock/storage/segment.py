@@ -10,6 +10,7 @@ Source: Kafka's `LogSegment`.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from penstock.storage.files import Descriptors, Files
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.limits import SCAN_BYTES
 from penstock.storage.names import INDEX, LOG, TIME_INDEX, offset_name
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN: Final = -2
 """A timestamp that has not been looked up yet."""
@@ -210,7 +213,10 @@ def resume_index(
     *,
     end: int | None = None,
 ) -> None:
-    """Take saved indexes over and walk what they do not cover, up to `end`."""
+    """Take saved indexes over and walk what they do not cover, up to `end`.
+
+    Where the segment is damaged the index ends; who reads there finds the damage itself.
+    """
     end = segment.written_bytes if end is None else end
     position = 0
     if index.offsets:
@@ -222,8 +228,11 @@ def resume_index(
     handle = descriptors.get(segment.path)
     segment.written_bytes = position
     segment.bytes_since_entry = 0
-    for _, header in walk(files, handle.descriptor, segment.path, position, end, verify=False):
-        segment.add(header, header.base_offset, interval_bytes)
+    try:
+        for _, header in walk(files, handle.descriptor, segment.path, position, end, verify=False):
+            segment.add(header, header.base_offset, interval_bytes)
+    except CorruptLog as error:
+        logger.error("the index ends where the segment is damaged: %s", error)
     segment.written_bytes = end
 
 

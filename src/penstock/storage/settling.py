@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from penstock.storage.appended import Appended
@@ -78,7 +79,10 @@ class Settler:
         """Write what is wanted, unless a job is under way already."""
         if self._busy or not self._wanted:
             return
-        logs, self._wanted = list(self._wanted), {}
+        most = max(1, self._environment.settings.open_files_max // 2)
+        logs = list(islice(self._wanted, most))
+        for log in logs:
+            del self._wanted[log]
         try:
             job = self.plan(logs)
         except OSError as error:
@@ -188,7 +192,7 @@ class Settler:
         self._environment.tails.shrink()
 
     def _report_idle(self) -> None:
-        if not self._busy and self._when_idle:
+        if not self._busy and self._when_idle and (self.error or not self._wanted):
             callbacks, self._when_idle = self._when_idle, []
             for callback in callbacks:
                 callback(self.error)

@@ -273,7 +273,7 @@ class LogStore:
         environment = self._environment
         files, root = environment.files, environment.root
         checkpoint = self._read_checkpoint()
-        replayer = Replayer(files, root, checkpoint.marks)
+        replayer = Replayer(files, root)
         state = read_journal(
             files, os.path.join(root, JOURNAL_DIRECTORY), checkpoint.sequence, replayer.replay
         )

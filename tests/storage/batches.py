@@ -1,0 +1,178 @@
+"""Batches, stores and fake files for the tests of the storage."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from penstock.base.ids import TopicPartition
+from penstock.records import BatchHeader, encode_header, seal, split_batches
+from penstock.storage import LogConfig, LogStore, PartitionLog, Read, StorageError, StorageSettings
+from penstock.storage.files import Files
+from penstock.storage.values import Buffer
+
+TOPIC_ID = UUID(int=7)
+WHERE = TopicPartition("orders", 0)
+
+
+class FakeClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+def batch(
+    count: int = 1,
+    *,
+    size: int = 40,
+    fill: int = 0,
+    timestamp: int = 1000,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+) -> memoryview:
+    """A batch whose records section is filler; its header and checksum are right."""
+    body = bytes([fill % 256]) * max(size, count * 7)
+    header = BatchHeader(
+        0, 49 + len(body), -1, 2, 0, 0, count - 1, timestamp, timestamp,
+        producer_id, epoch, sequence, count,
+    )  # fmt: skip
+    data = bytearray(encode_header(header) + body)
+    seal(data)
+    return memoryview(data)
+
+
+class FaultyFiles(Files):
+    """The real file system, which can be told to run full or to fail."""
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+        self.fail_sync: Callable[[str], bool] = lambda path: False
+        self.syncs = 0
+        self._paths: dict[int, str] = {}
+        self.full: Callable[[str], bool] = lambda path: True
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        descriptor = super().open(path, create=create, read_only=read_only)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def write_at(self, descriptor: int, position: int, buffers: Sequence[Buffer]) -> int:
+        path = self._paths.get(descriptor, "")
+        if self.room is None or not self.full(path):
+            return super().write_at(descriptor, position, buffers)
+        data = b"".join(buffers)[: self.room]
+        if not data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.room -= len(data)
+        return super().write_at(descriptor, position, [data])
+
+    def sync(self, descriptor: int) -> None:
+        self.syncs += 1
+        if self.fail_sync(self._paths.get(descriptor, "")):
+            raise OSError(errno.EIO, "Input/output error")
+        super().sync(descriptor)
+
+
+class Harness:
+    """A store in a directory, with what tests do to it over and over."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        config: LogConfig | None = None,
+        files: Files | None = None,
+        clock: FakeClock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.directory = directory
+        self.config = config or LogConfig(retention_ms=-1)
+        self.clock = clock or FakeClock()
+        self.settings = StorageSettings(**settings)
+        self.files = files
+        self.store = self._open()
+
+    def _open(self) -> LogStore:
+        return LogStore.open(
+            self.directory,
+            self.settings,
+            clock=self.clock,
+            config_of=lambda topic: self.config,
+            files=self.files,
+        )
+
+    def reopen(self) -> None:
+        """Close cleanly and open again."""
+        self.store.close()
+        self.store = self._open()
+
+    def crash(self) -> None:
+        """Lose everything in memory, keep everything that reached the files; open again."""
+        abandon(self.store)
+        self.store = self._open()
+
+    def log(self, partition: int = 0, topic: str = WHERE.topic) -> PartitionLog:
+        where = TopicPartition(topic, partition)
+        found = self.store.partitions.get(where)
+        if found is None:
+            found = self.store.create(where, topic_id=TOPIC_ID, leader_epoch=0)
+        return found
+
+    def append(self, data: memoryview, partition: int = 0) -> int:
+        """Append without a commit; returns the base offset."""
+        return (
+            self.log(partition).append(memoryview(bytearray(data)), now_ms=self.clock.ms)
+        ).base_offset
+
+    def commit(self) -> StorageError | None:
+        """Flush and commit; returns the error."""
+        answers: list[StorageError | None] = []
+        self.store.flush(answers.append)
+        self.store.commit_pending()
+        assert len(answers) == 1
+        return answers[0]
+
+    def put(self, data: memoryview, partition: int = 0) -> int:
+        base_offset = self.append(data, partition)
+        error = self.commit()
+        assert error is None, error
+        return base_offset
+
+
+def abandon(store: LogStore) -> None:
+    """What kill -9 leaves: the files as they are, the lock free, no checkpoint."""
+    store._journal.close()
+    store._environment.descriptors.close()
+    store._closed = True
+    import os
+
+    os.close(store._lock)
+
+
+def read_all(log: PartitionLog, *, max_bytes: int = 1000, start: int | None = None) -> bytes:
+    """Everything from the log's start to its high watermark."""
+    offset = log.log_start_offset if start is None else start
+    parts: list[bytes] = []
+    while offset < log.high_watermark:
+        read: Read = log.read(offset, max_bytes=max_bytes, end_offset=2**62)
+        assert read.next_offset > offset, (read, offset, log)
+        parts.extend(bytes(buffer) for buffer in read.buffers)
+        assert read.size_bytes == sum(map(len, read.buffers))
+        offset = read.next_offset
+    return b"".join(parts)
+
+
+def offsets(data: bytes) -> list[tuple[int, int]]:
+    """(base offset, next offset) of batches back to back."""
+    return [(header.base_offset, header.next_offset) for header in split_batches(data)]

@@ -1,0 +1,213 @@
+"""The pure cores: producers, epochs, rolling, retention, names."""
+
+from __future__ import annotations
+
+import itertools
+from uuid import UUID
+
+import pytest
+
+from penstock.base.ids import TopicPartition
+from penstock.records import BatchHeader
+from penstock.storage import InvalidProducerEpoch, LogConfig, OutOfOrderSequence
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.names import (
+    deleted_directory_name,
+    directory_name,
+    is_deleted_directory,
+    offset_name,
+    parse_directory_name,
+    parse_offset_name,
+)
+from penstock.storage.producers import ProducerStates
+from penstock.storage.rolling import expired_count
+
+LAST = 2**31 - 1
+
+
+def header(epoch: int, sequence: int, count: int = 1, producer_id: int = 1) -> BatchHeader:
+    return BatchHeader(0, 100, -1, 2, 0, 0, count - 1, 5, 5, producer_id, epoch, sequence, count)
+
+
+def fed(*batches: tuple[int, int, int]) -> ProducerStates:
+    """Producer 1 after batches of (epoch, sequence, count)."""
+    states = ProducerStates()
+    offset = 0
+    for epoch, sequence, count in batches:
+        one = header(epoch, sequence, count)
+        assert states.check(one) is None
+        states.append(one, offset, 0)
+        offset += count
+    return states
+
+
+STATES = {
+    "unknown": (),
+    "one": ((1, 0, 2),),
+    "five": tuple((1, n, 1) for n in range(5)),
+    "seven": tuple((1, n, 1) for n in range(7)),
+    "before the wrap": ((1, LAST - 1, 2),),
+    "over the wrap": ((1, LAST, 2),),
+    "new epoch": ((1, 7, 1), (2, 0, 1)),
+}
+BATCHES = {
+    "next": (1, 2, 1), "first again": (1, 0, 2), "zero": (1, 0, 1), "gap": (1, 9, 1),
+    "five": (1, 5, 1), "seven": (1, 7, 1), "oldest of seven": (1, 2, 1), "older": (0, 5, 1),
+    "newer zero": (3, 0, 1), "newer gap": (3, 1, 1), "one": (1, 1, 1), "wrapped": (1, 0, 1),
+}  # fmt: skip
+
+
+def expected(state: tuple[tuple[int, int, int], ...], new: tuple[int, int, int]) -> str:
+    """The table of `producers`, said again in the plainest way."""
+    if not state:
+        return "append"
+    epoch, sequence, count = new
+    current = state[-1][0]
+    if epoch < current:
+        return "fenced"
+    if epoch > current:
+        return "append" if sequence == 0 else "order"
+    recent = [batch for batch in state if batch[0] == current][-5:]
+    if (sequence, count) in [(first, size) for _, first, size in recent]:
+        return "duplicate"
+    _, first, size = recent[-1]
+    return "append" if sequence == (first + size) % 2**31 else "order"
+
+
+@pytest.mark.parametrize(
+    ("state", "new"), list(itertools.product(STATES, BATCHES)), ids=lambda name: name
+)
+def test_every_state_meets_every_batch(state: str, new: str) -> None:
+    states = fed(*STATES[state])
+    want = expected(STATES[state], BATCHES[new])
+    before = states.describe()
+    try:
+        original = states.check(header(*BATCHES[new]))
+        got = "append" if original is None else "duplicate"
+    except InvalidProducerEpoch:
+        got = "fenced"
+    except OutOfOrderSequence:
+        got = "order"
+    assert got == want
+    assert states.describe() == before
+
+
+def test_a_duplicate_has_the_original_offsets() -> None:
+    states = fed((1, 0, 3), (1, 3, 2))
+    original = states.check(header(1, 0, 3))
+    assert original is not None
+    assert (original.first_offset, original.last_offset) == (0, 2)
+
+
+def test_undo_restores_what_was() -> None:
+    states = fed((1, 0, 1), (1, 1, 1))
+    before = states.snapshot()
+    first = states.append(header(1, 2), 2, 9)
+    second = states.append(header(1, 3), 3, 9)
+    other = states.append(header(5, 0, producer_id=2), 4, 9)
+    assert states.before([first, second, other]).snapshot() == before
+    for undo in (other, second, first):
+        states.undo(undo)
+    assert states.snapshot() == before
+
+
+def test_snapshots_keep_five_batches_apart_from_kafkas_one() -> None:
+    states = fed(*((1, n, 1) for n in range(9)))
+    last, batches = states.snapshot()
+    assert [entry.last_sequence for entry in last] == [8]
+    assert [entry.last_sequence for entry in batches] == [4, 5, 6, 7, 8]
+    restored = ProducerStates()
+    restored.load(batches)
+    assert restored.snapshot()[1] == batches
+    assert restored.check(header(1, 4)) is not None
+
+
+def test_expiry_counts_from_the_last_append() -> None:
+    states = ProducerStates()
+    states.append(header(1, 0, producer_id=1), 0, 1000)
+    states.append(header(1, 0, producer_id=2), 1, 2000)
+    assert states.expire(2500, 1500) == 1
+    assert [entry.producer_id for entry in states.describe()] == [2]
+
+
+def test_an_append_of_several_batches_is_all_new_or_all_old() -> None:
+    states = fed((1, 0, 1), (1, 1, 1))
+    assert states.check_all([header(1, 2), header(1, 3)]) is None
+    assert states.check_all([header(1, 0), header(1, 1)]) is not None
+    for mixed in ([header(1, 1), header(1, 2)], [header(1, 2), header(1, 2)],
+                  [header(1, 2), header(1, 4)]):  # fmt: skip
+        with pytest.raises(OutOfOrderSequence):
+            states.check_all(mixed)
+    assert states.check(header(1, 2)) is None
+
+
+def test_epoch_history() -> None:
+    history = EpochHistory()
+    assert history.end_offset_for(0, 0) == (-1, -1)
+    assert history.epoch_at(0) == -1
+    for epoch, start in (0, 0), (2, 10), (5, 30):
+        assert history.assign(epoch, start)
+    assert not history.assign(5, 40)
+    assert [history.end_offset_for(epoch, 50) for epoch in (-1, 0, 1, 2, 4, 5, 6)] == [
+        (-1, -1), (0, 10), (0, 10), (2, 30), (2, 30), (5, 50), (-1, -1),
+    ]  # fmt: skip
+    assert [history.epoch_at(offset) for offset in (0, 9, 10, 29, 30, 99)] == [0, 0, 2, 2, 5, 5]
+    assert history.cut_start(15)
+    assert history.entries == [(2, 15), (5, 30)]
+    assert history.end_offset_for(1, 50) == (1, 15)
+    assert history.cut_end(30)
+    assert history.entries == [(2, 15)]
+    assert history.assign(7, 15)
+    assert history.entries == [(7, 15)]
+
+
+def expired(segments: list[tuple[int, int, int]], **changes: int) -> int:
+    arguments = {"now_ms": 1000, "log_start_offset": 0, "high_watermark": 100} | {
+        name: value for name, value in changes.items() if not name.startswith("retention")
+    }
+    config = LogConfig(
+        retention_ms=changes.get("retention_ms", -1),
+        retention_bytes=changes.get("retention_bytes", -1),
+    )
+    return expired_count(segments, config=config, **arguments)
+
+
+def test_retention() -> None:
+    segments = [(10, 100, 500), (20, 100, 900), (30, 100, 600)]
+    assert expired(segments) == 0
+    assert expired(segments, retention_ms=400) == 1
+    assert expired(segments, retention_ms=50) == 3
+    assert expired(segments, retention_bytes=250) == 0
+    assert expired(segments, retention_bytes=200) == 1
+    assert expired(segments, retention_bytes=150) == 1
+    assert expired(segments, retention_bytes=0) == 3
+    assert expired(segments, log_start_offset=20) == 2
+    assert expired(segments, retention_bytes=0, high_watermark=20) == 2
+    assert expired([(10, 100, -1)], retention_ms=1) == 0
+
+
+def test_compacted_topics_keep_all_but_what_is_below_the_start() -> None:
+    config = LogConfig(cleanup_policy=("compact",), retention_ms=1)
+    segments = [(10, 100, 5), (20, 100, 6)]
+    assert (
+        expired_count(segments, config=config, now_ms=1000, log_start_offset=10, high_watermark=20)
+        == 1
+    )
+
+
+def test_names_are_kafkas() -> None:
+    assert offset_name(42, ".log") == "00000000000000000042.log"
+    assert parse_offset_name("00000000000000000042.timeindex") == (42, ".timeindex")
+    assert parse_offset_name("00000000000000000042.log.deleted") == (42, ".log.deleted")
+    for wrong in ("42.log", "leader-epoch-checkpoint", "0000000000000000004x.log", "0" * 20):
+        assert parse_offset_name(wrong) is None
+    where = TopicPartition("a-b.c", 7)
+    assert directory_name(where) == "a-b.c-7"
+    assert parse_directory_name("a-b.c-7") == where
+    for wrong in ("journal", "a-b.c-07", "-1", "a-", "a-99999999999", "a-1-delete"):
+        assert parse_directory_name(wrong) is None
+    long = TopicPartition("t" * 249, 2)
+    name = deleted_directory_name(long, UUID(int=1))
+    assert len(name) <= 255
+    assert is_deleted_directory(name)
+    assert parse_directory_name(name) is None

@@ -1,0 +1,296 @@
+"""Full disks, failing syncs, small journals: refused cleanly, recovered from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.storage import AppendBacklog, DiskFull, LogStore, StorageError, StorageFailed
+from tests.storage.batches import FaultyFiles, Harness, abandon, batch, offsets, read_all
+
+
+@pytest.mark.parametrize("room", [0, 1, 100, 4096, 5000])
+def test_a_full_disk_refuses_whole_groups_and_recovers(tmp_path: Path, room: int) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    harness.put(batch(2, producer_id=5, epoch=0, sequence=0))
+    log = harness.log()
+    for _ in range(2):
+        harness.append(batch(3, size=9000, producer_id=5, epoch=0, sequence=2))
+        harness.append(batch(size=9000))
+        files.room = room
+        error = harness.commit()
+        assert isinstance(error, DiskFull)
+        assert error.code == "kafka_storage_error"
+        assert str(tmp_path) in str(error)
+        assert (log.log_end_offset, log.high_watermark) == (2, 2)
+        assert offsets(read_all(log)) == [(0, 2)]
+        assert harness.store.failed is None
+    files.room = None
+    assert harness.put(batch(3, producer_id=5, epoch=0, sequence=2)) == 2
+    expected = read_all(log)
+    harness.crash()
+    assert read_all(harness.log()) == expected
+    assert harness.put(batch()) == 5
+    harness.store.close()
+
+
+def test_a_refused_group_does_not_come_back_after_a_crash(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files, journal_file_bytes=1 << 20)
+    harness.put(batch(2))
+    for _ in range(10):
+        harness.append(batch(size=150_000))
+    files.room = 1_200_000
+    assert isinstance(harness.commit(), DiskFull)
+    files.room = None
+    harness.crash()
+    assert offsets(read_all(harness.log())) == [(0, 2)]
+    assert harness.put(batch()) == 2
+    harness.crash()
+    assert harness.log().high_watermark == 3
+    harness.store.close()
+
+
+def test_segments_that_cannot_be_written_wait_in_memory_and_journal(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.full = lambda path: path.endswith(".log")
+    harness = Harness(tmp_path, files=files)
+    files.room = 1000
+    for number in range(20):
+        harness.put(batch(size=50_000, fill=number))
+    log = harness.log()
+    assert len(offsets(read_all(log))) == 20
+    failures: list[StorageError | None] = []
+    harness.store.checkpoint(failures.append)
+    assert isinstance(failures[0], DiskFull)
+    assert harness.store.failed is None
+    files.room = None
+    harness.store.checkpoint(failures.append)
+    assert failures[1] is None
+    expected = read_all(log)
+    harness.crash()
+    assert read_all(harness.log()) == expected
+    harness.store.close()
+
+
+def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    harness.put(batch(2))
+    files.fail_sync = lambda path: path.endswith(".journal")
+    harness.append(batch())
+    assert isinstance(harness.commit(), StorageFailed)
+    files.fail_sync = lambda path: False
+    log = harness.log()
+    with pytest.raises(StorageFailed):
+        log.append(batch(), now_ms=1)
+    assert isinstance(harness.commit(), StorageFailed)
+    assert harness.store.failed is not None
+    assert log.high_watermark == 2
+    harness.store.close()
+    again = Harness(tmp_path)
+    assert again.log().high_watermark in (2, 3)
+    again.put(batch())
+    again.store.close()
+
+
+def test_a_failed_sync_of_a_segment_keeps_the_journal(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    harness.put(batch(2))
+    files.fail_sync = lambda path: path.endswith(".log")
+    failures: list[StorageError | None] = []
+    harness.store.checkpoint(failures.append)
+    assert isinstance(failures[0], StorageFailed)
+    with pytest.raises(StorageFailed):
+        harness.append(batch())
+    harness.store.close()
+    (tmp_path / "orders-0" / "00000000000000000000.log").write_bytes(b"")
+    again = Harness(tmp_path)
+    assert offsets(read_all(again.log())) == [(0, 2)]
+    again.store.close()
+
+
+def test_a_small_journal_makes_room_by_checkpoints(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, journal_file_bytes=1 << 16, journal_files_max=2)
+    for number in range(60):
+        harness.put(batch(size=30_000, fill=number), number % 2)
+    assert harness.store._journal.file_count <= 3
+    harness.append(batch(size=500_000))
+    assert harness.commit() is None
+    before = [read_all(harness.log(n)) for n in range(2)]
+    harness.crash()
+    assert [read_all(harness.log(n)) for n in range(2)] == before
+    harness.store.close()
+
+
+def test_what_waits_is_bounded(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, pending_bytes_max=1 << 20)
+    for _ in range(2):
+        harness.append(batch(size=500_000))
+    with pytest.raises(AppendBacklog):
+        harness.append(batch(size=500_000))
+    assert harness.commit() is None
+    harness.append(batch(size=500_000))
+    harness.store.close()
+    harness = Harness(tmp_path)
+    assert harness.log().high_watermark == 3
+    harness.store.close()
+
+
+async def attached(harness: Harness) -> None:
+    """Let the store use its threads, with this loop."""
+    harness.store.attach(asyncio.get_running_loop().call_soon_threadsafe)
+
+
+async def committed(store: LogStore) -> StorageError | None:
+    future: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
+    store.flush(future.set_result)
+    store.commit_pending()
+    return await future
+
+
+@pytest.mark.parametrize("policy", ["group", "interval", "os"])
+async def test_with_threads(tmp_path: Path, policy: str) -> None:
+    harness = Harness(
+        tmp_path,
+        journal_file_bytes=1 << 20,
+        journal_files_max=2,
+        log_checkpoint_bytes=1 << 20,
+        log_flush_policy=policy,
+        log_flush_interval_ms=5,
+    )
+    await attached(harness)
+    advanced: list[int] = []
+    harness.store.on_advance = lambda logs: advanced.append(len(logs))
+    for number in range(30):
+        waiting = []
+        for partition in range(4):
+            harness.append(batch(size=40_000 + number, fill=number), partition)
+            waiting.append(committed(harness.store))
+        assert await asyncio.gather(*waiting) == [None] * 4
+        assert {harness.log(n).high_watermark for n in range(4)} == {number + 1}
+    assert sum(advanced) == 120
+    before = [read_all(harness.log(n)) for n in range(4)]
+    assert len(offsets(before[0])) == 30
+    harness.store.close()
+    harness = Harness(tmp_path)
+    assert [read_all(harness.log(n)) for n in range(4)] == before
+    harness.store.close()
+
+
+async def test_a_group_that_fails_on_the_thread_takes_the_next_one_with_it(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    await attached(harness)
+    harness.append(batch(size=200_000))
+    files.room = 10
+    first = asyncio.ensure_future(committed(harness.store))
+    await asyncio.sleep(0)
+    harness.append(batch())
+    second = asyncio.ensure_future(committed(harness.store))
+    assert isinstance(await first, DiskFull)
+    assert isinstance(await second, DiskFull)
+    assert harness.log().log_end_offset == 0
+    files.room = None
+    harness.append(batch(size=200_000))
+    assert await committed(harness.store) is None
+    assert harness.log().high_watermark == 1
+    harness.store.close()
+
+
+async def test_deleting_while_a_group_is_under_way(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    await attached(harness)
+    for _ in range(3):
+        harness.append(batch(size=300_000), 0)
+        harness.append(batch(size=300_000), 1)
+        waiting = asyncio.ensure_future(committed(harness.store))
+        await asyncio.sleep(0)
+        harness.store.delete(harness.log(0).topic_partition)
+        assert await waiting is None
+        assert harness.log(0).log_end_offset == 0
+    assert harness.log(1).high_watermark == 3
+    harness.store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of eight megabytes."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def test_a_real_full_disk(small_disk: Path) -> None:
+    harness = Harness(small_disk / "data")
+    log = harness.log()
+    error: StorageError | None = None
+    while error is None:
+        harness.append(batch(size=300_000))
+        error = harness.commit()
+    assert isinstance(error, DiskFull)
+    count = log.high_watermark
+    assert 5 < count < 27
+    assert log.log_end_offset == count
+    before = read_all(log, max_bytes=1 << 20)
+    abandon(harness.store)
+    for journal in (small_disk / "data" / "journal").iterdir():
+        assert journal.stat().st_size <= 8 << 20
+    subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
+    again = Harness(small_disk / "data")
+    assert read_all(again.log(), max_bytes=1 << 20) == before
+    assert again.put(batch()) == count
+    again.store.close()
+
+
+EIO_SCRIPT = """
+import sys
+from pathlib import Path
+from tests.storage.batches import Harness, batch
+
+harness = Harness(Path(sys.argv[1]))
+harness.put(batch())
+for _ in range(5):
+    try:
+        harness.append(batch())
+    except Exception as error:
+        print("refused", type(error).__name__)
+        continue
+    print(type(harness.commit()).__name__, harness.log().high_watermark)
+"""
+
+
+def test_eio_from_the_kernel(tmp_path: Path) -> None:
+    """`strace` makes one fdatasync of the process fail; the log must not go on."""
+    strace = "/usr/bin/strace"
+    if not os.path.exists(strace):
+        pytest.skip("needs strace")
+    root = Path(__file__).resolve().parents[2]
+    command = [
+        strace, "-f", "-qq", "-o", str(tmp_path / "trace"), "-e", "trace=fdatasync",
+        "-e", "inject=fdatasync:error=EIO:when=8",
+        sys.executable, "-c", EIO_SCRIPT, str(tmp_path / "data"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    if "ptrace" in done.stderr.lower():
+        pytest.skip("ptrace is not allowed here")
+    lines = done.stdout.split("\n")[:-1]
+    assert "StorageFailed" in done.stdout, done.stdout + done.stderr
+    failed = next(n for n, line in enumerate(lines) if line.startswith("StorageFailed"))
+    assert all(line.startswith("NoneType") for line in lines[:failed])
+    assert set(lines[failed + 1 :]) <= {"refused StorageFailed"}
+    again = Harness(tmp_path / "data")
+    assert again.log().high_watermark >= failed + 1
+    again.store.close()
