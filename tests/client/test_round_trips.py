@@ -207,3 +207,14 @@ def test_errors_name_what_is_wrong(client: Client, topic: MakeTopic) -> None:
         client.read_arrow(name, columns=("colour",))
     with pytest.raises(InvalidArgument, match="port"):
         Client("localhost:port")
+
+
+def test_timestamp_types_follow_their_batches(client: Client, topic: MakeTopic) -> None:
+    name = topic()
+    client.write_arrow(name, table(3))
+    client.alter_configs("topic", name, {"message.timestamp.type": "LogAppendTime"})
+    client.write_arrow(name, table(2))
+    found = client.read_arrow(name, columns=("timestamp_type", "offset"))
+    assert found["timestamp_type"].to_pylist() == [0, 0, 0, 1, 1]
+    only = client.read_arrow(name, start={0: 2}, columns=("timestamp_type",))
+    assert only["timestamp_type"].to_pylist() == [0, 1, 1]

@@ -78,9 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        root.main(args=words, prog_name="penstock", standalone_mode=False)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        status = root.main(args=words, prog_name="penstock", standalone_mode=False)
     except click.Abort:
         sys.exit(STATUS_INTERRUPTED)
     except KeyboardInterrupt:
@@ -97,6 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(f"penstock: {describe(error)}", err=True)
         unreachable = isinstance(error, PenstockError) and error.code == "broker_not_available"
         sys.exit(STATUS_UNREACHABLE if unreachable else STATUS_FAILED)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def describe(error: Exception) -> str:

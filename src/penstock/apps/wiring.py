@@ -30,7 +30,7 @@ class DirectoryUnusable(UnavailableError):
 class PortUnavailable(UnavailableError):
     """A listener's address cannot be bound."""
 
-    code: ClassVar[str] = "broker_not_available"
+    code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ from penstock.client.writer import (
     parse_acks,
     parse_codec,
 )
+from penstock.records import split_batches
 from penstock.records.columnar import RECORD_SCHEMA, decode_batches
 
 Position = str | int | Mapping[int, int]
@@ -402,15 +403,33 @@ def _schema(columns: Sequence[str]) -> Any:
 
 
 def _decode(run: Run, columns: Sequence[str], schema: Any) -> Any:
-    wanted = [name for name in columns if name != "partition"]
+    wanted = [name for name in columns if name not in ("partition", "timestamp_type")]
+    if "timestamp_type" in columns and "offset" not in wanted:
+        wanted.append("offset")
     batch = decode_batches(
         run.data,
         columns=wanted or ("offset",),
         start_offset=run.start_offset,
         end_offset=run.end_offset,
     )
-    if "partition" not in columns:
+    if wanted == list(columns):
         return batch
-    index = pa.array(np.full(batch.num_rows, run.partition, np.int32))
-    arrays = [index if name == "partition" else batch.column(name) for name in columns]
+    arrays = []
+    for name in columns:
+        if name == "partition":
+            arrays.append(pa.array(np.full(batch.num_rows, run.partition, np.int32)))
+        elif name == "timestamp_type":
+            arrays.append(_timestamp_types(run, batch.column("offset").to_numpy()))
+        else:
+            arrays.append(batch.column(name))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _timestamp_types(run: Run, offsets: Any) -> Any:
+    """Each record's timestamp type, that of the batch whose offsets it lies among."""
+    headers = split_batches(run.data)
+    bases = np.array([header.base_offset for header in headers], np.int64)
+    types = np.array([header.timestamp_type for header in headers], np.int8)
+    if len(types) == 0:
+        return pa.array(np.empty(0, np.int8))
+    return pa.array(types[np.searchsorted(bases, offsets, side="right") - 1])

@@ -1,0 +1,173 @@
+"""The client commands against a broker: tables, JSON, kcat's letters, errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from penstock.client import Client
+from tests.apps.conftest import Run
+
+MakeTopic = Callable[..., str]
+
+
+def test_topics(run: Run) -> None:
+    name = f"cli-{uuid4().hex[:8]}"
+    assert run("topic", "create", name, "-p", "2", "-c", "retention.ms=7000000").status == 0
+    assert name in run("topic", "list").out
+    listed = json.loads(run("topic", "list", "--output", "json").out)
+    assert {"topic": name, "partitions": 2, "replicas": 1, "internal": False} in listed
+    assert run("topic", "add-partitions", name, "-n", "1").out == f"topic {name} has 3 partitions\n"
+    assert run("topic", "alter-config", name, "-s", "retention.ms=8000000").status == 0
+    found = json.loads(run("--output", "json", "topic", "describe", name).out)
+    assert [part["partition"] for part in found["partitions"]] == [0, 1, 2]
+    assert {"name": "retention.ms", "value": "8000000", "source": "dynamic topic"} in found[
+        "configs"
+    ]
+    assert "retention.ms" in run("topic", "describe", name).out
+    again = run("topic", "create", name)
+    assert again.status == 1
+    assert again.err.startswith(f"penstock: topic '{name}': TOPIC_ALREADY_EXISTS (36)")
+    assert again.err.count("\n") == 1
+    assert run("topic", "create", name, "--if-not-exists").status == 0
+    assert run("topic", "delete", name, stdin="n\n").status == 130
+    assert run("topic", "delete", name, "--yes").out == f"topic {name} deleted\n"
+    assert run("topic", "describe", name).status == 1
+
+
+def test_produce_and_consume(run: Run, topic: MakeTopic) -> None:
+    name = topic(1)
+    made = run("produce", name, "-K", ":", "-H", "h=1", stdin="a:1\nb:2:3\nnone\n")
+    assert (made.status, made.out) == (0, "")
+    found = run("consume", "-t", name, "-e", "-f", "%p %o %k=%s %h\\n")
+    assert found.out == "0 0 a=1 h=1\n0 1 b=2:3 h=1\n0 2 =none h=1\n"
+    assert "% Reached end of topic" in found.err
+    assert run("consume", name, "-c", "1", "-o", "-2").out == "2:3\n"
+    assert run("consume", name, "-e", "-q", "-o", "1", "-K", "|").out == "b|2:3\n|none\n"
+    report = run("produce", name, "-k", "one", "-z", "zstd", "--output", "json", stdin="x\ny")
+    assert json.loads(report.out)["records"] == 2
+    lines = run("topic", "consume", name, "-e", "-q", "-o", "3", "-J").out.splitlines()
+    assert [json.loads(line)["payload"] for line in lines] == ["x", "y"]
+    assert run("produce", name, "-Z", "-K", "=", stdin="k=\n").status == 0
+    (last,) = run("consume", name, "-o", "-1", "-e", "-q", "-J").out.splitlines()
+    assert json.loads(last)["payload"] is None
+    assert run("consume", name, "-e", "-q", "-o", "end").out == ""
+
+
+def test_files_and_times(run: Run, topic: MakeTopic, tmp_path: Path, bootstrap: str) -> None:
+    name = topic(1)
+    lines = [f"line {index}" for index in range(5000)]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    assert run("produce", "-t", name, "-l", str(tmp_path / "lines")).status == 0
+    assert run("consume", name, "-e", "-q").out.splitlines() == lines
+    with Client(bootstrap) as client:
+        times = client.read_arrow(name)["timestamp"].to_pylist()
+    end = max(times) + 1
+    assert run("consume", name, "-q", "-e", "-o", f"s@{end}").out == ""
+    both = run("consume", name, "-q", "-o", f"s@{min(times)}", "-o", f"e@{end}")
+    assert len(both.out.splitlines()) == 5000
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+def test_prints_what_kcat_prints(run: Run, topic: MakeTopic, bootstrap: str) -> None:
+    name = topic(1)
+    run("produce", name, "-K", ":", "-H", "h=1", "-H", "g", stdin="a:1\n:empty\nwörter\n")
+    for options in (["-J"], ["-f", "%t %p %o %k %s %h %T %K %S\\n"], ["-K", "::"], []):
+        words = ["kcat", "-b", bootstrap, "-C", "-t", name, "-e", "-q", *options]
+        theirs = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        assert run("consume", name, "-e", "-q", *options).out == theirs.stdout
+
+
+def test_groups(run: Run, topic: MakeTopic) -> None:
+    name, group = topic(2), f"group-{uuid4().hex[:8]}"
+    run("produce", name, "-p", "1", stdin="a\nb\nc\n")
+    assert "name a topic" in run("group", "seek", group, "--to", "end").err
+    dry = run("group", "seek", group, "-t", name, "--to", "end")
+    assert "dry run" in dry.out
+    assert json.loads(run("--output", "json", "group", "describe", group).out)["offsets"] == []
+    done = run("--output", "json", "group", "seek", group, "-t", name, "--to", "-2", "--execute")
+    assert [(row["partition"], row["to"]) for row in json.loads(done.out)] == [(0, 0), (1, 1)]
+    found = json.loads(run("group", "describe", group, "--output", "json").out)
+    assert found["state"] == "Empty"
+    assert found["total_lag"] == 2
+    assert group in run("group", "list").out
+    assert name in run("group", "describe", group).out
+    assert run("group", "offset-delete", group, "-t", name, "-p", "0").status == 0
+    assert run("group", "delete", group, "--yes").status == 0
+    assert group not in run("group", "list").out
+
+
+def test_configs(run: Run, topic: MakeTopic) -> None:
+    name = topic(1)
+    assert run("config", "set", "topic", name, "retention.ms=9000000").status == 0
+    assert "9000000" in run("config", "describe", "topic", name).out
+    assert run("config", "delete", "topic", name, "retention.ms").status == 0
+    assert "9000000" not in run("config", "describe", "topic", name).out
+    everything = run("config", "describe", "topic", name, "--all", "--output", "json")
+    assert len(json.loads(everything.out)) > 20
+    wrong = run("config", "set", "topic", name, "retention.ms=soon")
+    assert wrong.status == 1
+    assert "INVALID_CONFIG" in wrong.err
+
+
+def test_trim_prefix(run: Run, topic: MakeTopic) -> None:
+    name = topic(1)
+    run("produce", name, stdin="a\nb\nc\n")
+    done = run("topic", "trim-prefix", name, "-o", "2", "--yes", "--output", "json")
+    assert json.loads(done.out) == [{"topic": name, "partition": 0, "log_start_offset": 2}]
+    assert run("consume", name, "-e", "-q").out == "c\n"
+
+
+def test_doctor(run: Run, bare: Run, tmp_path: Path) -> None:
+    found = run("doctor", "--data-dir", str(tmp_path), "--output", "json")
+    findings = json.loads(found.out)
+    assert {"broker", "disk space", "disk sync", "open files", "Java", "Spark"} <= {
+        item["check"] for item in findings
+    }
+    assert next(item for item in findings if item["check"] == "broker")["status"] in ("ok", "warn")
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    wrong = bare("-b", f"127.0.0.1:{port}", "doctor", "--data-dir", str(tmp_path))
+    assert wrong.status == 1
+    assert "penstock serve" in wrong.out
+
+
+def test_errors_are_one_line_and_a_status(bare: Run, run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    words = ("-b", f"127.0.0.1:{port}", "topic", "list", "-X", "default.api.timeout.ms=100")
+    nobody = bare(*words)
+    assert nobody.status == 3
+    assert nobody.err.startswith(f"penstock: no broker of 127.0.0.1:{port} answers")
+    assert nobody.err.count("\n") == 1
+    assert bare("topic", "list", "-b", "host:port").status == 1
+    assert bare("no-such-command").status == 2
+    assert bare("consume").status == 2
+    assert run("consume", "no-such-topic", "-e").status == 1
+    assert run("produce", "no-such-topic", stdin="x\n").status == 1
+    assert bare("topic", "list", "-X", "novalue").status == 2
+    assert "serve" in bare("--help").out
+
+
+def test_profiles(
+    bare: Run, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "profiles.toml"
+    file.write_text(f'[default]\nbootstrap = "127.0.0.1:1"\n[here]\nbootstrap = "{bootstrap}"\n')
+    monkeypatch.setenv("PENSTOCK_PROFILES", str(file))
+    assert bare("--profile", "here", "topic", "list").status == 0
+    missing = bare("--profile", "there", "topic", "list")
+    assert missing.status == 1
+    assert "it has default, here" in missing.err
+    monkeypatch.setenv("PENSTOCK_PROFILE", "here")
+    assert bare("topic", "list").status == 0
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "127.0.0.1:1")
+    assert bare("topic", "list", "-X", "default.api.timeout.ms=50").status == 3

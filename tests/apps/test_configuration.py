@@ -1,0 +1,79 @@
+"""Flags over environment over file, and errors that say where a value came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.apps.configuration import (
+    Given,
+    InvalidConfiguration,
+    configure,
+    dotted,
+    known_names,
+    parse_override,
+    read_environment,
+)
+
+
+def test_precedence(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text('"num.partitions" = 2\nnode.id = 7\n[log]\nretention.ms = 1000\ndirs = "d"\n')
+    found = configure(file=file, environment={}, flags={})
+    assert (found.broker.num_partitions, found.broker.node_id) == (2, 7)
+    assert (found.broker.log_retention_ms, found.directory) == (1000, Path("d"))
+    environment = {"KAFKA_NUM_PARTITIONS": "3", "PENSTOCK_LOG_DIRS": "e"}
+    found = configure(file=file, environment=environment, flags={})
+    assert (found.broker.num_partitions, found.directory) == (3, Path("e"))
+    environment["PENSTOCK_NUM_PARTITIONS"] = "4"
+    assert configure(file=file, environment=environment, flags={}).broker.num_partitions == 4
+    flags = dict([parse_override("num.partitions=5")])
+    found = configure(file=file, environment=environment, flags=flags)
+    assert found.broker.num_partitions == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('\n"num.partitions" = 0\n', r"num.partitions = 0: must be at least 1 \(.*, line 2\)"),
+        ('[num]\npartitions = "x"\n', r"num.partitions = 'x': must be a whole .*line 2"),
+        ("[num]\npartition = 1\n", r"num.partition \(.*line 2.*did you mean num.partitions"),
+        ("a = \n", r"penstock.toml: .*line 1"),
+        ("log.flush.policy = 'often'", "must be one of group, interval, os"),
+        ("group.min.session.timeout.ms = 2000000", "must not exceed"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, match: str) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidConfiguration, match=match):
+        configure(file=file, environment={}, flags={})
+
+
+def test_other_origins_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="environment variable KAFKA_NODE_ID"):
+        configure(file=None, environment={"KAFKA_NODE_ID": "-2"}, flags={})
+    with pytest.raises(InvalidConfiguration, match="flag --listener"):
+        configure(file=None, environment={}, flags={"node.id": Given("x", "flag --listener")})
+    with pytest.raises(InvalidConfiguration, match="No such file"):
+        configure(file=tmp_path / "none", environment={}, flags={})
+    with pytest.raises(InvalidConfiguration, match="key=value"):
+        parse_override("node.id")
+
+
+def test_foreign_variables_are_left_alone() -> None:
+    assert read_environment({"KAFKA_HEAP_OPTS": "-Xmx1g", "PENSTOCK_PROFILE": "x"}) == {}
+
+
+def test_the_container_mapping() -> None:
+    assert dotted("LOG_RETENTION_MS") == "log.retention.ms"
+    assert dotted("A__B_C___D") == "a_b.c-d"
+
+
+@given(st.sampled_from(sorted(known_names())))
+def test_every_setting_has_a_variable(name: str) -> None:
+    words = name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+    assert dotted(words) == name

@@ -1,0 +1,140 @@
+"""`penstock serve` as a process: the ready line, signals, and errors of the start."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.client import Client
+
+READY = re.compile(r"penstock ready kafka=(127\.0\.0\.1:\d+) admin=(127\.0\.0\.1:\d+)\n")
+LOCAL = ("--listener", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+TIMEOUT_SECONDS = 60
+
+
+def environment(**extra: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "KAFKA_"))}
+    return {**kept, **extra}
+
+
+@contextmanager
+def serving(
+    directory: Path, *words: str, **extra: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(directory), *words]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**extra),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def refused(*words: str, **extra: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "serve", *words],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        env=environment(**extra),
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ready_and_a_clean_end(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path / "data", *LOCAL) as (process, line):
+        found = READY.fullmatch(line)
+        assert found is not None, line
+        with Client(found.group(1)) as client:
+            client.create_topic("orders")
+        process.send_signal(number)
+        assert process.wait(TIMEOUT_SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    with serving(tmp_path / "data", *LOCAL) as (_, line):
+        found = READY.fullmatch(line)
+        assert found is not None
+        with Client(found.group(1)) as client:
+            assert [item.name for item in client.list_topics()] == ["orders"]
+
+
+def test_settings_from_everywhere(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("num.partitions = 2\nnode.id = 5\n")
+    words = ("--config", str(file), *LOCAL, "-X", "node.id=6", "--log-format", "json")
+    with serving(tmp_path / "data", *words, "--log-level", "info", PENSTOCK_NUM_PARTITIONS="4") as (
+        process,
+        line,
+    ):
+        found = READY.fullmatch(line)
+        assert found is not None
+        with Client(found.group(1)) as client:
+            assert list(client.metadata().nodes) == [6]
+            assert len(client.create_topic("orders", -1).partitions) == 4
+        process.terminate()
+        assert process.wait(TIMEOUT_SECONDS) == 0
+        assert process.stderr is not None
+        assert '"level": "info"' in process.stderr.readline()
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        taken = f"127.0.0.1:{holder.getsockname()[1]}"
+        status, said = refused(
+            "--data-dir", str(tmp_path), "--listener", taken, "--admin", "127.0.0.1:0"
+        )
+    assert status == 1
+    assert taken in said
+    assert "in use" in said
+    assert said.count("\n") == 1
+
+
+def test_a_directory_of_another_broker(tmp_path: Path) -> None:
+    with serving(tmp_path, *LOCAL) as (_, line):
+        assert READY.fullmatch(line)
+        status, said = refused("--data-dir", str(tmp_path), *LOCAL)
+    assert status == 1
+    assert str(tmp_path) in said
+    assert said.count("\n") == 1
+
+
+def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    status, said = refused("--data-dir", str(tmp_path / "file" / "data"), *LOCAL)
+    assert status == 1
+    assert said.count("\n") == 1
+    assert "log.dirs" in said
+    assert "Not a directory" in said
+
+
+def test_bad_settings(tmp_path: Path) -> None:
+    status, said = refused("--data-dir", str(tmp_path), *LOCAL, "-X", "num.partitions=none")
+    assert status == 1
+    assert said == ("penstock: setting num.partitions = 'none': must be a whole number (flag -X)\n")
+    file = tmp_path / "bad.toml"
+    file.write_text("\nnum.partitions = -1\n")
+    status, said = refused("--config", str(file), *LOCAL)
+    assert status == 1
+    assert said == (f"penstock: setting num.partitions = -1: must be at least 1 ({file}, line 2)\n")
+    status, said = refused("--data-dir", str(tmp_path), "--listener", "nonsense")
+    assert status == 1
+    assert "nonsense" in said
+    assert said.count("\n") == 1
