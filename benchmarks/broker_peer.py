@@ -1,0 +1,272 @@
+"""The broker beside Apache Kafka: same client, same machine, same run.
+
+Penstock runs twice: as it comes, with every acknowledgement synced to the disk, and with
+`log.flush.policy=os`, which acknowledges from the page cache as Apache Kafka always does. Every
+ratio compares Penstock as it comes with Apache Kafka; the other one is in the notes.
+
+Predictions come from what the pieces cost on such a machine: a broker that touches only headers
+spends about the kernel's copies and one CRC a byte (0.7 to 1.5 CPU seconds per gigabyte in, half of
+that out); small batches cost about 15 µs each; an interpreter with NumPy-free imports starts in
+0.2 to 0.3 s and holds 60 to 80 MiB; a round trip is an echo and 10 µs of work, and 130 µs more
+where it waits for a sync.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from compat.servers import PenstockProcess
+
+from benchmarks.harness import Row, interleaved
+from benchmarks.peers.apache_kafka import ApacheKafka
+from benchmarks.peers.load import (
+    Load,
+    Shape,
+    create_topic,
+    delete_topic,
+    fetch,
+    produce,
+    resident_mebibytes,
+)
+from benchmarks.peers.round_trip import (
+    EchoServer,
+    answers_api_versions,
+    produce_request,
+    round_trips,
+)
+
+PENSTOCK, FROM_CACHE, APACHE = "penstock", "penstock, policy os", "Apache Kafka"
+PROBE_SECONDS = 0.001
+SMALL_VALUE_BYTES = 100
+ANSWER_BYTES = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A running broker."""
+
+    bootstrap: str
+    pid: int
+
+    @property
+    def port(self) -> int:
+        """Its port on loopback."""
+        return int(self.bootstrap.rpartition(":")[2])
+
+
+def measure(*, quick: bool) -> list[Row]:
+    """Start-up and memory, round trips, then throughput and CPU for each shape of load."""
+    rows = _starts(runs=2 if quick else 5)
+    with _brokers() as brokers:
+        rows += _memory(brokers, "resident memory, idle", 70)
+        rows += _round_trips(brokers, count=500 if quick else 3_000, runs=3)
+        for shape, prediction in _shapes(quick):
+            rows += _loads(brokers, shape, prediction, runs=1 if quick else 3)
+        rows += _memory(brokers, "resident memory, after the load", 150)
+    return rows
+
+
+def _shapes(quick: bool) -> Iterator[tuple[Shape, tuple[float, float]]]:
+    """Each shape with its predicted CPU seconds per gigabyte, in and out."""
+    for value_bytes, records in ((100, 1_000_000), (1024, 200_000)):
+        for partitions in (1, 1_000):
+            if quick and partitions > 1 and value_bytes == 100:
+                continue
+            for linger_ms in (50, 0):
+                large = partitions == 1 or linger_ms
+                # the peer takes a second for a thousand tiny batches
+                wanted = records // (4 if quick else 1) if large else 20_000
+                predicted = (1.5 if linger_ms else 3.0) * (1 if partitions == 1 else 4)
+                shape = Shape(
+                    records=wanted,
+                    value_bytes=value_bytes,
+                    partitions=partitions,
+                    linger_ms=linger_ms,
+                )
+                yield shape, (predicted, predicted / 2)
+
+
+@contextmanager
+def _brokers() -> Iterator[dict[str, Broker]]:
+    with ExitStack() as stack:
+        brokers = {}
+        for name, configs in ((PENSTOCK, {}), (FROM_CACHE, {"log.flush.policy": "os"})):
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
+            process = PenstockProcess(Path(directory), configs=configs).start()
+            stack.callback(process.stop)
+            brokers[name] = Broker(bootstrap=process.bootstrap, pid=process.pid)
+        kafka = stack.enter_context(ApacheKafka())
+        brokers[APACHE] = Broker(bootstrap=kafka.bootstrap, pid=kafka.pid)
+        yield brokers
+
+
+def _starts(*, runs: int) -> list[Row]:
+    """From the start of the process to the first answer, on a formatted, empty directory."""
+
+    def answered(begun: float, bootstrap: str) -> float:
+        port = int(bootstrap.rpartition(":")[2])
+        while not answers_api_versions(port):
+            time.sleep(PROBE_SECONDS)
+        return time.perf_counter() - begun
+
+    def penstock() -> float:
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+            process = PenstockProcess(Path(directory))
+            begun = time.perf_counter()
+            process.start()
+            try:
+                return answered(begun, process.bootstrap)
+            finally:
+                process.stop()
+
+    def apache() -> float:
+        with ApacheKafka() as kafka:
+            return kafka.start_seconds + answered(time.perf_counter(), kafka.bootstrap)
+
+    figures = interleaved({PENSTOCK: penstock, APACHE: apache}, runs=runs)
+    return [
+        Row(
+            name="start-up to the first answer",
+            value=figures[PENSTOCK],
+            unit="s",
+            prediction=0.3,
+            reference=figures[APACHE],
+            reference_name=APACHE,
+            lower_is_better=True,
+            note="Apache Kafka without the time that formatting its directory takes",
+        )
+    ]
+
+
+def _memory(brokers: dict[str, Broker], name: str, prediction: float) -> list[Row]:
+    return [
+        Row(
+            name=name,
+            value=resident_mebibytes(brokers[PENSTOCK].pid),
+            unit="MiB",
+            prediction=prediction,
+            reference=resident_mebibytes(brokers[APACHE].pid),
+            reference_name=f"{APACHE} (heap 1 GiB)",
+            lower_is_better=True,
+        )
+    ]
+
+
+def _round_trips(brokers: dict[str, Broker], *, count: int, runs: int) -> list[Row]:
+    """One record of 100 B in flight; beside it a bare echo, and an echo and a sync."""
+    for broker in brokers.values():
+        create_topic(broker.bootstrap, "round-trip", 1)
+    request = produce_request("round-trip", SMALL_VALUE_BYTES)
+    echo = EchoServer(len(request), ANSWER_BYTES)
+    p50: dict[str, list[float]] = defaultdict(list)
+    p99: dict[str, list[float]] = defaultdict(list)
+    try:
+        for _ in range(runs):
+            trip = round_trips(echo.port, request, count=count, answer_bytes=ANSWER_BYTES)
+            p50["echo"].append(trip.p50)
+            p99["echo"].append(trip.p99)
+            p50["sync"].append(_sync_microseconds(count // 10))
+            for name, broker in brokers.items():
+                trip = round_trips(broker.port, request, count=count)
+                p50[name].append(trip.p50)
+                p99[name].append(trip.p99)
+    finally:
+        echo.close()
+    middle = {name: statistics.median(values) for name, values in p50.items()}
+    worst = {name: statistics.median(values) for name, values in p99.items()}
+    durable_limit = middle["echo"] + middle["sync"]
+
+    def row(name: str, value: float, reference: float, against: str, prediction: float) -> Row:
+        return Row(
+            name=f"round trip of one record, {name}",
+            value=value,
+            unit="µs",
+            prediction=prediction,
+            reference=reference,
+            reference_name=against,
+            lower_is_better=True,
+        )
+
+    cached, echoed, unsynced = middle[FROM_CACHE], middle["echo"], f"{APACHE}, not synced"
+    limit = f"uvloop echo ({middle['echo']:.0f}) + fdatasync ({middle['sync']:.0f})"
+    return [
+        row("p50, from the cache", cached, echoed, "uvloop echo", 1.5 * echoed),
+        row("p50, from the cache, beside the peer", cached, middle[APACHE], APACHE, 30),
+        row("p99, from the cache", worst[FROM_CACHE], worst[APACHE], APACHE, 60),
+        row("p50, durable", middle[PENSTOCK], durable_limit, limit, 1.2 * durable_limit),
+        row("p50, durable, beside the peer", middle[PENSTOCK], middle[APACHE], unsynced, 180),
+        row("p99, durable", worst[PENSTOCK], worst[APACHE], unsynced, 400),
+    ]
+
+
+def _sync_microseconds(count: int) -> float:
+    """The median of writing 200 B to a file that has been written before, and syncing it."""
+    durations = []
+    with tempfile.NamedTemporaryFile(prefix="penstock-bench-") as file:
+        os.write(file.fileno(), bytes(1 << 20))
+        os.fsync(file.fileno())
+        for number in range(count):
+            begun = time.perf_counter_ns()
+            os.pwrite(file.fileno(), bytes(200), number * 200 % (1 << 20))
+            os.fdatasync(file.fileno())
+            durations.append((time.perf_counter_ns() - begun) / 1000)
+    return statistics.median(durations)
+
+
+def _loads(
+    brokers: dict[str, Broker], shape: Shape, prediction: tuple[float, float], *, runs: int
+) -> list[Row]:
+    """Produce to a topic, then read it, on each broker in turn, `runs` times over."""
+    found: dict[tuple[str, str], list[Load]] = defaultdict(list)
+    for run in range(runs):
+        for name, broker in brokers.items():
+            topic = f"load-{shape.value_bytes}-{shape.partitions}-{shape.linger_ms}-{run}"
+            create_topic(broker.bootstrap, topic, shape.partitions)
+            for way, work in (("produce", produce), ("fetch", fetch)):
+                found[way, name].append(work(broker.bootstrap, broker.pid, topic, shape))
+            delete_topic(broker.bootstrap, topic)
+    rows = []
+    for way, predicted in zip(("produce", "fetch"), prediction, strict=True):
+        speed = _medians(found, way, lambda load: load.megabytes_per_second)
+        cpu = _medians(found, way, lambda load: load.cpu_seconds_per_gigabyte)
+        rows.append(
+            Row(
+                name=f"{way} {shape.name}",
+                value=speed[PENSTOCK],
+                unit="MB/s",
+                reference=speed[APACHE],
+                reference_name=APACHE,
+                note=f"policy os: {speed[FROM_CACHE]:.0f} MB/s",
+            )
+        )
+        rows.append(
+            Row(
+                name=f"broker CPU, {way} {shape.name}",
+                value=cpu[PENSTOCK],
+                unit="s/GB",
+                prediction=predicted,
+                reference=cpu[APACHE],
+                reference_name=APACHE,
+                lower_is_better=True,
+                note=f"policy os: {cpu[FROM_CACHE]:.2f} s/GB",
+            )
+        )
+    return rows
+
+
+def _medians(
+    found: dict[tuple[str, str], list[Load]], way: str, figure: Callable[[Load], float]
+) -> dict[str, float]:
+    return {
+        name: statistics.median(figure(load) for load in loads)
+        for (that, name), loads in found.items()
+        if that == way
+    }

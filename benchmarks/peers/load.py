@@ -1,0 +1,163 @@
+"""The same confluent-kafka client against any broker: throughput, and the broker's CPU for it.
+
+Client and broker share the cores, so throughput alone measures the client; the broker's own CPU
+seconds per gigabyte are what it costs. A gigabyte is 10⁹ bytes of record values.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TIMEOUT_SECONDS = 120
+CHUNK_RECORDS = 5_000
+GIGABYTE = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What is sent: how much, how large, over how many partitions, in large or small batches."""
+
+    records: int
+    value_bytes: int
+    partitions: int
+    linger_ms: int
+
+    @property
+    def name(self) -> str:
+        """As the tables say it."""
+        size = "1 KiB" if self.value_bytes == 1024 else f"{self.value_bytes} B"
+        batches = "large batches" if self.linger_ms else "small batches (linger 0)"
+        places = "1 partition" if self.partitions == 1 else f"{self.partitions:,} partitions"
+        return f"{size}, {places}, {batches}"
+
+    @property
+    def gigabytes(self) -> float:
+        """Bytes of values in all."""
+        return self.records * self.value_bytes / GIGABYTE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One run: megabytes of values a second, and the broker's CPU seconds per gigabyte."""
+
+    megabytes_per_second: float
+    cpu_seconds_per_gigabyte: float
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its children so far."""
+    process = psutil.Process(pid)
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+def resident_mebibytes(pid: int) -> float:
+    """Resident memory of a process and its children."""
+    process = psutil.Process(pid)
+    members = (process, *process.children(recursive=True))
+    return float(sum(each.memory_info().rss for each in members)) / 2**20
+
+
+def create_topic(bootstrap: str, name: str, partitions: int) -> None:
+    """Create a topic and wait until its last partition answers."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for future in admin.create_topics([NewTopic(name, partitions)]).values():
+        future.result(TIMEOUT_SECONDS)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "probe", "log_level": 0})
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            consumer.get_watermark_offsets(TopicPartition(name, partitions - 1), timeout=5)
+            break
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+    consumer.close()
+
+
+def delete_topic(bootstrap: str, name: str) -> None:
+    """Delete a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for future in admin.delete_topics([name]).values():
+        future.result(TIMEOUT_SECONDS)
+
+
+def produce(bootstrap: str, pid: int, topic: str, shape: Shape) -> Load:
+    """Produce the shape's records with acks=all, and wait for every acknowledgement."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "linger.ms": shape.linger_ms,
+            "batch.size": 1_000_000 if shape.linger_ms else 16_384,
+            "queue.buffering.max.messages": 10_000_000,
+            "queue.buffering.max.kbytes": 2_000_000,
+            "message.timeout.ms": TIMEOUT_SECONDS * 1000,
+            "log_level": 0,
+        }
+    )
+    producer.list_topics(topic, timeout=TIMEOUT_SECONDS)
+
+    value = (bytes(range(256)) * 4)[: shape.value_bytes]
+
+    def work() -> None:
+        for start in range(0, shape.records, CHUNK_RECORDS):
+            end = min(start + CHUNK_RECORDS, shape.records)
+            chunk = [
+                {"value": value, "partition": number % shape.partitions}
+                for number in range(start, end)
+            ]
+            producer.produce_batch(topic, chunk)
+            producer.poll(0)
+        left = producer.flush(TIMEOUT_SECONDS)
+        if left:
+            raise RuntimeError(f"{left} records not delivered in {TIMEOUT_SECONDS} s")
+
+    return _measured(work, pid, shape)
+
+
+def fetch(bootstrap: str, pid: int, topic: str, shape: Shape) -> Load:
+    """Read the topic from its start, as many records as the shape has."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": 262_144,
+            "fetch.queue.backoff.ms": 2,
+            "log_level": 0,
+        }
+    )
+    consumer.list_topics(topic, timeout=TIMEOUT_SECONDS)
+
+    def work() -> None:
+        consumer.assign([TopicPartition(topic, part, 0) for part in range(shape.partitions)])
+        received = 0
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while received < shape.records:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{received} of {shape.records} records received")
+            received += len(consumer.consume(min(10_000, shape.records - received), 1))
+
+    try:
+        return _measured(work, pid, shape)
+    finally:
+        consumer.close()
+
+
+def _measured(work: Callable[[], None], pid: int, shape: Shape) -> Load:
+    before = cpu_seconds(pid)
+    begun = time.perf_counter()
+    work()
+    elapsed = time.perf_counter() - begun
+    return Load(
+        megabytes_per_second=shape.gigabytes * 1000 / elapsed,
+        cpu_seconds_per_gigabyte=(cpu_seconds(pid) - before) / shape.gigabytes,
+    )
