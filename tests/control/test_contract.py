@@ -8,16 +8,21 @@ from uuid import UUID
 
 import pytest
 
+from penstock.base.errors import InvalidError, InvalidTopicName
 from penstock.control import (
     CommittedOffset,
     ControlPlane,
     GroupRecord,
+    InvalidPartitions,
+    InvalidReplicas,
     StaleBroker,
     StaleConfigs,
     StaleGroup,
     StaleTopic,
+    TooLarge,
     Topic,
     TopicExists,
+    TopicIdTaken,
     UnknownTopic,
 )
 
@@ -37,9 +42,11 @@ async def create(
 
 
 def offset(
-    partition: int, value: int, *, topic: str = "flights", **more: object
+    partition: int, value: int, *, topic: str = "flights", topic_id: UUID = A, **more: Any
 ) -> CommittedOffset:
-    return CommittedOffset(topic_id=A, topic=topic, partition=partition, offset=value, **more)  # type: ignore[arg-type]
+    return CommittedOffset(
+        topic_id=topic_id, topic=topic, partition=partition, offset=value, **more
+    )
 
 
 def record(generation: int, state: bytes = b"{}") -> GroupRecord:
@@ -85,7 +92,8 @@ async def test_a_name_is_taken_once(control: ControlPlane) -> None:
 async def test_deleting_a_topic_forgets_the_offsets_in_it(control: ControlPlane) -> None:
     await create(control)
     await create(control, name="other", topic_id=B)
-    await control.commit_offsets(group_id="g", offsets=[offset(0, 5), offset(0, 6, topic="other")])
+    both = [offset(0, 5), offset(0, 6, topic="other", topic_id=B)]
+    await control.commit_offsets(group_id="g", offsets=both)
     deleted = await control.delete_topic(A)
     assert deleted.name == "flights"
     assert list((await control.image()).topics) == ["other"]
@@ -229,3 +237,124 @@ async def test_an_operation_that_is_refused_does_not_undo_its_neighbours(
 async def test_close_may_be_called_twice(control: ControlPlane) -> None:
     await control.close()
     await control.close()
+
+
+async def test_an_id_is_taken_once(control: ControlPlane) -> None:
+    await create(control)
+    with pytest.raises(TopicIdTaken, match="'flights'"):
+        await create(control, name="other")
+    assert list((await control.image()).topics) == ["flights"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250])
+async def test_topic_names_follow_kafkas_rules(control: ControlPlane, name: str) -> None:
+    with pytest.raises(InvalidTopicName):
+        await create(control, name=name)
+    assert (await control.image()).version == 0
+
+
+@pytest.mark.parametrize("replicas", [[], [1, 1], [-1], [2, -1]])
+async def test_replicas_are_brokers_each_once(control: ControlPlane, replicas: list[int]) -> None:
+    with pytest.raises(InvalidReplicas, match="flights-1"):
+        await create(control, partitions=[[1], replicas])
+    await create(control)
+    with pytest.raises(InvalidReplicas, match="flights-2"):
+        await control.create_partitions(topic_id=A, expected_count=2, new=[replicas])
+
+
+async def test_a_topic_has_partitions(control: ControlPlane) -> None:
+    with pytest.raises(InvalidPartitions):
+        await create(control, partitions=[])
+    with pytest.raises(InvalidPartitions, match="100001"):
+        await create(control, partitions=[[1]] * 100_001)
+    await create(control)
+    with pytest.raises(InvalidPartitions):
+        await control.create_partitions(topic_id=A, expected_count=2, new=[])
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1_000_001])
+async def test_producer_ids_are_allocated_in_sound_numbers(
+    control: ControlPlane, count: int
+) -> None:
+    with pytest.raises(InvalidError, match=str(count)):
+        await control.allocate_producer_ids(count)
+    assert await control.allocate_producer_ids(1) == range(1)
+
+
+async def test_a_commit_to_an_earlier_topic_of_the_name_is_dropped(control: ControlPlane) -> None:
+    await create(control)
+    await control.delete_topic(A)
+    await control.commit_offsets(group_id="early", offsets=[offset(0, 5)])
+    await create(control, topic_id=B)
+    await control.commit_offsets(group_id="late", offsets=[offset(0, 6)])
+    current = offset(0, 7, topic_id=B)
+    await control.commit_offsets(group_id="now", offsets=[offset(1, 8), current])
+    assert await control.committed_offsets("early", None) == []
+    assert await control.committed_offsets("late", None) == []
+    assert await control.committed_offsets("now", None) == [current]
+
+
+async def test_a_call_has_a_size(control: ControlPlane) -> None:
+    with pytest.raises(TooLarge, match="100001"):
+        await control.commit_offsets(group_id="g", offsets=[offset(0, 1)] * 100_001)
+    with pytest.raises(TooLarge, match="100001"):
+        await control.delete_offsets(group_id="g", partitions=[("t", 0)] * 100_001)
+    assert await control.committed_offsets("g", None) == []
+
+
+async def test_a_group_made_anew_does_not_get_its_old_versions(control: ControlPlane) -> None:
+    first = await control.save_group(record(1), expected_version=0)
+    await control.delete_group("g")
+    second = await control.save_group(record(1), expected_version=0)
+    assert second > first
+    with pytest.raises(StaleGroup):
+        await control.save_group(record(2), expected_version=first)
+
+
+async def test_many_tasks_compare_and_set_one_value(control: ControlPlane) -> None:
+    await create(control, configs={"count": "0"})
+
+    async def add_one() -> int:
+        attempts = 0
+        while True:
+            attempts += 1
+            configs = (await control.image()).topics["flights"].configs
+            counted = {"count": str(int(configs["count"]) + 1)}
+            try:
+                await control.set_topic_configs(topic_id=A, configs=counted, expected=configs)
+            except StaleTopic:
+                continue
+            return attempts
+
+    attempts = await asyncio.gather(*(add_one() for _ in range(20)))
+    assert (await control.image()).topics["flights"].configs == {"count": "20"}
+    assert (await control.image()).version == 21
+    assert sum(attempts) >= 20
+
+
+async def test_group_saves_race_and_none_is_lost(control: ControlPlane) -> None:
+    wins: list[int] = []
+
+    async def save(number: int) -> None:
+        version = 0
+        for _ in range(5):
+            try:
+                version = await control.save_group(record(number), expected_version=version)
+                wins.append(version)
+            except StaleGroup:
+                (known,) = await control.groups()
+                version = known.version
+
+    await asyncio.gather(*(save(number) for number in range(10)))
+    assert len(wins) == len(set(wins))
+    (last,) = await control.groups()
+    assert last.version == max(wins)
+
+
+async def test_it_starts_again_after_it_was_closed(control: ControlPlane) -> None:
+    await create(control)
+    image = await control.image()
+    await control.close()
+    await control.start()
+    assert await control.image() == image
+    await create(control, name="other", topic_id=B)

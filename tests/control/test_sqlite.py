@@ -8,18 +8,26 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from penstock.base.errors import BugError
 from penstock.control import (
     CommittedOffset,
+    ControlBusy,
     ControlUnavailable,
+    DatabaseDamaged,
+    DatabaseFull,
+    DatabaseLocked,
+    DatabaseStopped,
     GroupRecord,
     IncompatibleDatabase,
     SqliteControlPlane,
 )
+from penstock.control.limits import WAITING_OPERATIONS_MAX
 
 A = UUID(int=1)
 
@@ -67,7 +75,7 @@ async def test_a_second_owner_is_refused_with_the_cause(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     owner = SqliteControlPlane(path)
     await owner.start()
-    with pytest.raises(ControlUnavailable, match=r"metadata\.sqlite failed: database is locked"):
+    with pytest.raises(DatabaseLocked, match=r"metadata\.sqlite failed: database is locked"):
         await SqliteControlPlane(path).start()
     await owner.allocate_producer_ids(1)
     await owner.close()
@@ -97,7 +105,7 @@ async def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> N
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     path.write_bytes(b"not a database" * 100)
-    with pytest.raises(ControlUnavailable, match="not a database"):
+    with pytest.raises(DatabaseDamaged, match="not a database"):
         await SqliteControlPlane(path).start()
 
 
@@ -112,7 +120,7 @@ async def test_a_full_disk_fails_the_change_and_nothing_else(tmp_path: Path) -> 
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
     await plane._writer.run(limit)
-    with pytest.raises(ControlUnavailable, match="full"):
+    with pytest.raises(DatabaseFull, match="full"):
         await plane.create_topic(
             name="b", topic_id=UUID(int=2), partitions=[[1]] * 5000, configs={}
         )
@@ -120,6 +128,71 @@ async def test_a_full_disk_fails_the_change_and_nothing_else(tmp_path: Path) -> 
     await plane._writer.run(lambda connection: connection.execute("PRAGMA max_page_count = 100000"))
     await plane.create_topic(name="b", topic_id=UUID(int=2), partitions=[[1]] * 5000, configs={})
     assert sorted((await plane.image()).topics) == ["a", "b"]
+    await plane.close()
+
+
+async def test_a_sync_that_failed_stops_the_database_for_good(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    plane = SqliteControlPlane(path)
+    await plane.start()
+    await plane.create_topic(name="a", topic_id=A, partitions=[[1]], configs={})
+    before = await plane.image()
+
+    def fail(connection: sqlite3.Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    async def create() -> None:
+        await plane.create_topic(name="b", topic_id=UUID(int=2), partitions=[[1]], configs={})
+
+    results = await asyncio.gather(create(), plane._writer.run(fail), return_exceptions=True)
+    assert [type(one) for one in results][1] is DatabaseStopped
+    with pytest.raises(DatabaseStopped, match="disk I/O error"):
+        await create()
+    assert (await plane.image()) is before or results[0] is None
+    await plane.close()
+    await plane.start()
+    await plane.delete_topic(A)
+    await plane.close()
+
+
+async def test_a_row_that_is_refused_fails_its_operation_alone(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+
+    def violate(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO facts VALUES ('cluster_id', 'another')")
+
+    def stumble(connection: sqlite3.Connection) -> None:
+        raise KeyError("a fault of ours")
+
+    results = await asyncio.gather(
+        plane._writer.run(violate),
+        plane._writer.run(stumble),
+        plane.allocate_producer_ids(1),
+        return_exceptions=True,
+    )
+    assert [type(one) for one in results] == [BugError, KeyError, range]
+    await plane.close()
+
+
+async def test_the_queue_is_bounded(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(connection: sqlite3.Connection) -> None:
+        entered.set()
+        go_on.wait(30)
+
+    first = asyncio.ensure_future(plane._writer.run(wait))
+    await asyncio.to_thread(entered.wait, 30)
+    calls = [asyncio.ensure_future(plane.groups()) for _ in range(WAITING_OPERATIONS_MAX + 1)]
+    await asyncio.sleep(0)
+    go_on.set()
+    results = await asyncio.gather(first, *calls, return_exceptions=True)
+    assert [type(one) for one in results if isinstance(one, Exception)] == [ControlBusy]
     await plane.close()
 
 

@@ -28,6 +28,34 @@ class UnknownTopic(InvalidError):
         self.topic_id = topic_id
 
 
+class TopicIdTaken(InvalidError):
+    """Another topic has this id."""
+
+    code: ClassVar[str] = "topic_already_exists"
+
+    def __init__(self, topic_id: UUID, name: str) -> None:
+        super().__init__(f"topic {name!r} has the id {topic_id} already")
+        self.topic_id = topic_id
+
+
+class InvalidPartitions(InvalidError):
+    """A topic cannot have, or get, this number of partitions."""
+
+    code: ClassVar[str] = "invalid_partitions"
+
+
+class InvalidReplicas(InvalidError):
+    """A partition's replicas are none, repeat a broker, or name a negative one."""
+
+    code: ClassVar[str] = "invalid_replica_assignment"
+
+
+class TooLarge(InvalidError):
+    """One call carries more than the control plane takes."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
 class StaleTopic(FencedError):
     """The topic changed between the caller's reading and its writing."""
 
@@ -72,6 +100,22 @@ class ControlUnavailable(UnavailableError):
     """The metadata database cannot be used now; the message gives its reason."""
 
     code: ClassVar[str] = "coordinator_not_available"
+
+
+class DatabaseFull(ControlUnavailable):
+    """The disk is full; the change was not made, and works once there is room."""
+
+
+class DatabaseLocked(ControlUnavailable):
+    """Another process holds the database."""
+
+
+class DatabaseDamaged(ControlUnavailable):
+    """The file is no database, or its pages are damaged."""
+
+
+class DatabaseStopped(ControlUnavailable):
+    """Reading, writing or syncing failed: nothing is tried again before a restart."""
 
 
 class ControlBusy(UnavailableError):

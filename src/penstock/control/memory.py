@@ -25,6 +25,7 @@ class MemoryControlPlane:
         self._next_producer_id = 0
         self._offsets: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
         self._groups: dict[str, GroupRecord] = {}
+        self._highest_group_version = 0
 
     async def start(self) -> None:
         """Nothing to open."""
@@ -72,13 +73,12 @@ class MemoryControlPlane:
             configs=configs,
             internal=internal,
         )
+        self._forget_offsets(name)
         return topic
 
     async def delete_topic(self, topic_id: UUID) -> Topic:
         self._image, topic = rules.delete_topic(self._image, topic_id)
-        for offsets in self._offsets.values():
-            for key in [key for key in offsets if key[0] == topic.name]:
-                del offsets[key]
+        self._forget_offsets(topic.name)
         return topic
 
     async def create_partitions(
@@ -105,13 +105,14 @@ class MemoryControlPlane:
         )
 
     async def allocate_producer_ids(self, count: int) -> range:
-        first = self._next_producer_id
-        self._next_producer_id += count
-        return range(first, first + count)
+        allocated = rules.producer_ids(self._next_producer_id, count)
+        self._next_producer_id = allocated.stop
+        return allocated
 
     async def commit_offsets(self, *, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
+        current = rules.current_offsets(self._image, offsets)
         known = self._offsets.setdefault(group_id, {})
-        known.update({(one.topic, one.partition): one for one in offsets})
+        known.update({(one.topic, one.partition): one for one in current})
 
     async def committed_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]] | None
@@ -121,6 +122,7 @@ class MemoryControlPlane:
         return [known[key] for key in keys]
 
     async def delete_offsets(self, *, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+        rules.check_offset_count(len(partitions))
         known = self._offsets.get(group_id, {})
         for key in partitions:
             known.pop(key, None)
@@ -131,8 +133,12 @@ class MemoryControlPlane:
     async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
         known = self._groups.get(record.group_id)
         version = rules.next_group_version(
-            record.group_id, found=known.version if known else 0, expected=expected_version
+            record,
+            found=known.version if known else 0,
+            expected=expected_version,
+            highest=self._highest_group_version,
         )
+        self._highest_group_version = version
         self._groups[record.group_id] = dataclasses.replace(record, version=version)
         return version
 
@@ -153,3 +159,8 @@ class MemoryControlPlane:
         for offsets, key in expired:
             del offsets[key]
         return len(expired)
+
+    def _forget_offsets(self, topic: str) -> None:
+        for offsets in self._offsets.values():
+            for key in [key for key in offsets if key[0] == topic]:
+                del offsets[key]

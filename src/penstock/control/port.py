@@ -66,7 +66,8 @@ class ControlPlane(Protocol):
         """Create a topic; `partitions` lists each partition's replicas, the leader first.
 
         Raises:
-            TopicExists: the name is taken.
+            TopicExists, TopicIdTaken: the name or the id is taken.
+            InvalidTopicName, InvalidPartitions, InvalidReplicas: by Kafka's rules.
         """
         ...
 
@@ -86,6 +87,7 @@ class ControlPlane(Protocol):
         Raises:
             UnknownTopic: no topic of this id.
             StaleTopic: it has another number of partitions.
+            InvalidPartitions, InvalidReplicas: none are added, or one is malformed.
         """
         ...
 
@@ -115,7 +117,13 @@ class ControlPlane(Protocol):
         ...
 
     async def commit_offsets(self, *, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
-        """Store a group's offsets, all of them or none; the newest commit of a partition wins."""
+        """Store a group's offsets, all of them or none; the newest commit of a partition wins.
+
+        Those of an earlier topic of the same name are dropped: they came too late.
+
+        Raises:
+            TooLarge: more than `OFFSETS_PER_CALL_MAX` in one call.
+        """
         ...
 
     async def committed_offsets(
@@ -138,8 +146,11 @@ class ControlPlane(Protocol):
     async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
         """Save a group's record, if it is at `expected_version` (0: not there); the new version.
 
+        Versions are drawn from one counter for all groups and never come again.
+
         Raises:
             StaleGroup: it is at another version.
+            TooLarge: its state is larger than `GROUP_STATE_BYTES_MAX`.
         """
         ...
 

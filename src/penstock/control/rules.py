@@ -8,17 +8,39 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
+from penstock.base.errors import InvalidError
+from penstock.base.ids import validate_topic_name
 from penstock.control.errors import (
+    InvalidPartitions,
+    InvalidReplicas,
     StaleBroker,
     StaleConfigs,
     StaleGroup,
     StaleTopic,
+    TooLarge,
     TopicExists,
+    TopicIdTaken,
     UnknownTopic,
 )
-from penstock.control.values import Broker, MetadataImage, Partition, Topic
+from penstock.control.limits import (
+    GROUP_STATE_BYTES_MAX,
+    OFFSETS_PER_CALL_MAX,
+    PRODUCER_IDS_PER_CALL_MAX,
+    TOPIC_PARTITIONS_MAX,
+)
+from penstock.control.values import (
+    Broker,
+    CommittedOffset,
+    GroupRecord,
+    MetadataImage,
+    Partition,
+    Topic,
+)
+
+PRODUCER_ID_MAX: Final = 2**63 - 1
 
 
 def register_broker(
@@ -32,6 +54,8 @@ def register_broker(
     highest_epoch: int,
 ) -> tuple[MetadataImage, Broker]:
     """Register a broker in an epoch above `highest_epoch`, the highest its id ever had."""
+    if broker_id < 0:
+        raise InvalidError(f"broker id {broker_id} is negative")
     known = image.broker(broker_id)
     if (
         known is not None
@@ -71,15 +95,21 @@ def create_topic(
     configs: Mapping[str, str],
     internal: bool,
 ) -> tuple[MetadataImage, Topic]:
-    """Add a topic; raises TopicExists. Creating the very same topic again is answered alike."""
-    known = image.topics.get(name)
-    if known is not None:
+    """Add a topic.
+
+    Raises TopicExists, TopicIdTaken, InvalidTopicName, InvalidPartitions or InvalidReplicas.
+    """
+    validate_topic_name(name)
+    if name in image.topics:
         raise TopicExists(name)
+    holder = image.topic_by_id(topic_id)
+    if holder is not None:
+        raise TopicIdTaken(topic_id, holder.name)
     topic = Topic(
         topic_id=topic_id,
         name=name,
         configs=dict(configs),
-        partitions=tuple(_partition(i, replicas) for i, replicas in enumerate(partitions)),
+        partitions=_partitions(name, 0, partitions),
         internal=internal,
     )
     return with_topic(image, topic), topic
@@ -95,12 +125,12 @@ def delete_topic(image: MetadataImage, topic_id: UUID) -> tuple[MetadataImage, T
 def create_partitions(
     image: MetadataImage, *, topic_id: UUID, expected_count: int, new: Sequence[Sequence[int]]
 ) -> tuple[MetadataImage, Topic]:
-    """Add partitions; raises UnknownTopic or StaleTopic."""
+    """Add partitions; raises UnknownTopic, StaleTopic, InvalidPartitions or InvalidReplicas."""
     topic = _topic(image, topic_id)
     count = len(topic.partitions)
     if count != expected_count:
         raise StaleTopic(topic.name, "the partition count", expected_count, count)
-    added = tuple(_partition(count + i, replicas) for i, replicas in enumerate(new))
+    added = _partitions(topic.name, count, new)
     changed = dataclasses.replace(topic, partitions=topic.partitions + added)
     return with_topic(image, changed), changed
 
@@ -134,11 +164,50 @@ def set_broker_configs(
     return _next(image, broker_configs={**image.broker_configs, broker: dict(configs)})
 
 
-def next_group_version(group_id: str, *, found: int, expected: int) -> int:
-    """The version that a group's record gets; raises StaleGroup."""
+def next_group_version(record: GroupRecord, *, found: int, expected: int, highest: int) -> int:
+    """The version that a group's record gets; raises StaleGroup or TooLarge.
+
+    It is above `highest`, the highest that any group ever had: a group that was deleted and
+    made anew does not come to a version that it had before.
+    """
     if found != expected:
-        raise StaleGroup(group_id, expected, found)
-    return found + 1
+        raise StaleGroup(record.group_id, expected, found)
+    if len(record.state) > GROUP_STATE_BYTES_MAX:
+        raise TooLarge(
+            f"the state of group {record.group_id!r} has {len(record.state)} bytes, "
+            f"the limit is {GROUP_STATE_BYTES_MAX}"
+        )
+    return highest + 1
+
+
+def producer_ids(next_id: int, count: int) -> range:
+    """The block of ids from `next_id`, the first never handed out; raises InvalidError."""
+    if not 1 <= count <= PRODUCER_IDS_PER_CALL_MAX:
+        raise InvalidError(
+            f"{count} producer ids in one call, allowed are 1 to {PRODUCER_IDS_PER_CALL_MAX}"
+        )
+    if next_id + count - 1 > PRODUCER_ID_MAX:
+        raise InvalidError(f"the producer ids up to {PRODUCER_ID_MAX} are used up")
+    return range(next_id, next_id + count)
+
+
+def check_offset_count(count: int) -> None:
+    """Raise TooLarge for calls with too many offsets."""
+    if count > OFFSETS_PER_CALL_MAX:
+        raise TooLarge(f"{count} offsets in one call, the limit is {OFFSETS_PER_CALL_MAX}")
+
+
+def current_offsets(
+    image: MetadataImage, offsets: Sequence[CommittedOffset]
+) -> list[CommittedOffset]:
+    """The offsets without those of an earlier topic of the same name; raises TooLarge."""
+    check_offset_count(len(offsets))
+    topics = image.topics
+    return [
+        one
+        for one in offsets
+        if (known := topics.get(one.topic)) is None or known.topic_id == one.topic_id
+    ]
 
 
 def with_topic(image: MetadataImage, topic: Topic) -> MetadataImage:
@@ -157,11 +226,27 @@ def _topic(image: MetadataImage, topic_id: UUID) -> Topic:
     return topic
 
 
-def _partition(index: int, replicas: Sequence[int]) -> Partition:
+def _partitions(
+    name: str, start: int, replica_lists: Sequence[Sequence[int]]
+) -> tuple[Partition, ...]:
+    if not replica_lists:
+        raise InvalidPartitions(f"topic {name!r}: no partition to add to its {start}")
+    count = start + len(replica_lists)
+    if count > TOPIC_PARTITIONS_MAX:
+        raise InvalidPartitions(
+            f"topic {name!r} would have {count} partitions, the limit is {TOPIC_PARTITIONS_MAX}"
+        )
+    return tuple(
+        _partition(name, index, tuple(replicas))
+        for index, replicas in enumerate(replica_lists, start)
+    )
+
+
+def _partition(name: str, index: int, replicas: tuple[int, ...]) -> Partition:
+    if not replicas or min(replicas) < 0 or len(set(replicas)) != len(replicas):
+        raise InvalidReplicas(
+            f"replicas {replicas[:16]} of {name}-{index}: must be broker ids, each once"
+        )
     return Partition(
-        index=index,
-        leader=replicas[0],
-        leader_epoch=0,
-        replicas=tuple(replicas),
-        isr=tuple(replicas),
+        index=index, leader=replicas[0], leader_epoch=0, replicas=replicas, isr=replicas
     )

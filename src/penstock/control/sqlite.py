@@ -37,11 +37,16 @@ class SqliteControlPlane:
     def __init__(self, path: Path, *, randomness: Randomness = SYSTEM_RANDOMNESS) -> None:
         self._path = path
         self._randomness = randomness
-        self._writer = SqliteWriter(path, on_group=self._publish)
+        self._writer = self._new_writer()
         self._committed: MetadataImage | None = None
         self._working: MetadataImage | None = None
 
+    def _new_writer(self) -> SqliteWriter:
+        return SqliteWriter(self._path, on_group=self._publish)
+
     async def start(self) -> None:
+        if self._writer.closed:
+            self._writer = self._new_writer()
         self._writer.start()
         try:
             await self._writer.run(self._open)
@@ -98,16 +103,22 @@ class SqliteControlPlane:
         configs: Mapping[str, str],
         internal: bool = False,
     ) -> Topic:
-        return await self._change_topic(
-            lambda image: rules.create_topic(
-                image,
+        def operation(connection: sqlite3.Connection) -> Topic:
+            image, topic = rules.create_topic(
+                self._current(),
                 name=name,
                 topic_id=topic_id,
                 partitions=partitions,
                 configs=configs,
                 internal=internal,
             )
-        )
+            tables.delete_offsets_of_topic(connection, name)
+            tables.write_topic(connection, topic)
+            self._change(connection, image)
+            return topic
+
+        topic: Topic = await self._writer.run(operation)
+        return topic
 
     async def delete_topic(self, topic_id: UUID) -> Topic:
         def operation(connection: sqlite3.Connection) -> Topic:
@@ -151,17 +162,20 @@ class SqliteControlPlane:
 
     async def allocate_producer_ids(self, count: int) -> range:
         def operation(connection: sqlite3.Connection) -> range:
-            first = int(tables.read_fact(connection, "next_producer_id") or 0)
-            tables.write_fact(connection, "next_producer_id", str(first + count))
-            return range(first, first + count)
+            next_id = int(tables.read_fact(connection, "next_producer_id") or 0)
+            allocated = rules.producer_ids(next_id, count)
+            tables.write_fact(connection, "next_producer_id", str(allocated.stop))
+            return allocated
 
         allocated: range = await self._writer.run(operation)
         return allocated
 
     async def commit_offsets(self, *, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
-        await self._writer.run(
-            lambda connection: tables.write_offsets(connection, group_id, offsets)
-        )
+        def operation(connection: sqlite3.Connection) -> None:
+            current = rules.current_offsets(self._current(), offsets)
+            tables.write_offsets(connection, group_id, current)
+
+        await self._writer.run(operation)
 
     async def committed_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]] | None
@@ -172,6 +186,7 @@ class SqliteControlPlane:
         return found
 
     async def delete_offsets(self, *, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+        rules.check_offset_count(len(partitions))
         await self._writer.run(
             lambda connection: tables.delete_offsets(connection, group_id, partitions)
         )
@@ -186,11 +201,14 @@ class SqliteControlPlane:
 
     async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
         def operation(connection: sqlite3.Connection) -> int:
-            found = tables.read_group_version(connection, record.group_id)
             version = rules.next_group_version(
-                record.group_id, found=found, expected=expected_version
+                record,
+                found=tables.read_group_version(connection, record.group_id),
+                expected=expected_version,
+                highest=int(tables.read_fact(connection, "highest_group_version") or 0),
             )
             tables.write_group(connection, record, version)
+            tables.write_fact(connection, "highest_group_version", str(version))
             return version
 
         version: int = await self._writer.run(operation)

@@ -133,7 +133,11 @@ def write_topic(connection: sqlite3.Connection, topic: Topic) -> None:
 
 def delete_topic(connection: sqlite3.Connection, topic: Topic) -> None:
     connection.execute("DELETE FROM topics WHERE topic_id = ?", (topic.topic_id.bytes,))
-    connection.execute("DELETE FROM group_offsets WHERE topic = ?", (topic.name,))
+    delete_offsets_of_topic(connection, topic.name)
+
+
+def delete_offsets_of_topic(connection: sqlite3.Connection, topic: str) -> None:
+    connection.execute("DELETE FROM group_offsets WHERE topic = ?", (topic,))
 
 
 def write_broker_configs(

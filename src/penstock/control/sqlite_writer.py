@@ -5,7 +5,12 @@ an operation that refuses undoes only itself, and one sync makes the whole group
 operation's future is resolved after the commit that covers it, never before. When the commit
 itself fails, every operation of the group fails with `ControlUnavailable`.
 
-Source: SQLite's documentation of WAL, `synchronous` and savepoints.
+A full disk passes: the next operation is tried. A read, write or sync that failed does not: what
+the disk holds is unknown then, and a sync that is repeated may succeed without having written.
+So the writer stops for good, and a restart recovers what was committed.
+
+Source: SQLite's documentation of WAL, `synchronous` and savepoints; "Can applications recover
+from fsync failures?" (USENIX ATC 2020).
 """
 
 from __future__ import annotations
@@ -15,17 +20,42 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.control.errors import ControlBusy, ControlUnavailable
-
-WAITING_OPERATIONS_MAX: Final = 10_000
-GROUP_OPERATIONS_MAX: Final = 512
-BUSY_TIMEOUT_SECONDS: Final = 2.0
+from penstock.base.errors import BugError
+from penstock.control.errors import (
+    ControlBusy,
+    ControlUnavailable,
+    DatabaseDamaged,
+    DatabaseFull,
+    DatabaseLocked,
+    DatabaseStopped,
+)
+from penstock.control.limits import (
+    BUSY_TIMEOUT_SECONDS,
+    GROUP_OPERATIONS_MAX,
+    WAITING_OPERATIONS_MAX,
+)
 
 Operation = Callable[[sqlite3.Connection], Any]
-_Entry = tuple[Operation, "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+_Future = asyncio.Future[Any]
+_Entry = tuple[Operation, _Future, asyncio.AbstractEventLoop]
+_Outcome = tuple[Any, Exception | None]
+
+_KINDS: Final[dict[int, type[ControlUnavailable]]] = {
+    sqlite3.SQLITE_FULL: DatabaseFull,
+    sqlite3.SQLITE_BUSY: DatabaseLocked,
+    sqlite3.SQLITE_LOCKED: DatabaseLocked,
+    sqlite3.SQLITE_CORRUPT: DatabaseDamaged,
+    sqlite3.SQLITE_NOTADB: DatabaseDamaged,
+    sqlite3.SQLITE_IOERR: DatabaseStopped,
+}
+_OF_ONE_OPERATION: Final = frozenset(
+    {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
+)
+"""Failures that say something of the operation and nothing of the database."""
 
 
 class SqliteWriter:
@@ -37,7 +67,8 @@ class SqliteWriter:
         self._on_group = on_group
         self._queue: queue.Queue[_Entry | None] = queue.Queue(WAITING_OPERATIONS_MAX)
         self._thread = threading.Thread(target=self._run, name="penstock-control", daemon=True)
-        self._closed = False
+        self._stopped: ControlUnavailable | None = None
+        self.closed = False
 
     def start(self) -> None:
         self._thread.start()
@@ -50,10 +81,10 @@ class SqliteWriter:
             ControlUnavailable: the database failed, or the writer is closed.
             PenstockError: whatever the operation itself refused with.
         """
-        if self._closed:
+        if self.closed:
             raise ControlUnavailable("the metadata database is closed")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: _Future = loop.create_future()
         try:
             self._queue.put_nowait((operation, future, loop))
         except queue.Full:
@@ -62,32 +93,38 @@ class SqliteWriter:
 
     async def close(self) -> None:
         """Finish what is queued and end the thread. Idempotent."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._queue.put, None)
         await loop.run_in_executor(None, self._thread.join)
 
+    # What follows runs on the thread.
+
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None
-        while True:
+        last = False
+        while not last:
             entry = self._queue.get()
             if entry is None:
                 break
             group, last = self._gather(entry)
+            if self._stopped is not None:
+                _resolve(group, _all_failed(group, self._stopped))
+                continue
             try:
                 if connection is None:
                     connection = open_connection(self._path)
-                self._commit(connection, group)
-            except sqlite3.Error as error:
-                self._fail(connection, group, error)
-            if last:
-                break
+                outcomes = self._commit(connection, group)
+            except Exception as error:  # the thread outlives whatever a group brings
+                outcomes = _all_failed(group, self._failed(connection, error))
+            _resolve(group, outcomes)
         if connection is not None:
             connection.close()
 
     def _gather(self, first: _Entry) -> tuple[list[_Entry], bool]:
+        """The operations that wait, up to a limit, and whether they are the last."""
         group = [first]
         while len(group) < GROUP_OPERATIONS_MAX:
             try:
@@ -99,24 +136,56 @@ class SqliteWriter:
             group.append(entry)
         return group, False
 
-    def _commit(self, connection: sqlite3.Connection, group: list[_Entry]) -> None:
+    def _commit(self, connection: sqlite3.Connection, group: list[_Entry]) -> list[_Outcome]:
         connection.execute("BEGIN IMMEDIATE")
-        outcomes = [_attempt(connection, operation) for operation, _, _ in group]
+        outcomes = [self._attempt(connection, operation) for operation, _, _ in group]
         connection.execute("COMMIT")
         self._on_group(True)
-        for (_, future, loop), (value, error) in zip(group, outcomes, strict=True):
-            _resolve(loop, future, value, error)
+        return outcomes
 
-    def _fail(
-        self, connection: sqlite3.Connection | None, group: list[_Entry], cause: sqlite3.Error
-    ) -> None:
-        if connection is not None and connection.in_transaction:
-            connection.rollback()
+    def _attempt(self, connection: sqlite3.Connection, operation: Operation) -> _Outcome:
+        """Run one operation in its savepoint; what it raises undoes that operation alone.
+
+        Only a failure of the database itself goes on to fail the whole group.
+        """
+        connection.execute("SAVEPOINT operation")
+        try:
+            value = operation(connection)
+        except sqlite3.Error as cause:
+            if not connection.in_transaction or _code(cause) not in _OF_ONE_OPERATION:
+                raise
+            error: Exception = BugError(f"{self._path} refused a row: {cause}")
+            error.__cause__ = cause
+        except Exception as refusal:
+            error = refusal
+        else:
+            connection.execute("RELEASE operation")
+            return value, None
+        connection.execute("ROLLBACK TO operation")
+        connection.execute("RELEASE operation")
+        return None, error
+
+    def _failed(self, connection: sqlite3.Connection | None, cause: Exception) -> Exception:
+        """Undo the group; the error that its operations get."""
         self._on_group(False)
-        error = ControlUnavailable(f"the metadata database {self._path} failed: {cause}")
+        try:
+            if connection is not None and connection.in_transaction:
+                connection.rollback()
+        except sqlite3.Error as second:
+            cause = second
+        if not isinstance(cause, sqlite3.Error):
+            return cause
+        kind = _KINDS.get(_code(cause), ControlUnavailable)
+        error = kind(f"the metadata database {self._path} failed: {cause}")
         error.__cause__ = cause
-        for _, future, loop in group:
-            _resolve(loop, future, None, error)
+        if kind in (DatabaseStopped, DatabaseDamaged):
+            self._stopped = error
+        return error
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; 0 where Python's module raised on its own."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def open_connection(path: Path) -> sqlite3.Connection:
@@ -133,37 +202,35 @@ def open_connection(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _attempt(connection: sqlite3.Connection, operation: Operation) -> tuple[Any, Exception | None]:
-    """Run one operation in its savepoint; what it raises undoes that operation alone.
-
-    Only a failure of the database itself goes on to fail the whole group.
-    """
-    connection.execute("SAVEPOINT operation")
-    try:
-        value = operation(connection)
-    except sqlite3.Error:
-        raise
-    except Exception as error:
-        connection.execute("ROLLBACK TO operation")
-        connection.execute("RELEASE operation")
-        return None, error
-    connection.execute("RELEASE operation")
-    return value, None
+def _all_failed(group: list[_Entry], error: Exception) -> list[_Outcome]:
+    """One failure for all; each caller gets an exception of its own, which it may raise."""
+    if not isinstance(error, ControlUnavailable):
+        return [(None, error)] * len(group)
+    outcomes: list[_Outcome] = []
+    for _ in group:
+        own = type(error)(str(error))
+        own.__cause__ = error.__cause__
+        outcomes.append((None, own))
+    return outcomes
 
 
-def _resolve(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[Any],
-    value: Any,
-    error: Exception | None,
-) -> None:
-    def settle() -> None:
+def _resolve(group: list[_Entry], outcomes: list[_Outcome]) -> None:
+    """Hand the outcomes to the loops that wait for them, with one wake-up each."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, _Outcome]]] = {}
+    for (_, future, loop), outcome in zip(group, outcomes, strict=True):
+        by_loop.setdefault(loop, []).append((future, outcome))
+    for loop, settled in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(partial(_settle, settled))
+        except RuntimeError:  # the loop was closed; nobody waits any more
+            continue
+
+
+def _settle(settled: list[tuple[_Future, _Outcome]]) -> None:
+    for future, (value, error) in settled:
         if future.done():  # its caller was cancelled
-            return
+            continue
         if error is None:
             future.set_result(value)
         else:
             future.set_exception(error)
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
