@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -39,6 +40,7 @@ def main() -> int:
         _remove(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all below is ended too
     with ExitStack() as stack:
         console.print("Reading the year 2013 …")
         flights, weather = data.flight_records(), data.weather_records()

@@ -158,7 +158,7 @@ def _start(stream: DataFrame, name: str, place: Place, write: Any, *, mode: str)
     return writer.option("checkpointLocation", str(place.checkpoint(name))).start()
 
 
-def report(query: StreamingQuery, seen: dict[str, int]) -> int:
+def report(query: StreamingQuery, logged: int, seen: dict[str, int]) -> int:
     """Print a query's newest progress once, as a line of JSON for whoever watches.
 
     Returns:
@@ -167,8 +167,7 @@ def report(query: StreamingQuery, seen: dict[str, int]) -> int:
     progress = query.lastProgress
     if progress is None:
         return 0
-    source = progress["sources"][0]
-    end, latest = (_total(source[key]) for key in ("endOffset", "latestOffset"))
+    end = _total(progress["sources"][0]["endOffset"])
     if seen.get(query.name) == progress["batchId"]:
         return end
     seen[query.name] = progress["batchId"]
@@ -179,7 +178,7 @@ def report(query: StreamingQuery, seen: dict[str, int]) -> int:
         "rows_per_second": progress.get("processedRowsPerSecond", 0),
         "milliseconds": progress["durationMs"].get("triggerExecution", 0),
         "read": end,
-        "lag": max(0, latest - end),
+        "lag": max(0, logged - end),
     }
     print(json.dumps(line), flush=True)
     return end
@@ -191,12 +190,13 @@ def _behind(
     if error := query.exception():
         raise SystemExit(f"query {query.name} failed: {error}")
     logged = sum(sum(client.list_offsets(topic, "latest").values()) for topic in topics)
-    return report(query, seen) < logged
+    return report(query, logged, seen) < logged
 
 
 def _total(position: Any) -> int:
-    body = json.loads(position) if isinstance(position, str) else position or {}
-    places = [entry["partitions"].values() for entry in body.get("topics", {}).values()]
+    body = json.loads(position) if isinstance(position, str) else position
+    topics = (body or {}).get("topics", {})
+    places = [entry["partitions"].values() for entry in topics.values()]
     return sum(place["offset"] for values in places for place in values)
 
 
