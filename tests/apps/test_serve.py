@@ -95,12 +95,11 @@ def test_settings_from_everywhere(tmp_path: Path) -> None:
         assert '"level": "info"' in process.stderr.readline()
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--listener", "--admin"])
+def test_a_port_that_is_taken(tmp_path: Path, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         taken = f"127.0.0.1:{holder.getsockname()[1]}"
-        status, said = refused(
-            "--data-dir", str(tmp_path), "--listener", taken, "--admin", "127.0.0.1:0"
-        )
+        status, said = refused("--data-dir", str(tmp_path), *LOCAL, option, taken)
     assert status == 1
     assert taken in said
     assert "in use" in said
@@ -138,3 +137,12 @@ def test_bad_settings(tmp_path: Path) -> None:
     assert status == 1
     assert "nonsense" in said
     assert said.count("\n") == 1
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    text = (
+        "import asyncio; from penstock.apps.serve import _on_signal;"
+        "stop = asyncio.Event(); _on_signal(stop); assert stop.is_set(); _on_signal(stop)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], timeout=TIMEOUT_SECONDS, check=False)
+    assert done.returncode == 1

@@ -151,18 +151,11 @@ class Client(AdminCalls, GroupCalls):
             InvalidArgument: columns or options that cannot be.
             PenstockError: what the broker refused for good.
         """
-        acknowledgements = parse_acks(acks)
-        if not 1 <= max_in_flight <= limits.IN_FLIGHT_MAX:
-            raise InvalidArgument(
-                f"max_in_flight = {max_in_flight}: must be 1 to {limits.IN_FLIGHT_MAX}"
-            )
-        if records_per_second is not None and records_per_second <= 0:
-            raise InvalidArgument(f"records_per_second = {records_per_second}: must be above 0")
-        options = WriteOptions(
-            codec=parse_codec(codec),
+        options = _write_options(
+            codec=codec,
             level=level,
-            acks=acknowledgements,
-            partition=partition if isinstance(partition, int) else None,
+            acks=acks,
+            partition=partition,
             max_in_flight=max_in_flight,
             batch_bytes=batch_bytes,
             records_per_second=records_per_second,
@@ -176,10 +169,9 @@ class Client(AdminCalls, GroupCalls):
             headers=headers,
             partition=partition if isinstance(partition, str) else None,
         )
-        own = idempotent and acknowledgements == -1
+        own = idempotent and options.acks == parse_acks("all")
         identity = self._identities.borrow() if own else ProducerIdentity()
-        writer = Writer(self._session, topic, identity, options, progress)
-        report = writer.write(
+        report = Writer(self._session, topic, identity, options, progress).write(
             normalise(stream, names),
             keyed=names.key is not None,
             partitioned=names.partition is not None,
@@ -378,6 +370,33 @@ class Client(AdminCalls, GroupCalls):
                     partition=partition,
                     offset=offset,
                 )
+
+
+def _write_options(
+    *,
+    codec: str,
+    level: int | None,
+    acks: str | int,
+    partition: int | str | None,
+    max_in_flight: int,
+    batch_bytes: int,
+    records_per_second: float | None,
+) -> WriteOptions:
+    if not 1 <= max_in_flight <= limits.IN_FLIGHT_MAX:
+        raise InvalidArgument(
+            f"max_in_flight = {max_in_flight}: must be 1 to {limits.IN_FLIGHT_MAX}"
+        )
+    if records_per_second is not None and not records_per_second > 0:
+        raise InvalidArgument(f"records_per_second = {records_per_second}: must be above 0")
+    return WriteOptions(
+        codec=parse_codec(codec),
+        level=level,
+        acks=parse_acks(acks),
+        partition=partition if isinstance(partition, int) else None,
+        max_in_flight=max_in_flight,
+        batch_bytes=batch_bytes,
+        records_per_second=records_per_second,
+    )
 
 
 def _isolation(name: str) -> int:
