@@ -268,3 +268,26 @@ def test_the_same_subscription_is_kept_when_members_are_many() -> None:
     assert {joined.generation for joined in members} == {2}
     assert all(driver.heartbeat(joined) == Accepted() for joined in members)
     assert members[0].members[29].metadata == RANGE[0].metadata
+
+
+def test_cooperative_members_keep_what_they_own_while_they_rejoin() -> None:
+    """Two rebalances in a row; commits for what is kept go on through both (KIP-429)."""
+
+    def owning(partitions: bytes) -> tuple[Protocol, ...]:
+        return (Protocol(name="cooperative-sticky", metadata=partitions),)
+
+    driver = Driver()
+    (first,) = driver.stable(protocols=owning(b""))
+    second = driver.join(protocols=owning(b""))
+    check = CommitCheck(group_id="g", generation=1, member_id=first.member_id)
+    assert driver.ask(check) == Accepted(), "not revoked, so still its own"
+    again = driver.joined(driver.join(first.member_id, protocols=owning(b"0,1")))
+    assert [member.metadata for member in again.members] == [b"0,1", b""]
+    driver.sync(again)
+    driver.sync(driver.joined(second))
+    revoked = driver.join(first.member_id, protocols=owning(b"0"))
+    assert driver.state() == "PreparingRebalance", "what was given up is to be handed out"
+    assert driver.ask(replace(check, generation=2)) == Accepted()
+    late = driver.join(driver.joined(second).member_id, protocols=owning(b""))
+    assert driver.joined(revoked).generation == driver.joined(late).generation == 3
+    assert [member.metadata for member in driver.joined(revoked).members] == [b"0", b""]
