@@ -23,7 +23,6 @@ ALLOWED = HERE / "allowed.toml"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is here; expect the listed deviations of Penstock to fail, and only those."""
     allowed = tomllib.loads(ALLOWED.read_text())
-    names = {item.name for item in items}
     for item in items:
         if HERE not in item.path.parents:
             continue
@@ -32,11 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = allowed.get(item.path.stem, {}).get(item.name)
         if reason is not None and chosen() == "penstock":
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
-    for module, entries in allowed.items():
-        if any(item.path.stem == module for item in items):
-            unknown = set(entries) - names
-            if unknown and not os.environ.get("PYTEST_CURRENT_TEST"):
-                print(f"allowed.toml names tests that were not collected: {sorted(unknown)}")
 
 
 def missing(error: PartMissing) -> None:
