@@ -6,7 +6,9 @@ import json
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Callable
+from email.utils import formatdate
 from pathlib import Path
 from uuid import uuid4
 
@@ -138,6 +140,39 @@ def test_doctor(run: Run, bare: Run, tmp_path: Path) -> None:
     wrong = bare("-b", f"127.0.0.1:{port}", "doctor", "--data-dir", str(tmp_path))
     assert wrong.status == 1
     assert "penstock serve" in wrong.out
+
+
+@pytest.mark.parametrize(
+    ("date", "status", "cause"),
+    [
+        (None, "warn", "without a date"),
+        ("now", "ok", "differs by about"),
+        ("Mon, 01 Jan 2024 00:00:00 GMT", "warn", "differs by about"),
+        ("nonsense", "fail", "cannot be asked"),
+    ],
+)
+def test_doctor_compares_clocks(
+    run: Run, tmp_path: Path, date: str | None, status: str, cause: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                told = formatdate(usegmt=True) if date == "now" else date
+                line = "" if told is None else f"Date: {told}\r\n"
+                text = f"HTTP/1.1 200 OK\r\n{line}Content-Length: 0\r\n\r\n"
+                connection.sendall(text.encode())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        found = run("doctor", "--data-dir", str(tmp_path), "--admin", address, "--output", "json")
+        thread.join(10)
+    clock = next(item for item in json.loads(found.out) if item["check"] == f"clock of {address}")
+    assert clock["status"] == status
+    assert cause in clock["cause"]
 
 
 def test_errors_are_one_line_and_a_status(bare: Run, run: Run) -> None:

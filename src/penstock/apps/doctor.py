@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -34,6 +36,9 @@ SYNC_WARN_MS: Final = 10.0
 JAVA_MINIMUM: Final = 17
 ROUND_TRIP_WARN_MS: Final = 100.0
 
+SKEW_WARN_SECONDS: Final = 2.0
+ADMIN_TIMEOUT_SECONDS: Final = 5.0
+
 Status = Literal["ok", "warn", "fail"]
 
 
@@ -50,10 +55,14 @@ class Finding:
 @click.command("doctor", short_help="Find out what is wrong, and how to mend it.")
 @click.option("--data-dir", type=click.Path(path_type=Path), default=DEFAULT_DIRECTORY)
 @click.option("--local", is_flag=True, help="Only this machine, no broker.")
+@click.option("--admin", metavar="HOST:PORT", help="Compare clocks by the admin interface.")
 @client_options
-def doctor(state: State, data_dir: Path, local: bool) -> None:
+def doctor(state: State, data_dir: Path, local: bool, admin: str | None) -> None:
     """Check the broker, the data directory and this machine."""
     findings = [] if local else _broker(state)
+    address = state.setting("admin", admin, "")
+    if address and not local:
+        findings.append(_clock(address))
     findings += [check(data_dir) for check in (_writable, _space, _sync)]
     findings += [check() for check in (_files, _java, _spark)]
     if state.json:
@@ -115,6 +124,36 @@ def _node(client: Client, node_id: int) -> Finding:
             cure="upgrade the broker or the client",
         )
     return Finding(check=f"broker {node_id}", status="ok", cause="serves every call")
+
+
+def _clock(address: str) -> Finding:
+    """Compare this clock with the date of an HTTP answer, which has whole seconds."""
+    name = f"clock of {address}"
+    connection = HTTPConnection(address, timeout=ADMIN_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/health")
+        date = connection.getresponse().getheader("Date")
+        now_ms = SYSTEM_CLOCK.now_ms()
+        if date is None:
+            return Finding(check=name, status="warn", cause="it answers without a date")
+        theirs = parsedate_to_datetime(date).timestamp()
+    except (OSError, HTTPException, ValueError) as error:
+        return Finding(
+            check=name,
+            status="fail",
+            cause=f"the admin interface cannot be asked: {error}",
+            cure="check --admin against the broker's ready line",
+        )
+    finally:
+        connection.close()
+    skew_seconds = abs(now_ms / 1000 - theirs - 0.5)
+    skewed = skew_seconds > SKEW_WARN_SECONDS
+    return Finding(
+        check=name,
+        status="warn" if skewed else "ok",
+        cause=f"differs by about {skew_seconds:.0f} s",
+        cure="synchronise the clocks (chrony, systemd-timesyncd)" if skewed else "",
+    )
 
 
 def _existing(directory: Path) -> Path:
