@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.base.errors import CorruptError, FencedError, InvalidError, UnavailableError
+from penstock.base.errors import CorruptError, InvalidError, UnavailableError
 
 
 class InvalidOption(InvalidError):
@@ -84,9 +84,3 @@ class TableMismatch(InvalidError):
     """A batch does not fit the table that it is written to."""
 
     code: ClassVar[str] = "invalid_config"
-
-
-class BatchSuperseded(FencedError):
-    """A later batch of this query is in the table already."""
-
-    code: ClassVar[str] = "invalid_producer_epoch"
