@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def batch(
 
 
 class FaultyFiles(Files):
-    """The real file system, which can be told to run full or to fail."""
+    """The real file system, told to run full or to fail. Only growth takes room."""
 
     def __init__(self) -> None:
         self.room: int | None = None
@@ -71,10 +72,15 @@ class FaultyFiles(Files):
         path = self._paths.get(descriptor, "")
         if self.room is None or not self.full(path):
             return super().write_at(descriptor, position, buffers)
-        data = b"".join(buffers)[: self.room]
-        if not data:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self.room -= len(data)
+        data = b"".join(buffers)
+        size_bytes = os.fstat(descriptor).st_size
+        growth = max(0, position + len(data) - size_bytes)
+        if growth > self.room:
+            data = data[: max(0, size_bytes + self.room - position)]
+            growth = self.room
+            if not data:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        self.room -= growth
         return super().write_at(descriptor, position, [data])
 
     def sync(self, descriptor: int) -> None:
@@ -155,8 +161,6 @@ def abandon(store: LogStore) -> None:
     store._journal.close()
     store._environment.descriptors.close()
     store._closed = True
-    import os
-
     os.close(store._lock)
 
 

@@ -15,15 +15,15 @@ from penstock.storage import AppendBacklog, DiskFull, LogStore, StorageError, St
 from tests.storage.batches import FaultyFiles, Harness, abandon, batch, offsets, read_all
 
 
-@pytest.mark.parametrize("room", [0, 1, 100, 4096, 5000])
+@pytest.mark.parametrize("room", [0, 1, 100, 4096, 5000, 100_000])
 def test_a_full_disk_refuses_whole_groups_and_recovers(tmp_path: Path, room: int) -> None:
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files)
     harness.put(batch(2, producer_id=5, epoch=0, sequence=0))
     log = harness.log()
     for _ in range(2):
-        harness.append(batch(3, size=9000, producer_id=5, epoch=0, sequence=2))
-        harness.append(batch(size=9000))
+        harness.append(batch(3, size=300_000, producer_id=5, epoch=0, sequence=2))
+        harness.append(batch(size=300_000))
         files.room = room
         error = harness.commit()
         assert isinstance(error, DiskFull)
@@ -190,7 +190,7 @@ async def test_a_group_that_fails_on_the_thread_takes_the_next_one_with_it(tmp_p
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files)
     await attached(harness)
-    harness.append(batch(size=200_000))
+    harness.append(batch(size=400_000))
     files.room = 10
     first = asyncio.ensure_future(committed(harness.store))
     await asyncio.sleep(0)
@@ -200,7 +200,7 @@ async def test_a_group_that_fails_on_the_thread_takes_the_next_one_with_it(tmp_p
     assert isinstance(await second, DiskFull)
     assert harness.log().log_end_offset == 0
     files.room = None
-    harness.append(batch(size=200_000))
+    harness.append(batch(size=400_000))
     assert await committed(harness.store) is None
     assert harness.log().high_watermark == 1
     harness.store.close()

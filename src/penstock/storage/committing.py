@@ -32,7 +32,7 @@ from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX
 from penstock.storage.partition import PartitionLog
-from penstock.storage.settling import Settler, perform
+from penstock.storage.settling import NOTHING, Settler, perform, storage_error
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -174,16 +174,19 @@ class Committer:
         files = self._environment.files
         logs = list(dict.fromkeys(item.log for item in group.items))
         sync = self._flush_is_due(group)
+        job = NOTHING
         try:
             job = self._settler.plan(logs, durable_only=False)
             perform(files, job)
         except OSError as error:
-            self._finish(group, StorageError(f"cannot write segments: {error}"))
+            self._settler.give_up(job)
+            self._finish(group, storage_error(self._environment.root, error))
             return
         try:
             for run in job.runs if sync else ():
                 files.sync(run.handle.descriptor)
         except OSError as error:
+            self._settler.give_up(job)
             failure = StorageFailed(f"syncing a segment failed: {error}")
             self._finish(group, failure)
             return

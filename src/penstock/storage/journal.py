@@ -108,8 +108,8 @@ class Journal:
         """Take the first file into use and write it ahead, so that the first append need not."""
         active = self._take_file(ALIGNMENT_BYTES)
         if active.size_bytes < ALIGNMENT_BYTES:
-            write_all(self._files, active.descriptor, 0, [_PREWRITE])
-            active.size_bytes = len(_PREWRITE)
+            ahead = memoryview(_PREWRITE)[: max(self._file_bytes, ALIGNMENT_BYTES)]
+            active.size_bytes = write_all(self._files, active.descriptor, 0, [ahead])
             self._files.sync(active.descriptor)
             self._files.sync_directory(self._directory)
 

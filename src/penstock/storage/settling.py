@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.storage.appended import Appended
 from penstock.storage.environment import Environment
@@ -41,6 +41,9 @@ class Job(NamedTuple):
     runs: list[Run]
     logs: list[tuple[PartitionLog, list[Appended]]]
     size_bytes: int
+
+
+NOTHING: Final = Job([], [], 0)
 
 
 class Settler:
@@ -112,11 +115,13 @@ class Settler:
         if self._busy:
             self._worker.drain()
         self._wanted.pop(log, None)
+        job = NOTHING
         try:
             job = self.plan([log])
             perform(self._environment.files, job)
         except OSError as error:
-            raise _storage_error(self._environment.root, error) from error
+            self.give_up(job)
+            raise storage_error(self._environment.root, error) from error
         self.finish(job)
 
     def forget(self, log: PartitionLog) -> None:
@@ -169,17 +174,21 @@ class Settler:
         if error is None:
             self.finish(job)
         else:
-            for run in job.runs:
-                self._environment.descriptors.unpin(run.handle)
+            self.give_up(job)
             self._failed(error)
         if self.error is None:
             self.run()
         self._report_idle()
 
     def _failed(self, error: BaseException) -> None:
-        self.error = _storage_error(self._environment.root, error)
+        self.error = storage_error(self._environment.root, error)
         self._environment.counters.disk_full += 1
         logger.error("writing segments failed, to be tried again: %s", error)
+
+    def give_up(self, job: Job) -> None:
+        """A job's writes failed; its appends stay where they are."""
+        for run in job.runs:
+            self._environment.descriptors.unpin(run.handle)
 
     def finish(self, job: Job) -> None:
         for run in job.runs:
@@ -212,7 +221,8 @@ def _attempt(files: Files, job: Job) -> OSError | None:
     return None
 
 
-def _storage_error(root: str, error: BaseException) -> StorageError:
+def storage_error(root: str, error: BaseException) -> StorageError:
+    """What to tell the appenders of a failed write."""
     if isinstance(error, OSError):
         return disk_full(error, root) or StorageError(f"cannot write segments in {root}: {error}")
     return StorageError(f"cannot write segments in {root}: {error!r}")

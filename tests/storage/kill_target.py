@@ -1,0 +1,69 @@
+"""A process that appends and prints what was acknowledged, until it is killed.
+
+    python -m tests.storage.kill_target DIRECTORY SEED
+
+One line per group: partition, first sequence, count and base offset of each append in it, after
+the store's callback. Producers are idempotent; sequences go on from what the log remembers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from functools import partial
+from pathlib import Path
+
+from penstock.storage import LogConfig, StorageError
+from tests.storage.batches import Harness, batch
+
+PARTITIONS = 3
+
+
+def acknowledge(line: str, _: object) -> None:
+    print(line, flush=True)
+
+
+async def run(directory: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    harness = Harness(
+        directory,
+        config=LogConfig(segment_bytes=1 << 18, retention_ms=-1),
+        journal_file_bytes=1 << 20,
+        journal_files_max=2,
+        log_checkpoint_bytes=1 << 19,
+        tail_cache_bytes=1 << 18,
+    )
+    harness.store.attach(asyncio.get_running_loop().call_soon_threadsafe)
+    sequences = [0] * PARTITIONS
+    for partition in range(PARTITIONS):
+        for entry in harness.log(partition).producers():
+            sequences[partition] = entry.last_sequence + 1
+    print("ready", flush=True)
+    while True:
+        waiting = []
+        for _ in range(dice.choice([1, 1, 2, 8])):
+            lines = []
+            for _ in range(dice.choice([1, 3])):
+                partition = dice.randrange(PARTITIONS)
+                count = dice.randint(1, 5)
+                first = sequences[partition]
+                data = batch(
+                    count, size=dice.choice([40, 500, 30_000]), fill=first,
+                    producer_id=partition, epoch=0, sequence=first,
+                )  # fmt: skip
+                base = harness.append(data, partition)
+                sequences[partition] += count
+                lines.append(f"{partition} {first} {count} {base}")
+            future: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
+            harness.store.flush(future.set_result)
+            future.add_done_callback(partial(acknowledge, "|".join(lines)))
+            waiting.append(future)
+        harness.store.commit_pending()
+        if dice.random() < 0.5:
+            await asyncio.gather(*waiting)
+        await asyncio.sleep(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2])))
