@@ -6,10 +6,13 @@ import itertools
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
-from penstock.records import BatchHeader
+from penstock.records import BatchHeader, seal, split_batches, validate_batch, verify_crc
 from penstock.storage import InvalidProducerEpoch, LogConfig, OutOfOrderSequence
+from penstock.storage.admission import _check_timestamps, _plain
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.names import (
     deleted_directory_name,
@@ -21,6 +24,7 @@ from penstock.storage.names import (
 )
 from penstock.storage.producers import ProducerStates
 from penstock.storage.rolling import expired_count
+from tests.storage.batches import batch
 
 LAST = 2**31 - 1
 
@@ -193,6 +197,40 @@ def test_compacted_topics_keep_all_but_what_is_below_the_start() -> None:
         expired_count(segments, config=config, now_ms=1000, log_start_offset=10, high_watermark=20)
         == 1
     )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 60),
+            st.one_of(st.integers(0, 255), st.sampled_from([0, 1, 255])),
+        ),
+        max_size=3,
+    ),
+    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from([0, 500, 2000, 2**40]),
+)
+def test_the_short_way_of_admission_accepts_nothing_more(
+    changes: list[tuple[int, int]], reseal: bool, extra: int, now_ms: int
+) -> None:
+    config = LogConfig(max_message_bytes=130, message_timestamp_before_max_ms=1500)
+    data = bytearray(batch(2, size=40)) + bytes(extra)
+    for place, value in changes:
+        data[place] = value
+    if reseal and int.from_bytes(data[8:12], "big") + 12 == len(data):
+        seal(data)
+    view = memoryview(data)
+    short = _plain(view, len(view), config, now_ms)
+    if short is not None:
+        headers = split_batches(view)
+        assert headers == [short]
+        validate_batch(short)
+        verify_crc(view, short)
+        assert len(view) <= 130
+        _check_timestamps(short, config, now_ms)
+    elif not changes and not extra and now_ms == 2000:
+        pytest.fail("a plain batch is refused")
 
 
 def test_names_are_kafkas() -> None:

@@ -8,6 +8,7 @@ Source: Kafka's `LogValidator` and `UnifiedLog.analyzeAndValidateRecords`.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 from penstock.records import (
@@ -17,12 +18,14 @@ from penstock.records import (
     CorruptBatch,
     InvalidRecord,
     RecordTooLarge,
+    crc32c,
     encode_header,
     seal,
     split_batches,
     validate_batch,
     verify_crc,
 )
+from penstock.records.header import MAGIC
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import BatchesTooLarge, InvalidTimestamp
 
@@ -34,6 +37,9 @@ _CODECS: Final = {
     "zstd": Codec.ZSTD,
 }
 _CODEC_MASK: Final = 0x07
+_CHECKED_FROM: Final = 21
+_RECORD_BYTES_MIN: Final = 7
+_HEADER: Final = Struct(">qiibIhiqqqhii")
 _LENGTH_OVERHEAD_BYTES: Final = 12
 
 
@@ -48,6 +54,11 @@ def admit(
         BatchesTooLarge: all together exceed `segment.bytes`.
         InvalidTimestamp: a timestamp is outside of the topic's bounds.
     """
+    size_bytes = len(batches)
+    if size_bytes >= HEADER_BYTES and not internal:
+        plain = _plain(batches, size_bytes, config, now_ms)
+        if plain is not None:
+            return [plain]
     headers = split_batches(batches)
     if not headers:
         raise InvalidRecord("an append without a batch")
@@ -70,6 +81,35 @@ def admit(
             _check_timestamps(header, config, now_ms)
         offset += size_bytes
     return headers
+
+
+def _plain(
+    batches: memoryview, size_bytes: int, config: LogConfig, now_ms: int
+) -> BatchHeader | None:
+    """The header if the append is one batch with nothing wrong or rare about it.
+
+    Nearly every append is; this is half of what the careful way costs. None decides nothing:
+    the careful way then does, and names what is wrong.
+    """
+    header = BatchHeader._make(_HEADER.unpack_from(batches))
+    (
+        base_offset, length, _, magic, checksum, attributes, delta, base_timestamp, max_timestamp,
+        producer_id, epoch, sequence, count,
+    ) = header  # fmt: skip
+    if (
+        length + _LENGTH_OVERHEAD_BYTES == size_bytes <= config.max_message_bytes
+        and size_bytes <= config.segment_bytes
+        and magic == MAGIC
+        and base_offset == 0 < count == delta + 1
+        and (attributes == 0 or (0 < attributes <= Codec.ZSTD))
+        and (attributes or count * _RECORD_BYTES_MIN <= size_bytes - HEADER_BYTES)
+        and (producer_id == -1 or (producer_id >= 0 <= epoch and sequence >= 0))
+        and 0 <= base_timestamp <= max_timestamp <= now_ms + config.message_timestamp_after_max_ms
+        and base_timestamp >= now_ms - config.message_timestamp_before_max_ms
+        and crc32c(batches[_CHECKED_FROM:]) == checksum
+    ):
+        return header
+    return None
 
 
 def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
