@@ -310,10 +310,25 @@ def test_a_directory_that_the_disk_forgot_comes_back(tmp_path: Path) -> None:
     again.store.close()
 
 
-def test_a_directory_without_a_topic_id_is_set_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"version: 0"])
+def test_a_lost_topic_id_is_known_to_the_checkpoint(tmp_path: Path, content: bytes | None) -> None:
     harness = Harness(tmp_path)
     harness.put(batch(3))
     harness.store.checkpoint()
+    abandon(harness.store)
+    path = tmp_path / "orders-0" / "partition.metadata"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    again = Harness(tmp_path)
+    assert offsets(read_all(again.log())) == [(0, 3)]
+    assert path.read_bytes().startswith(b"version: 0\ntopic_id: ")
+    again.store.close()
+
+
+def test_a_directory_that_nobody_knows_is_set_aside(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, log_flush_policy="os")
+    harness.put(batch(3))
     abandon(harness.store)
     (tmp_path / "orders-0" / "partition.metadata").unlink()
     again = Harness(tmp_path)

@@ -86,6 +86,14 @@ class Files:
         finally:
             os.close(descriptor)
 
+    def write_new(self, path: str, data: bytes) -> None:
+        """Write a small file of a new directory, unsynced."""
+        descriptor = self.open(path, create=True)
+        try:
+            write_all(self, descriptor, 0, [data])
+        finally:
+            self.close(descriptor)
+
     def write(self, path: str, data: bytes, *, sync: bool, sync_directory: bool = True) -> None:
         """Write a small file beside its old version, then put it in its place."""
         temporary = path + ".tmp"

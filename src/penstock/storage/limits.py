@@ -20,6 +20,9 @@ SETTLE_LOG_BYTES: Final = 256 << 10
 SETTLE_INLINE_BYTES_MAX: Final = 64 << 10
 """Segment writes up to this size are not worth a thread."""
 
+SETTLE_LOGS_MAX: Final = 256
+"""Partitions whose segments one job writes; their files are opened on the owner's thread."""
+
 SETTLE_SHARE: Final = 4
 """All partitions together may have a `1 / SETTLE_SHARE` part of the tail cache unwritten."""
 

@@ -18,7 +18,12 @@ from penstock.storage.appended import Appended
 from penstock.storage.environment import Environment
 from penstock.storage.errors import StorageError
 from penstock.storage.files import Files, Handle, disk_full, write_all
-from penstock.storage.limits import SETTLE_INLINE_BYTES_MAX, SETTLE_LOG_BYTES, SETTLE_SHARE
+from penstock.storage.limits import (
+    SETTLE_INLINE_BYTES_MAX,
+    SETTLE_LOG_BYTES,
+    SETTLE_LOGS_MAX,
+    SETTLE_SHARE,
+)
 from penstock.storage.partition import PartitionLog
 from penstock.storage.reading import index_of
 from penstock.storage.values import Buffer
@@ -82,7 +87,7 @@ class Settler:
         """Write what is wanted, unless a job is under way already."""
         if self._busy or not self._wanted:
             return
-        most = max(1, self._environment.settings.open_files_max // 2)
+        most = min(SETTLE_LOGS_MAX, max(1, self._environment.settings.open_files_max // 2))
         logs = list(islice(self._wanted, most))
         for log in logs:
             del self._wanted[log]
@@ -92,7 +97,8 @@ class Settler:
             self._failed(error)
             return
         self._busy = True
-        if job.size_bytes <= SETTLE_INLINE_BYTES_MAX or not self._worker.attached:
+        lone = job.size_bytes <= SETTLE_INLINE_BYTES_MAX and not self._wanted
+        if lone or not self._worker.attached:
             self._done(job, None, _attempt(self._environment.files, job))
         else:
             work = partial(perform, self._environment.files, job)

@@ -219,10 +219,8 @@ class LogStore:
             except FileExistsError:
                 self._set_aside(tp)
                 files.make_directory(directory)
-            files.write(
-                os.path.join(directory, METADATA_FILE),
-                encode_partition_metadata(topic_id),
-                sync=False,
+            files.write_new(
+                os.path.join(directory, METADATA_FILE), encode_partition_metadata(topic_id)
             )
         except OSError as error:
             raise StorageError(f"cannot create {directory}: {error}") from error
@@ -341,7 +339,7 @@ class LogStore:
             if tp is None:
                 continue
             known = checkpoint.marks.get((tp.topic, tp.partition))
-            topic_id = known[0] if known and checkpoint.clean else self._topic_id(tp)
+            topic_id = known[0] if known and checkpoint.clean else self._topic_id(tp, known)
             if topic_id is None:
                 self._set_aside(tp)
                 continue
@@ -363,16 +361,24 @@ class LogStore:
             if tp not in self._logs and checkpoint.clean:
                 logger.error("the directory of %s is gone", tp)
 
-    def _topic_id(self, tp: TopicPartition) -> UUID | None:
+    def _topic_id(self, tp: TopicPartition, known: tuple[UUID, Mark] | None) -> UUID | None:
+        """The topic id that a directory says it is for; as the checkpoint knows it otherwise.
+
+        The file is not synced when it is made, because the checkpoint, or before it the
+        journal, says the same.
+        """
         environment = self._environment
         path = os.path.join(environment.root, directory_name(tp), METADATA_FILE)
         try:
             return decode_partition_metadata(environment.files.read(path))
-        except (FileNotFoundError, NotADirectoryError):
+        except NotADirectoryError:
             return None
-        except CorruptFile as error:
-            logger.error("%s: %s", path, error)
-            return None
+        except (FileNotFoundError, CorruptFile) as error:
+            logger.warning("%s: %s", path, error)
+        if known is not None:
+            environment.files.write(path, encode_partition_metadata(known[0]), sync=True)
+            return known[0]
+        return None
 
     def _set_aside(self, tp: TopicPartition) -> None:
         """Give a directory that belongs to no known topic another name; remove it if empty."""
