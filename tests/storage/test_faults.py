@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage import AppendBacklog, DiskFull, LogStore, StorageError, StorageFailed
+from penstock.storage import (
+    AppendBacklog,
+    DiskFull,
+    LogConfig,
+    LogStore,
+    StorageError,
+    StorageFailed,
+)
 from tests.storage.batches import FaultyFiles, Harness, abandon, batch, offsets, read_all
 
 
@@ -218,6 +225,41 @@ async def test_deleting_while_a_group_is_under_way(tmp_path: Path) -> None:
         assert await waiting is None
         assert harness.log(0).log_end_offset == 0
     assert harness.log(1).high_watermark == 3
+    harness.store.close()
+
+
+@pytest.mark.parametrize("policy", ["interval", "os"])
+@pytest.mark.parametrize(("config", "due"), [
+    (LogConfig(), [0, 0, 0, 0]),
+    (LogConfig(flush_messages=4), [0, 1, 0, 1]),
+    (LogConfig(flush_ms=0), [1, 1, 1, 1]),
+])  # fmt: skip
+def test_topics_may_ask_for_syncs(
+    tmp_path: Path, policy: str, config: LogConfig, due: list[int]
+) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files, config=config, log_flush_policy=policy)
+    harness.log()
+    found = []
+    for _ in due:
+        before = files.syncs
+        harness.put(batch(2))
+        found.append(files.syncs - before)
+    assert found == due
+    harness.store.close()
+
+
+@pytest.mark.parametrize("policy", ["interval", "os"])
+async def test_flush_ms_syncs_in_time(tmp_path: Path, policy: str) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files, config=LogConfig(flush_ms=5), log_flush_policy=policy)
+    await attached(harness)
+    harness.append(batch())
+    assert await committed(harness.store) is None
+    before = files.syncs
+    async with asyncio.timeout(10):
+        while files.syncs == before:
+            await asyncio.sleep(0.001)
     harness.store.close()
 
 

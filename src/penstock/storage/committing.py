@@ -150,15 +150,25 @@ class Committer:
         self._journal.write(group.items, sync=sync)
 
     def _flush_is_due(self, group: Group) -> bool:
+        """Whether a topic's `flush.messages` or `flush.ms` wants this group synced at once.
+
+        A `flush.ms` above zero is noted for the keeper, which syncs in time.
+        """
         due = False
+        environment = self._environment
         for item in group.items:
             log = item.log
-            limit = log.config.flush_messages
-            if limit != LONG_MAX:
+            config = log.config
+            if config.flush_messages != LONG_MAX:
                 log.unflushed_records += item.next_offset - item.base_offset
-                if log.unflushed_records >= limit:
+                if log.unflushed_records >= config.flush_messages:
                     log.unflushed_records = 0
                     due = True
+            if config.flush_ms == 0:
+                due = True
+            elif config.flush_ms != LONG_MAX:
+                within = environment.flush_within_ms
+                environment.flush_within_ms = min(config.flush_ms, within or config.flush_ms)
         return due
 
     def _done(self, _: object, error: BaseException | None) -> None:

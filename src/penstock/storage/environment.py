@@ -71,6 +71,7 @@ class Environment:
         self.settle_now: Callable[[PartitionLog], None] = _not_wired
         self.save_marks: Callable[[], None] = _nothing
         self.durable_directories = True
+        self.flush_within_ms: int | None = None
 
 
 def _not_wired(log: PartitionLog) -> None:

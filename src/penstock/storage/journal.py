@@ -129,6 +129,7 @@ class Journal:
                 self._write_entry(entry_items, payload_bytes)
         except OSError as error:
             self.sequence, self._previous_checksum = sequence, checksum
+            self.durable_sequence = min(self.durable_sequence, sequence)
             del self._unsynced[unsynced:]
             self._take_back(active, position)
             path = self._directory
@@ -209,11 +210,12 @@ class Journal:
             buffers.append(memoryview(_ZEROS)[: taken - size_bytes])
         self._position = write_all(self._files, file.descriptor, self._position, buffers)
         file.size_bytes = max(file.size_bytes, self._position)
+        # Another thread may sync meanwhile: it must find the file before the sequence.
+        if not self._unsynced or self._unsynced[-1] is not file:
+            self._unsynced.append(file)
         self.sequence += 1
         file.last_sequence = self.sequence
         self._previous_checksum = checksum
-        if not self._unsynced or self._unsynced[-1] is not file:
-            self._unsynced.append(file)
         self.bytes_since_checkpoint += taken
         self.written_bytes += taken
 

@@ -89,11 +89,13 @@ class Keeper:
             not self._checkpointer.running
         ):
             self._checkpointer.start()
-        unsynced = journal.sequence > journal.durable_sequence
-        if unsynced and self._flusher.attached and not self._flush_scheduled:
+        within = self._environment.flush_within_ms
+        if journal.sequence > journal.durable_sequence:
+            interval_ms = self._environment.settings.log_flush_interval_ms
+            within = interval_ms if within is None else min(within, interval_ms)
+        if within is not None and self._flusher.attached and not self._flush_scheduled:
             self._flush_scheduled = True
-            wait_ms = self._environment.settings.log_flush_interval_ms
-            self._flusher.submit(partial(self._stop.wait, wait_ms / 1000), self._flush_due)
+            self._flusher.submit(partial(self._stop.wait, within / 1000), self._flush_due)
 
     def remove_log(self, log: PartitionLog, name: str) -> None:
         """Close a deleted log and give its directory another name."""
@@ -220,8 +222,14 @@ class Keeper:
         self._flush_now()
 
     def _flush_now(self) -> None:
+        """Sync what `interval` or `flush.ms` have left unsynced."""
+        environment = self._environment
+        asked = environment.flush_within_ms is not None
+        environment.flush_within_ms = None
         if self._journal.sequence > self._journal.durable_sequence:
             self._worker.submit(self._journal.sync, self._flushed)
+        elif asked and environment.settings.log_flush_policy == "os":
+            self._checkpointer.start()
 
     def _flushed(self, _: object, error: BaseException | None) -> None:
         if isinstance(error, StorageFailed):

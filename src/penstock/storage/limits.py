@@ -20,7 +20,7 @@ SETTLE_LOG_BYTES: Final = 256 << 10
 SETTLE_INLINE_BYTES_MAX: Final = 64 << 10
 """Segment writes up to this size are not worth a thread."""
 
-SETTLE_LOGS_MAX: Final = 256
+SETTLE_LOGS_MAX: Final = 64
 """Partitions whose segments one job writes; their files are opened on the owner's thread."""
 
 SETTLE_SHARE: Final = 4
