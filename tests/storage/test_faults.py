@@ -87,6 +87,41 @@ def test_segments_that_cannot_be_written_wait_in_memory_and_journal(tmp_path: Pa
     harness.store.close()
 
 
+def test_what_segments_cannot_take_is_bounded_and_retried(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.full = lambda path: path.endswith(".log")
+    harness = Harness(tmp_path, files=files, pending_bytes_max=1 << 20)
+    files.room = 0
+    for number in range(3):
+        harness.put(batch(size=300_000, fill=number))
+    with pytest.raises(DiskFull):
+        harness.append(batch(size=300_000))
+    assert harness.log().high_watermark == 3
+    files.room = None
+    harness.store.housekeeping(harness.clock.ms)
+    assert harness.put(batch()) == 3
+    assert len(offsets(read_all(harness.log()))) == 4
+    harness.store.close()
+
+
+async def test_a_log_deleted_while_its_group_waits_for_room(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, journal_file_bytes=1 << 16, journal_files_max=2)
+    await attached(harness)
+    for number in range(40):
+        for partition in range(2):
+            harness.append(batch(size=30_000, fill=number), partition)
+        waiting = asyncio.ensure_future(committed(harness.store))
+        await asyncio.sleep(0)
+        if number % 3 == 0:
+            harness.store.delete(harness.log(0).topic_partition)
+        assert await waiting is None
+    harness.store._drain()
+    harness.crash()
+    assert harness.log(1).high_watermark == 40
+    assert len(offsets(read_all(harness.log(1)))) == 40
+    harness.store.close()
+
+
 def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files)

@@ -96,7 +96,9 @@ class Committer:
         if error is not None:
             self._finish(group, error)
         else:
-            self._start(group)
+            # Logs may have been deleted while the group waited; their bytes are gone.
+            items = [item for item in group.items if item.log.closed is None]
+            self._start(group._replace(items=items))
         self.commit()
 
     def drain(self) -> None:

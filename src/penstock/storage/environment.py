@@ -11,7 +11,7 @@ from uuid import UUID
 from penstock.base.system import Clock
 from penstock.storage.appended import Appended, TailCache
 from penstock.storage.config import LogConfig
-from penstock.storage.errors import StorageFailed
+from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.files import Descriptors, Files
 from penstock.storage.limits import INDEX_CACHE_BYTES
 from penstock.storage.settings import StorageSettings
@@ -72,6 +72,7 @@ class Environment:
         self.save_marks: Callable[[], None] = _nothing
         self.durable_directories = True
         self.flush_within_ms: int | None = None
+        self.settle_error: StorageError | None = None
 
 
 def _not_wired(log: PartitionLog) -> None:

@@ -76,7 +76,8 @@ class Keeper:
             self._sweep.extend(self._logs)
         self._sweep_some(now_ms)
         waited = now_ms - self._checkpointer.last_ms
-        if waited >= settings.log_checkpoint_interval_ms and self._environment.dirty:
+        due = waited >= settings.log_checkpoint_interval_ms and self._environment.dirty
+        if due or self._environment.settle_error is not None:
             self._checkpointer.start()
         if not self._flusher.attached:
             self._flush_now()

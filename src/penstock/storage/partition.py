@@ -184,8 +184,9 @@ class PartitionLog:
             self.load()
         if self.closed is not None or self.damage is not None or environment.failed is not None:
             raise self._refusal()
-        if environment.pending_bytes + len(batches) > environment.settings.pending_bytes_max:
-            raise self._backlog(len(batches))
+        waiting = environment.pending_bytes + environment.unsettled_bytes + len(batches)
+        if waiting > environment.settings.pending_bytes_max:
+            raise self._backlog(waiting)
         config = self.config
         headers = admit(batches, config, now_ms, internal=internal)
         if config.compression_type != "producer":
@@ -573,11 +574,13 @@ class PartitionLog:
             return StorageError(f"{self.topic_partition} takes no appends: {error}")
         return error or StorageError(f"{self.topic_partition} takes no appends")
 
-    def _backlog(self, size_bytes: int) -> AppendBacklog:
+    def _backlog(self, waiting: int) -> PenstockError:
         environment = self._environment
+        if environment.settle_error is not None:
+            return environment.settle_error
         return AppendBacklog(
-            f"{environment.pending_bytes} bytes wait for the journal, {size_bytes} more would "
-            f"exceed pending.bytes.max = {environment.settings.pending_bytes_max}"
+            f"{waiting} bytes would wait for the journal or their segments, "
+            f"pending.bytes.max = {environment.settings.pending_bytes_max}"
         )
 
 

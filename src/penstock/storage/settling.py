@@ -188,6 +188,7 @@ class Settler:
 
     def _failed(self, error: BaseException) -> None:
         self.error = storage_error(self._environment.root, error)
+        self._environment.settle_error = self.error
         self._environment.counters.disk_full += 1
         logger.error("writing segments failed, to be tried again: %s", error)
 
@@ -197,6 +198,9 @@ class Settler:
             self._environment.descriptors.unpin(run.handle)
 
     def finish(self, job: Job) -> None:
+        """A job's writes are done: index them, and let go of what nobody needs."""
+        if job.logs:
+            self._environment.settle_error = None
         for run in job.runs:
             self._environment.descriptors.unpin(run.handle)
         for log, items in job.logs:
