@@ -123,6 +123,24 @@ def test_columns_are_what_was_asked_for() -> None:
         decode_batches(data, columns=["partition"])
 
 
+@pytest.mark.parametrize("append_time", [None, 77])
+@pytest.mark.parametrize("start", [None, 0, 1])
+def test_one_batch_has_a_timestamp_type_for_each_record(
+    append_time: int | None, start: int | None
+) -> None:
+    data = encoded([Batch(0, some_records(3, 1), append_time=append_time)])
+    kinds = [0 if append_time is None else 1] * (3 - (start or 0))
+    alone = decode_batches(data, columns=["timestamp_type"], start_offset=start)
+    alone.validate(full=True)
+    assert alone.column(0).to_pylist() == kinds
+    names = [*RECORD_SCHEMA.names, "timestamp_type"]
+    for columns in (names, names[::-1]):
+        whole = decode_batches(data, columns=columns, start_offset=start)
+        whole.validate(full=True)
+        assert whole.column("timestamp_type").to_pylist() == kinds
+        assert whole.select(RECORD_SCHEMA.names) == decode_batches(data, start_offset=start)
+
+
 def test_a_batch_cut_at_the_end_is_ignored() -> None:
     first, second = (encoded([Batch(start, (Record(start, 1, b"k", b"v"),))]) for start in (0, 1))
     for end in range(len(second)):

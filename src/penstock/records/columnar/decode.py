@@ -358,7 +358,8 @@ def _timestamps(group: _Sections, delta: Ints) -> dict[str, Any]:
     appended = _per_record(group, "attributes") & TIMESTAMP_TYPE_FLAG != 0
     if appended.any():
         times = np.where(appended, _per_record(group, "max_timestamp"), times)
-    return {"timestamp": times, "timestamp_type": appended.astype(np.int8)}
+    kinds = np.broadcast_to(appended.view(np.int8), times.shape)
+    return {"timestamp": times, "timestamp_type": kinds}
 
 
 def _per_record(group: _Sections, name: str) -> Any:
