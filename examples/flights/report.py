@@ -71,6 +71,7 @@ def draw(path: Path, carriers: pd.DataFrame, flights: pd.DataFrame) -> Path:
     for name, part, colour in (("bad weather", bad, "#c0504d"), ("other", ~bad, "#3b6ea5")):
         by_hour = flights[part].groupby(local[part].dt.hour)["dep_delay"].mean()
         right.plot(by_hour.index, by_hour.to_numpy(), label=name, color=colour, marker="o")
+    right.set_xticks(range(5, 24, 2))
     right.set(title="Departure delay through the day", xlabel="hour of departure, local time",
               ylabel="minutes, mean of 2013")  # fmt: skip
     right.legend()

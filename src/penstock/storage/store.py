@@ -21,7 +21,6 @@ from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
 
-from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
@@ -54,7 +53,6 @@ from penstock.storage.names import (
     METADATA_FILE,
     deleted_directory_name,
     directory_name,
-    is_deleted_directory,
     parse_directory_name,
     stray_directory_name,
 )
@@ -405,6 +403,3 @@ def _lock(path: str) -> int:
         os.close(descriptor)
         raise StoreLocked(f"{path} is locked: another process uses the directory") from error
     return descriptor
-
-
-__all__ = ["LogStore", "PenstockError", "is_deleted_directory"]
