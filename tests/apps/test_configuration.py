@@ -14,6 +14,7 @@ from penstock.apps.configuration import (
     configure,
     dotted,
     known_names,
+    misspelt,
     parse_override,
     read_environment,
 )
@@ -66,6 +67,11 @@ def test_other_origins_are_named(tmp_path: Path) -> None:
 
 def test_foreign_variables_are_left_alone() -> None:
     assert read_environment({"KAFKA_HEAP_OPTS": "-Xmx1g", "PENSTOCK_PROFILE": "x"}) == {}
+    assert misspelt({"KAFKA_NODE_IDD": "2", "PENSTOCK_PROFILE": "x", "PENSTOCK_NODE_ID": "3"}) == []
+    assert misspelt({"PENSTOCK_NUM_PARTITION": "2"}) == [
+        "environment variable PENSTOCK_NUM_PARTITION is not a setting;"
+        " did you mean PENSTOCK_NUM_PARTITIONS?"
+    ]
 
 
 def test_the_container_mapping() -> None:

@@ -103,6 +103,7 @@ def test_a_port_that_is_taken(tmp_path: Path, option: str) -> None:
     assert status == 1
     assert taken in said
     assert "in use" in said
+    assert f"another with {option} HOST:PORT" in said
     assert said.count("\n") == 1
 
 

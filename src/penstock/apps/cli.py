@@ -32,6 +32,11 @@ STATUS_FAILED: Final = 1
 STATUS_UNREACHABLE: Final = 3
 STATUS_INTERRUPTED: Final = 130
 
+_CURES: Final = {
+    "broker_not_available": "start one with `penstock serve`, or name it with -b HOST:PORT",
+    "unknown_topic_or_partition": "`penstock topic list` shows the topics that there are",
+}
+
 
 class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported at their first use."""
@@ -99,9 +104,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def describe(error: Exception) -> str:
-    """An error as one line, its notes included."""
-    notes: list[Any] = getattr(error, "__notes__", [])
-    return "; ".join([str(error) or type(error).__name__, *map(str, notes)]).replace("\n", " ")
+    """An error as one line: what was wrong, its first note, and what mends it where we know."""
+    notes: list[Any] = getattr(error, "__notes__", [])[:1]
+    code = error.code if isinstance(error, PenstockError) else ""
+    words = [str(error) or type(error).__name__, *map(str, notes), _CURES.get(code, "")]
+    return "; ".join(filter(None, words)).replace("\n", " ")
 
 
 def _silence_stdout() -> None:

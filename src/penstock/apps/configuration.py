@@ -178,6 +178,30 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     return given
 
 
+def misspelt(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each `PENSTOCK_` variable that is nearly the name of a setting.
+
+    Commands and tests have variables of their own behind that prefix, so one that is like no
+    setting is left alone.
+    """
+    forms = {f"PENSTOCK_{_environment_form(name)}" for name in known_names()}
+    odd = [name for name in environment if name.startswith("PENSTOCK_") and name not in forms]
+    if not odd:
+        return []
+    import difflib
+
+    close = {name: difflib.get_close_matches(name, forms, n=1, cutoff=0.9) for name in odd}
+    return [
+        f"environment variable {name} is not a setting; did you mean {found[0]}?"
+        for name, found in sorted(close.items())
+        if found
+    ]
+
+
+def _environment_form(name: str) -> str:
+    return name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+
+
 def dotted(words: str) -> str:
     """A setting's name from its form in the environment, without the prefix."""
     pieces = re.split("(_+)", words.lower())

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from penstock.apps.positions import parse_position, resolve
 from penstock.apps.session import State, client_options, say, write_json, write_table
+from penstock.base.errors import InvalidError
 
 if TYPE_CHECKING:
     from penstock.client import Client, GroupDescription
+
+
+class UnknownGroup(InvalidError):
+    """A group that the broker does not know."""
+
+    code: ClassVar[str] = "group_id_not_found"
 
 
 @click.group("group", short_help="Consumer groups: list, describe, seek, delete.")
@@ -44,6 +51,8 @@ def describe(state: State, name: str) -> None:
     with state.client() as client:
         found = client.describe_group(name)
         offsets = _lag(client, name, found)
+    if found.state == "Dead" and not offsets:
+        raise UnknownGroup(f"group {name!r}: there is none; `penstock group list` shows them")
     if state.json:
         write_json(
             {

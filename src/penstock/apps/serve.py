@@ -19,7 +19,7 @@ from typing import Final
 
 import click
 
-from penstock.apps.configuration import Configuration, Given, configure, parse_override
+from penstock.apps.configuration import Configuration, Given, configure, misspelt, parse_override
 from penstock.apps.logs import FORMATS, LEVELS, set_up
 from penstock.apps.wiring import address, build, start
 
@@ -60,6 +60,8 @@ def serve(
         flags["listeners"] = Given(_with_protocol(listener), "flag --listener")
     if admin is not None:
         flags["admin.listener"] = Given(admin, "flag --admin")
+    for sentence in misspelt(os.environ):
+        logger.warning("%s", sentence)
     run(configure(file=file, environment=os.environ, flags=flags))
 
 

@@ -54,17 +54,28 @@ class State:
     debug: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
 
-    def merged(self, bootstrap: str | None, output: str | None, overrides: Sequence[str]) -> State:
+    def merged(
+        self,
+        bootstrap: str | None,
+        profile: str | None,
+        output: str | None,
+        overrides: Sequence[str],
+    ) -> State:
         """With the options of the command itself."""
         named = dict(self.overrides)
         for text in overrides:
             name, equals, value = text.partition("=")
             if not equals:
                 raise click.UsageError(f"-X {text}: must read key=value")
+            if name.strip() not in _CLIENT_SETTINGS:
+                raise click.UsageError(
+                    f"-X {text}: there is no such client setting; there are "
+                    + ", ".join(_CLIENT_SETTINGS)
+                )
             named[name.strip()] = value.strip()
         return State(
             bootstrap=bootstrap or self.bootstrap,
-            profile=self.profile,
+            profile=profile or self.profile,
             output=output or self.output,
             debug=self.debug,
             overrides=named,
@@ -122,6 +133,7 @@ _TIMEOUTS: Final = {
     "default.api.timeout.ms": "api_timeout_ms",
     "delivery.timeout.ms": "delivery_timeout_ms",
 }
+_CLIENT_SETTINGS: Final = ("bootstrap.servers", "client.id", *_TIMEOUTS)
 
 
 def _milliseconds(name: str, text: str) -> int:
@@ -131,9 +143,10 @@ def _milliseconds(name: str, text: str) -> int:
 
 
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `-b`, `--output` and `-X`, and a `State` as its first argument."""
+    """Give a command `-b`, `--profile`, `--output`, `-X`, and a `State` as first argument."""
 
     @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers to ask.")
+    @click.option("--profile", help="Section of the profile file.")
     @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
     @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Client setting.")
     @click.pass_context
@@ -142,12 +155,13 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
         context: click.Context,
         /,
         bootstrap: str | None,
+        profile: str | None,
         output: str | None,
         overrides: tuple[str, ...],
         **arguments: Any,
     ) -> None:
         state = context.obj if isinstance(context.obj, State) else State()
-        command(state.merged(bootstrap, output, overrides), **arguments)
+        command(state.merged(bootstrap, profile, output, overrides), **arguments)
 
     return wrapped
 

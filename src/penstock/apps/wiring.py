@@ -8,6 +8,8 @@ What one directory holds:
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,6 +21,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
     from penstock.broker.server import BrokerServer
+    from penstock.broker.settings import BrokerSettings
 
 
 class DirectoryUnusable(UnavailableError):
@@ -51,14 +54,18 @@ def build(configuration: Configuration) -> BrokerServer:
     from penstock.broker.server import BrokerServer
     from penstock.broker.topic_configs import TopicConfigs
     from penstock.control import SqliteControlPlane
-    from penstock.storage import LogStore
+    from penstock.storage import LogStore, StoreLocked
 
     directory = configuration.directory
     _prepare(directory)
     topics = TopicConfigs(configuration.broker)
-    store = LogStore.open(
-        directory / "log", configuration.storage, clock=SYSTEM_CLOCK, config_of=topics.config_of
-    )
+    try:
+        store = LogStore.open(
+            directory / "log", configuration.storage, clock=SYSTEM_CLOCK, config_of=topics.config_of
+        )
+    except StoreLocked as error:
+        error.add_note("stop that broker, or choose another directory with --data-dir")
+        raise
     server = BrokerServer(
         configuration.broker,
         control=SqliteControlPlane(directory / "control.sqlite"),
@@ -79,7 +86,8 @@ def _prepare(directory: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise DirectoryUnusable(
-            f"data directory {directory} (log.dirs): {error.strerror}"
+            f"data directory {directory} (log.dirs): {error.strerror};"
+            " choose another with --data-dir, or change its owner"
         ) from None
 
 
@@ -93,15 +101,23 @@ async def start(server: BrokerServer) -> Ready:
         await server.start()
     except OSError as error:
         await server.stop()
-        settings = server.settings
-        raise PortUnavailable(
-            f"listeners = {','.join(settings.listeners)},"
-            f" admin.listener = {settings.admin_listener}: {error.strerror or error}"
-        ) from None
+        raise PortUnavailable(_unbound(server.settings, error)) from None
     except BaseException:
         await server.stop()
         raise
     return Ready(kafka=server.kafka_address, admin=server.admin_address)
+
+
+def _unbound(settings: BrokerSettings, error: OSError) -> str:
+    """Which address could not be bound, why, and the flag that names another."""
+    said = error.strerror or str(error)
+    pairs = re.findall(r"\('([^']*)', (\d+)", said)
+    cause = os.strerror(error.errno) if pairs and error.errno else said
+    tried = ", ".join(f"{host}:{port}" for host, port in pairs) or ", ".join(
+        [*settings.listeners, settings.admin_listener]
+    )
+    flag = "--admin" if tried == settings.admin_listener else "--listener"
+    return f"cannot listen on {tried}: {cause}; choose another with {flag} HOST:PORT (port 0: any)"
 
 
 def address(pair: tuple[str, int] | None) -> str:
