@@ -1,6 +1,8 @@
 """The coordinator's shell: saves before answers, fencing, restarts, expiry, and a quiet end."""
 
 import asyncio
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -37,10 +39,13 @@ class Control(MemoryControlPlane):
         self.gate = asyncio.Event()
         self.gate.set()
         self.failure: Exception | None = None
+        self.stores_before_it_fails = False
 
     async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
         await self.gate.wait()
         if self.failure is not None:
+            if self.stores_before_it_fails:
+                await super().save_group(record, expected_version=expected_version)
             raise self.failure
         return await super().save_group(record, expected_version=expected_version)
 
@@ -237,6 +242,116 @@ async def test_other_coordinators_groups_are_refused(state: BrokerState) -> None
     assert names((await join(state, group)).error_code) == "not_coordinator"
     assert await commit(state, {"a": [(0, 1, "")]}, group=group) == [["not_coordinator"]]
     assert names((await fetch(state, None, group=group)).error_code) == "not_coordinator"
+
+
+async def register(state: BrokerState, broker_id: int) -> None:
+    await state.control.register_broker(
+        broker_id=broker_id, host="h", port=1, rack=None, incarnation=UUID(int=broker_id)
+    )
+    await state.refresh()
+
+
+def owned_by(broker_id: int) -> str:
+    """A group that this one of the brokers 1 and 2 owns."""
+    brokers = tuple(
+        Broker(broker_id=one, host="h", port=1, rack=None, incarnation=UUID(int=one), epoch=1)
+        for one in (1, 2)
+    )
+    image = MetadataImage(version=1, cluster_id="c", brokers=brokers)
+    return next(
+        f"g{number}"
+        for number in range(100)
+        if owner_of(image, f"g{number}").broker_id == broker_id
+    )
+
+
+async def test_groups_go_to_the_broker_that_comes_and_return_when_it_goes(
+    state: BrokerState,
+) -> None:
+    state.on_image.append(state.coordinator.image_changed)
+    mine, other = owned_by(1), owned_by(2)
+    members = {}
+    for group in (mine, other):
+        joined = members[group] = await join(state, group)
+        await sync(state, group, joined, {joined.member_id: b"mine"})
+    waiting = asyncio.create_task(join(state, other))
+    while await heartbeat(state, other, 1, members[other].member_id) == "none":
+        await asyncio.sleep(0)
+    await register(state, 2)
+    assert names((await waiting).error_code) == "not_coordinator"
+    assert [group.group_id for group in await state.coordinator.list_groups()] == [mine]
+    assert await heartbeat(state, mine, 1, members[mine].member_id) == "none"
+
+    (saved,) = [record for record in await state.control.groups() if record.group_id == other]
+    moved = replace(saved, generation=saved.generation + 5)
+    await state.control.save_group(moved, expected_version=saved.version)
+    await state.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
+    await state.refresh()
+    assert await heartbeat(state, mine, 1, members[mine].member_id) == "none"
+    assert await heartbeat(state, other, 6, members[other].member_id) == "none"
+
+
+async def test_what_others_own_is_neither_loaded_nor_expired_nor_deleted(
+    state: BrokerState,
+) -> None:
+    clock = Clock()
+    state.clock = clock
+    mine, other = owned_by(1), owned_by(2)
+    await create(state, creation("a"))
+    for group in (mine, other):
+        joined = await join(state, group)
+        await sync(state, group, joined, {joined.member_id: b"mine"})
+        await leave(state, group, joined.member_id)
+        await commit(state, {"a": [(0, 1, "")]}, group=group)
+    await restart(state)
+    await register(state, 2)
+    assert [group.group_id for group in await state.coordinator.list_groups()] == [mine]
+    for _ in range(2):
+        clock.ms += (state.settings.offsets_retention_minutes + 10) * MINUTE_MS
+        await state.coordinator.expire_offsets()
+    async with asyncio.timeout(5):
+        while len(await state.control.groups()) > 1:
+            await asyncio.sleep(0)
+    assert [record.group_id for record in await state.control.groups()] == [other]
+    assert await state.control.offset_group_ids() == [other]
+
+
+async def test_generations_rise_with_the_registered_epoch(state: BrokerState) -> None:
+    control = await take_over(state, Control())
+    joined = await join(state, "g")
+    await sync(state, "g", joined, {joined.member_id: b"mine"})
+    (record,) = await control.groups()
+    assert json.loads(record.state)["epoch"] == 2
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_save_of_unknown_outcome_does_not_fence_itself(
+    state: BrokerState, stored: bool
+) -> None:
+    control = await take_over(state, Control())
+    joined = await join(state, "g")
+    control.failure = ControlUnavailable("the answer was lost")
+    control.stores_before_it_fails = stored
+    answer = await sync(state, "g", joined, {joined.member_id: b"mine"})
+    assert (names(answer.error_code) == "none") is stored
+    control.failure = None
+    again = await join(state, "g", member=joined.member_id)
+    answer = await sync(state, "g", again, {joined.member_id: b"mine"})
+    assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
+
+
+async def test_a_lost_answer_is_not_taken_for_another_coordinators_save(
+    state: BrokerState,
+) -> None:
+    control = await take_over(state, Control())
+    joined = await join(state, "g")
+    other = GroupRecord(
+        group_id="g", version=0, generation=7, protocol_type="consumer", protocol="", state=b"{}"
+    )
+    await control.save_group(other, expected_version=0)
+    control.failure = ControlUnavailable("the answer was lost")
+    answer = await sync(state, "g", joined, {joined.member_id: b"mine"})
+    assert names(answer.error_code) == "not_coordinator"
 
 
 async def test_commits_are_durable_and_many_at_a_time(state: BrokerState, tmp_path: Path) -> None:

@@ -4,6 +4,10 @@ Requests become events of the core; the core's effects are performed here, in or
 written by compare-and-set and reported back to the core, which gives the answers that rest on
 it only then. Groups are loaded at the first request that needs them.
 
+A group belongs to one of the registered brokers, by its id. When brokers come or go, groups that
+another one owns now are forgotten, and those that this one owns now are loaded; requests wait
+meanwhile. Only what this broker owns is pruned, expired or deleted here.
+
 Committed offsets do not pass through the core: it says whether the committer may, and they go to
 the control plane, which gathers commits of all groups into few transactions.
 
@@ -20,6 +24,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError
@@ -49,7 +54,7 @@ from penstock.broker.groups import (
 from penstock.broker.groups.coordinator import NO_TOKEN, GroupCoordinator
 from penstock.broker.groups.limits import GroupLimits
 from penstock.broker.groups.record import CorruptGroup
-from penstock.control import CommittedOffset, StaleGroup
+from penstock.control import CommittedOffset, GroupRecord, StaleGroup
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
@@ -110,6 +115,8 @@ class Coordinator:
         self._monotonic = clock.monotonic
         self._wall_offset_ms = clock.now_ms() - int(clock.monotonic() * 1000)
         self._core: GroupCoordinator | None = None
+        self._ready = False
+        self._brokers: tuple[int, ...] = ()
         self._loading: asyncio.Task[GroupCoordinator] | None = None
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._next_token = 0
@@ -129,7 +136,7 @@ class Coordinator:
         Raises:
             PenstockError: the groups cannot be loaded.
         """
-        core = self._core or await self._load()
+        core = self._core if self._ready and self._core else await self._load()
         if self._stopped:
             return Refused(error=CoordinatorNotAvailable.code, message="the broker is stopping")
         self._next_token = token = self._next_token + 1
@@ -150,6 +157,10 @@ class Coordinator:
         owner = owner_of(self._state.metadata, group_id)
         if owner.broker_id != self._state.node_id:
             raise NotCoordinator(f"broker {owner.broker_id} coordinates group {group_id!r}")
+
+    def _owns(self, group_id: str) -> bool:
+        image = self._state.metadata
+        return bool(image.brokers) and owner_of(image, group_id).broker_id == self._state.node_id
 
     async def list_groups(
         self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
@@ -221,21 +232,44 @@ class Coordinator:
             version = await self._stored_version(group_id)
             event = SaveFailed(group_id=group_id, fenced=True, version=version, reason=str(error))
         except PenstockError as error:
-            logger.error("group %r could not be saved: %s", group_id, error)
-            event = SaveFailed(group_id=group_id, reason=str(error))
+            logger.error("saving group %r failed: %s", group_id, error)
+            event = await self._outcome(effect, str(error))
         self._handle(core, event)
+
+    async def _outcome(self, effect: SaveGroup, reason: str) -> Event:
+        """What became of a save that failed, as the control plane has it now.
+
+        It may have been stored all the same. A version of one's own must not be taken for another
+        coordinator's when the group is saved again, nor another's for one's own.
+        """
+        group_id = effect.record.group_id
+        try:
+            stored = await self._stored(group_id)
+        except PenstockError:
+            return SaveFailed(group_id=group_id, reason=reason)
+        version = 0 if stored is None else stored.version
+        if version == effect.expected_version:
+            return SaveFailed(group_id=group_id, version=version, reason=reason)
+        if stored is not None and replace(stored, version=0) == replace(effect.record, version=0):
+            return GroupSaved(group_id=group_id, version=version)
+        return SaveFailed(group_id=group_id, fenced=True, version=version, reason=reason)
 
     async def _stored_version(self, group_id: str) -> int | None:
         """The version that the control plane holds, 0 for none; None if it cannot be read."""
         try:
-            records = await self._state.control.groups()
+            stored = await self._stored(group_id)
         except PenstockError:
             return None
-        return next((r.version for r in records if r.group_id == group_id), 0)
+        return 0 if stored is None else stored.version
+
+    async def _stored(self, group_id: str) -> GroupRecord | None:
+        records = await self._state.control.groups()
+        return next((record for record in records if record.group_id == group_id), None)
 
     async def _remove(self, core: GroupCoordinator, effect: RemoveGroup) -> None:
         event: Event
         try:
+            self.check_owner(effect.group_id)
             await self._state.control.delete_group(effect.group_id)
             event = GroupRemoved(group_id=effect.group_id)
         except PenstockError as error:
@@ -266,21 +300,65 @@ class Coordinator:
             self._loading = None
             raise
 
+    def image_changed(self) -> None:
+        """Brokers may have come or gone: hand over what others own, load what this one owns."""
+        core = self._core
+        if core is None or self._stopped or self._registered() == self._brokers:
+            return
+        self._brokers = self._registered()
+        for group_id in core.group_ids():
+            if not self._owns(group_id):
+                self._active_ms.pop(group_id, None)
+                for effect in core.forget(group_id):
+                    self._perform(core, effect)
+        if self._ready:
+            self._ready, self._loading = False, None
+            self.start()
+
+    def _registered(self) -> tuple[int, ...]:
+        return tuple(broker.broker_id for broker in self._state.metadata.brokers)
+
     async def _loaded(self) -> GroupCoordinator:
-        control, settings = self._state.control, self._state.settings
-        records = await control.groups()
-        with_offsets = await control.offset_group_ids()
-        core = GroupCoordinator(
+        """Load the groups that this broker owns and that it does not know yet."""
+        control = self._state.control
+        first = self._core is None
+        while True:
+            brokers = self._registered()
+            records = await control.groups()
+            with_offsets = await control.offset_group_ids()
+            if brokers == self._registered():
+                break
+        core = self._core = self._core or self._new_core()
+        self._brokers = brokers
+        self._restore(core, records, with_offsets)
+        self._loaded_ms = self._state.clock.now_ms()
+        self._ready = True
+        self._arm(core)
+        if first:
+            self._plan_housekeeping()
+        return core
+
+    def _new_core(self) -> GroupCoordinator:
+        settings = self._state.settings
+        registered = self._state.metadata.broker(self._state.node_id)
+        return GroupCoordinator(
             GroupLimits(
                 groups_max=settings.groups_max,
                 group_max_size=settings.group_max_size,
                 group_min_session_timeout_ms=settings.group_min_session_timeout_ms,
                 group_max_session_timeout_ms=settings.group_max_session_timeout_ms,
                 group_initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
-            )
+            ),
+            epoch=0 if registered is None else registered.epoch,
         )
-        now_ms = self._now_ms()
+
+    def _restore(
+        self, core: GroupCoordinator, records: Iterable[GroupRecord], with_offsets: Iterable[str]
+    ) -> None:
+        now_ms, known = self._now_ms(), frozenset(core.group_ids())
         for record in records:
+            if record.group_id in known or not self._owns(record.group_id):
+                continue
             try:
                 effects = core.restore(record, now_ms)
             except CorruptGroup as error:
@@ -288,12 +366,7 @@ class Coordinator:
                 continue
             for effect in effects:
                 self._perform(core, effect)
-        core.restore_offsets(with_offsets, now_ms)
-        self._loaded_ms = self._state.clock.now_ms()
-        self._core = core
-        self._arm(core)
-        self._plan_housekeeping()
-        return core
+        core.restore_offsets(filter(self._owns, with_offsets), now_ms)
 
     def _arm(self, core: GroupCoordinator) -> None:
         """See to it that the core gets a Tick at its next deadline; early ones do no harm."""
@@ -332,9 +405,10 @@ class Coordinator:
 
         An offset expires at the time that its commit gave, else `offsets.retention.minutes`
         after it was committed and its group was last seen with members. A group counts as seen
-        when this broker loaded it. Returns how many offsets were deleted.
+        when this broker loaded it. An expiry of its own needs no owner's knowledge: any broker
+        deletes such offsets. Returns how many offsets were deleted.
         """
-        core = self._core or await self._load()
+        core = await self._load()
         control, now_ms = self._state.control, self._state.clock.now_ms()
         retention_ms = self._state.settings.offsets_retention_minutes * 60_000
         limit = OFFSETS_EXPIRED_AT_ONCE_MAX
@@ -354,7 +428,7 @@ class Coordinator:
                 if offset.expire_timestamp_ms is None
                 and offset.commit_timestamp_ms + retention_ms <= now_ms
             ][: limit - deleted]
-            if expired:
+            if expired and self._owns(group.group_id):
                 await control.delete_offsets(group_id=group.group_id, partitions=expired)
                 deleted += len(expired)
         self._handle(core, Prune(with_offsets=frozenset(await control.offset_group_ids())))

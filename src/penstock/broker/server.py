@@ -118,7 +118,11 @@ class BrokerServer:
         state.fetch_hub.attach(loop.call_soon, loop.call_later)
         state.store.attach(loop.call_soon_threadsafe)
         state.store.on_advance = state.fetch_hub.advanced
-        state.on_image += [state.metadata_cache.clear, state.fetch_hub.image_changed]
+        state.on_image += [
+            state.metadata_cache.clear,
+            state.fetch_hub.image_changed,
+            state.coordinator.image_changed,
+        ]
         state.registry.add(self.samples)
         for listener in parse_listeners(self.settings.listeners):
             self._servers.append(await self._bind(listener))

@@ -5,6 +5,9 @@ copy: an operation applies its rule to the image, writes the rows that changed, 
 image is published once the commit that covers it has been synced. Both happen on the writer's
 thread (`sqlite_writer.py`).
 
+Brokers that the file says are registered when it is opened are those of processes that are gone:
+the owner that opens it registers itself anew. Epochs stay, so that they only rise.
+
 Migrations are numbered files in `migrations/`; each runs in one transaction, once.
 """
 
@@ -260,6 +263,7 @@ class SqliteControlPlane:
         migrate(connection, self._path)
         if tables.read_fact(connection, "cluster_id") is None:
             tables.write_fact(connection, "cluster_id", cluster_id(self._randomness))
+        tables.forget_brokers(connection)
         self._working = tables.read_image(connection)
 
 

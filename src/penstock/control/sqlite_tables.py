@@ -94,6 +94,11 @@ def read_broker_epoch(connection: sqlite3.Connection, broker_id: int) -> int:
     return 0 if row is None else int(row[0])
 
 
+def forget_brokers(connection: sqlite3.Connection) -> None:
+    """Unregister all brokers; their epochs stay."""
+    connection.execute("UPDATE brokers SET registered = 0 WHERE registered = 1")
+
+
 def write_broker(connection: sqlite3.Connection, broker: Broker) -> None:
     connection.execute(
         "INSERT OR REPLACE INTO brokers VALUES (?, ?, ?, ?, ?, ?, 1)",

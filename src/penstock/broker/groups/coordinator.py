@@ -142,11 +142,19 @@ class GroupCoordinator:
                 group = groups[group_id] = Group(group_id, touched_ms=now_ms)
             group.has_offsets = True
 
-    def forget(self, group_id: str) -> None:
-        """Drop a group that another broker coordinates from now on; answers nothing."""
-        group = self._rebalancer.groups.get(group_id)
+    def forget(self, group_id: str) -> list[Effect]:
+        """Drop a group that another broker coordinates from now on; refuses who waits in it."""
+        rebalancer = self._rebalancer
+        effects: list[Effect] = []
+        rebalancer.effects = effects
+        group = rebalancer.groups.get(group_id)
         if group is not None:
-            self._rebalancer.forget(group)
+            rebalancer.hand_over(group, f"another broker coordinates group {group_id!r} now")
+        return effects
+
+    def group_ids(self) -> list[str]:
+        """The groups that this coordinator knows."""
+        return list(self._rebalancer.groups)
 
     def counts(self) -> dict[GroupState, int]:
         """How many groups are in each state."""

@@ -20,6 +20,7 @@ from penstock.broker.groups.group import Group, Member, Purpose, SaveWaiter
 from penstock.broker.groups.limits import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupLimits
 from penstock.broker.groups.saving import Saver
 from penstock.broker.groups.states import (
+    NOT_COORDINATOR,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
     GroupState,
@@ -268,6 +269,15 @@ class Rebalancer:
             and not group.store_busy
         ):
             self.forget(group)
+
+    def hand_over(self, group: Group, reason: str) -> None:
+        """Forget a group that another broker coordinates; who waits is told to look for it."""
+        tokens = list(group.removal_tokens or ())
+        for member in group.members.values():
+            tokens += [t for t in (member.join_token, member.sync_token) if t is not None]
+        for token in tokens:
+            self.refuse(token, NOT_COORDINATOR, reason)
+        self.forget(group)
 
     def forget(self, group: Group) -> None:
         """Take a group off the list and stop its timers."""

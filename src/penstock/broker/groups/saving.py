@@ -23,7 +23,6 @@ from penstock.broker.groups.limits import GENERATIONS_PER_EPOCH, SAVE_RETRY_MS
 from penstock.broker.groups.record import encode_group
 from penstock.broker.groups.states import (
     COORDINATOR_NOT_AVAILABLE,
-    NOT_COORDINATOR,
     GroupState,
 )
 
@@ -153,12 +152,7 @@ class Saver:
         its own last generation, with no members.
         """
         rebalancer = self._rebalancer
-        tokens = list(group.removal_tokens or ())
-        for member in group.members.values():
-            tokens += [t for t in (member.join_token, member.sync_token) if t is not None]
-        for token in tokens:
-            rebalancer.refuse(token, NOT_COORDINATOR, event.reason)
-        rebalancer.forget(group)
+        rebalancer.hand_over(group, event.reason)
         if event.version:
             heir = Group(group.group_id, touched_ms=rebalancer.now_ms)
             heir.version = event.version
