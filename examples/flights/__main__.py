@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import signal
 import sys
@@ -118,21 +119,43 @@ def _prove(folder: Path, client: Client, console: Console) -> bool:
 
 
 def _next_steps(console: Console, folder: Path, plot: Path, seconds: float) -> None:
-    tables = folder / "tables"
     lines = [
-        f"\nDone in {seconds:.0f} s. Plot: {plot}",
-        f"Tables: {tables} (flights, weather, dead_letters, delays)",
+        f"\nDone in {seconds:.0f} s. Plot: {_short(plot)}",
+        f"Tables: {_short(folder / 'tables')} (flights, weather, dead_letters, delays)",
         "Try next:",
-        f"  penstock serve --data-dir {folder / 'log'}    the same log again; its admin page has"
-        " /metrics and /v1/topics",
-        f"  penstock consume -t {data.DEAD_LETTERS} -o beginning -e    why rows were refused",
-        f"  duckdb -c \"select * from delta_scan('{tables / 'delays'}') limit 9\"",
-        f"  python -c \"import polars as pl; print(pl.read_delta('{tables / 'flights'}'))\"",
-        '  make demo ARGS="--rate 20000"    the flights as a live stream; --keep leaves the'
-        " broker up to look at",
+        *(f"  {command}  # {meaning}" for command, meaning in commands(_short(folder))),
     ]
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def commands(folder: Path) -> list[tuple[str, str]]:
+    """What to try next, as it works from the project root, and what it shows."""
+    polars = (
+        f"import polars as pl; t = pl.read_delta('{folder}/tables/delays'); "
+        "print(t.group_by('carrier').agg(pl.sum('dep_delay_minutes')).sort('dep_delay_minutes'))"
+    )
+    return [
+        (
+            f".venv/bin/penstock serve --data-dir {shlex.quote(str(folder / 'log'))}",
+            "the same log again; the next two ask it from another terminal",
+        ),
+        (
+            f".venv/bin/penstock consume -t {data.DEAD_LETTERS} -o beginning -e",
+            "why rows were refused",
+        ),
+        (".venv/bin/penstock group describe demo-rows", "how far the pipeline came"),
+        (f'.venv/bin/python -c "{polars}"', "minutes of delay by airline"),
+        (
+            'make demo ARGS="--rate 20000 --keep"',
+            "the flights as a live stream; at the end the broker stays up to look at",
+        ),
+    ]
+
+
+def _short(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _arguments() -> argparse.Namespace:
