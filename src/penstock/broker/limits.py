@@ -44,3 +44,6 @@ FETCH_SESSION_IDLE_SECONDS: Final = 120.0
 
 READS_SHARED_MAX: Final = 64
 """Reads that one wake-up of fetch waiters remembers, so that equal ones share it."""
+
+LOGS_MADE_PER_TURN: Final = 8
+"""Partition logs that are made in one turn of the loop: a few milliseconds of system calls."""

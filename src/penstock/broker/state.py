@@ -4,18 +4,24 @@
 changes metadata awaits its call of the control plane and then `refresh()`, which opens, creates
 and deletes partition logs until they match what this broker leads, and tells the listeners of
 `on_image` (caches of encoded answers, fetch waiters). Reads of the image never wait.
+
+Logs of new partitions are made a few at a time, with a turn of the loop for everyone else in
+between, and the image is replaced when all are there. Refreshes wait for each other.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.broker.errors import NotLeader, UnknownTopicId, UnknownTopicOrPartition
+from penstock.broker.limits import LOGS_MADE_PER_TURN
 from penstock.broker.metrics import RequestMetrics
 
 if TYPE_CHECKING:
@@ -91,6 +97,7 @@ class BrokerState:
         self.produce_waiting: dict[Expiring, None] = {}
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._commit_scheduled = False
+        self._refreshing = asyncio.Lock()
 
     def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """Tell the state the loop that owns it."""
@@ -119,14 +126,21 @@ class BrokerState:
 
     async def refresh(self) -> None:
         """Load the newest image and bring the partition logs in line with it."""
-        image = await self.control.image()
-        if self.image is not None and image.version == self.image.version:
+        if self._is_current(await self.control.image()):
             return
-        self.image = image
-        self.image_count += 1
-        self._apply(image)
-        for listener in self.on_image:
-            listener()
+        async with self._refreshing:
+            image = await self.control.image()
+            if self._is_current(image):
+                return
+            await self._make_logs(image)
+            self.image = image
+            self.image_count += 1
+            self._apply(image)
+            for listener in self.on_image:
+                listener()
+
+    def _is_current(self, image: MetadataImage) -> bool:
+        return self.image is not None and image.version == self.image.version
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         """The log of a partition that this broker leads.
@@ -173,6 +187,29 @@ class BrokerState:
             for log in state.logs:
                 if log is not None:
                     yield log
+
+    async def _make_logs(self, image: MetadataImage) -> None:
+        """Make the logs of partitions that are new here, a few in each turn of the loop.
+
+        What fails is tried again, and told of, when the image is applied.
+        """
+        loop = asyncio.get_running_loop()
+        count = 0
+        for name, topic in image.topics.items():
+            known = self.topics.get(name)
+            if known is not None and known.topic == topic:
+                continue
+            for partition in topic.partitions:
+                where = TopicPartition(name, partition.index)
+                if partition.leader != self.node_id or where in self.store.partitions:
+                    continue
+                with suppress(PenstockError):
+                    self._log(topic, partition.index)
+                count += 1
+                if count % LOGS_MADE_PER_TURN == 0:
+                    turn = asyncio.Event()
+                    loop.call_soon(turn.set)
+                    await turn.wait()
 
     def _apply(self, image: MetadataImage) -> None:
         topics: dict[str, TopicState] = {}

@@ -196,6 +196,9 @@ class LogStore:
     def create(self, tp: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> PartitionLog:
         """Make the log of a partition; the one there is, if it has the same topic id.
 
+        Nothing is synced: the root directory is before the first append counts as durable and
+        with every checkpoint, and what the metadata file says stands in the checkpoint too.
+
         Raises:
             TopicIdMismatch: there is one for another topic id; delete it first.
             StorageError: the directory cannot be made.
@@ -223,7 +226,6 @@ class LogStore:
         except OSError as error:
             raise StorageError(f"cannot create {directory}: {error}") from error
         environment.durable_directories = False
-        environment.dirty_directories.add(directory)
         log = PartitionLog(environment, tp, topic_id, Mark(0, 0, 0, 0, 0, leader_epoch, 0))
         environment.dirty.setdefault(log, set())
         self._logs[tp] = log

@@ -1,9 +1,11 @@
 """Topics are created, grown, trimmed and deleted in every version, or refused with a cause."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from penstock.broker.limits import LOGS_MADE_PER_TURN
 from penstock.broker.state import BrokerState
 from tests.broker.handlers.calls import call, names, versions
 
@@ -45,6 +47,43 @@ async def test_creates_topics(state: BrokerState, version: int) -> None:
         assert shown["segment.bytes"].config_source == 5
     if version >= 7:
         assert answers[0].topic_id == state.topics["a"].topic.topic_id
+
+
+async def test_others_get_their_turns_while_many_partitions_are_made(state: BrokerState) -> None:
+    turns = 0
+    running = True
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if running:
+            asyncio.get_running_loop().call_soon(turn)
+
+    count = 40 * LOGS_MADE_PER_TURN
+    await create(state, creation("small"))
+    asyncio.get_running_loop().call_soon(turn)
+    made = []
+    state.on_image.append(lambda: made.append(turns))
+    before = turns
+    await create(state, creation("large", count))
+    running = False
+    assert made[0] - before >= 40
+    assert sum(log is not None for log in state.topics["large"].logs) == count
+
+
+async def test_a_refresh_that_is_given_up_is_taken_up_by_the_next(state: BrokerState) -> None:
+    given_up = asyncio.create_task(create(state, creation("a", 20 * LOGS_MADE_PER_TURN)))
+    while not state.store.partitions:
+        await asyncio.sleep(0)
+    assert "a" not in state.topics
+    other = asyncio.create_task(state.refresh())
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await other
+    assert all(log is not None for log in state.topics["a"].logs)
+    assert len(state.store.partitions) == 20 * LOGS_MADE_PER_TURN
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
 
 
 async def test_validate_only_creates_nothing(state: BrokerState) -> None:
