@@ -180,6 +180,24 @@ async def test_a_long_poll_is_woken_by_a_producer(
     assert len(broker.state.fetch_hub) == 0
 
 
+async def test_a_long_poll_ends_with_its_connection(
+    broker: BrokerServer, client: WireClient, connect: Connect
+) -> None:
+    await client.create("t")
+    gone = await connect(broker)
+    for _ in range(2):
+        gone.writer.write(gone.frame("Fetch", 12, fetch_request({("t", 0): 0}, max_wait=60_000)))
+    hub = broker.state.fetch_hub
+    async with asyncio.timeout(5):
+        while len(hub) < 2:
+            await asyncio.sleep(0)
+        await gone.close()
+        while len(hub):
+            await asyncio.sleep(0)
+    await client.produce("t", batch(b"one"))
+    assert (await client.fetch("t")).records[21:] == batch(b"one")[21:]
+
+
 async def test_a_long_poll_that_finds_nothing_ends_by_itself(client: WireClient) -> None:
     await client.create("t")
     assert (await client.fetch("t", max_wait=50)).records == b""

@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._pending.clear()
+        self._abandon_pending()
         self._backlog = None
         self._drop_frame()
         self._door.pool.forget(self._resume)
@@ -375,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
         logger.info(
             "closing the connection of %s:%d: %s", self.client_host, self.client_port, reason
         )
-        self._pending.clear()
+        self._abandon_pending()
         self._drop_frame()
         self._transport.close()
 
@@ -388,6 +388,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not waiting_only or (self._pending and self._pending[-1].api.key in WAITING_APIS):
             self._task.cancel()
+
+    def _abandon_pending(self) -> None:
+        """Nobody is there for the answers any more: what waits for long need not."""
+        pending, self._pending = self._pending, deque()
+        for context in pending:
+            if context.abandon is not None:
+                context.abandon()
 
     def abort(self) -> None:
         """Close at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ class RequestContext:
 
     `api`, `version`, `correlation_id` and `client_id` come from the request's header;
     `started` is monotonic seconds. `connection` knows the peer: `connection.client_host`,
-    `connection.listener`, `connection.principal`.
+    `connection.listener`, `connection.principal`. `abandon` is what to call if the peer goes
+    before the answer; a request that waits for long sets it.
     """
 
     __slots__ = (
-        "answer", "api", "client_id", "connection", "correlation_id", "no_answer", "started",
-        "version",
+        "abandon", "answer", "api", "client_id", "connection", "correlation_id", "no_answer",
+        "started", "version",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,7 @@ class RequestContext:
         self.started = started
         self.answer: Buffers | None = None
         self.no_answer = False
+        self.abandon: Callable[[], None] | None = None
 
     def reply(self, buffers: Buffers) -> None:
         """Answer with a whole frame in pieces; it leaves when those before it have left."""

@@ -159,6 +159,7 @@ class FetchOperation:
             self._answer()
             return
         self._timer = self._hub.add(self, self._logs, seconds)
+        self._context.abandon = self._leave
 
     def look_again(self, reads: SharedReads) -> None:
         """Called when a log has grown, or the image has changed."""
@@ -176,6 +177,7 @@ class FetchOperation:
 
     def _leave(self) -> None:
         self._hub.remove(self, self._logs)
+        self._context.abandon = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
