@@ -32,6 +32,8 @@ class TopicConfigs:
         self._dynamic: Mapping[str, Mapping[str, str]] = {}
         self._levels = Levels(file=(settings,), cluster={}, broker={})
         self._known: dict[str, tuple[Mapping[str, str], LogConfig]] = {}
+        self._image: MetadataImage | None = None
+        self._current: dict[str, LogConfig] = {}
 
     def bind(self, image_of: Callable[[], MetadataImage | None]) -> None:
         """Take images from here on from `image_of`."""
@@ -40,6 +42,18 @@ class TopicConfigs:
     def config_of(self, topic: str) -> LogConfig:
         """The configuration of a topic, whether or not it exists."""
         image = self._image_of()
+        if image is not self._image:
+            self._image = image
+            self._current = {}
+        # Asked several times for each append: with the same image the answer is the same.
+        config = self._current.get(topic)
+        if config is None:
+            config = self._find(topic, image)
+            if image is not None and topic in image.topics:
+                self._current[topic] = config
+        return config
+
+    def _find(self, topic: str, image: MetadataImage | None) -> LogConfig:
         configs = _NONE
         if image is not None:
             if image.broker_configs is not self._dynamic:

@@ -120,6 +120,11 @@ class TailCache:
         self._order: deque[Appended] = deque()
         self.size_bytes = 0
 
+    @property
+    def crowded(self) -> bool:
+        """Whether `shrink` has something to do."""
+        return self.size_bytes > self._limit_bytes
+
     def add(self, item: Appended) -> None:
         self._order.append(item)
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES

@@ -184,8 +184,11 @@ class Committer:
     def _write_segments(self, group: Group) -> None:
         """Policy `os`: the segment files are all there is."""
         files = self._environment.files
-        logs = list(dict.fromkeys(item.log for item in group.items))
         sync = self._flush_is_due(group)
+        if len(group.items) == 1 and not sync and self._settler.may_write_alone(group.items[0]):
+            self._write_lone(group)
+            return
+        logs = list(dict.fromkeys(item.log for item in group.items))
         job = NOTHING
         try:
             job = self._settler.plan(logs, durable_only=False)
@@ -208,6 +211,15 @@ class Committer:
             item.log.unsettled_bytes += item.size_bytes
             self._environment.unsettled_bytes += item.size_bytes
         self._settler.finish(job)
+        self._finish(group, None)
+
+    def _write_lone(self, group: Group) -> None:
+        """As `_write_segments` for one append: no plan is made, which costs more than the write."""
+        try:
+            self._settler.write_alone(group.items[0])
+        except OSError as error:
+            self._finish(group, storage_error(self._environment.root, error))
+            return
         self._finish(group, None)
 
     def _finish(self, group: Group, error: StorageError | None) -> None:

@@ -112,6 +112,11 @@ class Files:
 def write_all(files: Files, descriptor: int, position: int, buffers: Sequence[Buffer]) -> int:
     """Write all buffers at `position`, over as many calls as it takes; returns the end."""
     count = len(buffers)
+    if count == 1:
+        written = files.write_at(descriptor, position, buffers)
+        if written == len(buffers[0]):
+            return position + written
+        return _finish(files, descriptor, position + written, buffers, written)
     start = 0
     while start < count:
         part = (

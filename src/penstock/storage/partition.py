@@ -419,15 +419,18 @@ class PartitionLog:
         config = self.config
         interval_bytes = config.index_interval_bytes
         index_bytes_max = config.segment_index_bytes
-        dirty = self._environment.dirty.setdefault(self, set())
-        leased = 0
+        environment = self._environment
+        dirty = environment.dirty.get(self)
+        if dirty is None:
+            dirty = environment.dirty[self] = set()
+        leased = settled_bytes = 0
         for place, item in enumerate(items, 1):
             segment = item.segment
             if segment is not self._settling:
                 self._finish(self._settling)
                 self._settling = segment
             dirty.add(segment)
-            index = index_of(self._environment, segment, interval_bytes)
+            index = segment.index or index_of(environment, segment, interval_bytes)
             full = len(index.offsets) + 8 > index_bytes_max
             base_offset = item.base_offset
             for header in item.headers:
@@ -435,11 +438,12 @@ class PartitionLog:
                 base_offset += header.last_offset_delta + 1
             item.headers = []
             item.undo = None
-            self.unsettled_bytes -= item.size_bytes
-            self._environment.unsettled_bytes -= item.size_bytes
-            self._environment.counters.settled_bytes += item.size_bytes
+            settled_bytes += item.size_bytes
             if item.lease is not None:
                 leased = place
+        self.unsettled_bytes -= settled_bytes
+        environment.unsettled_bytes -= settled_bytes
+        environment.counters.settled_bytes += settled_bytes
         self._drop_leased(items, leased)
 
     def _drop_leased(self, items: list[Appended], leased: int) -> None:

@@ -158,14 +158,14 @@ class Settler:
 
     def _gather(self, log: PartitionLog, items: list[Appended], runs: list[Run]) -> int:
         environment = self._environment
-        interval_bytes = log.config.index_interval_bytes
         segment = None
         total = 0
         buffers: list[Buffer] = []
         for item in items:
             if item.segment is not segment:
                 segment = item.segment
-                index_of(environment, segment, interval_bytes)
+                if segment.index is None:
+                    index_of(environment, segment, log.config.index_interval_bytes)
                 if segment.written_bytes == 0:
                     environment.dirty_directories.add(log.directory)
                 handle = environment.descriptors.get(segment.path, create=True)
@@ -191,6 +191,32 @@ class Settler:
         self._environment.settle_error = self.error
         self._environment.counters.disk_full += 1
         logger.error("writing segments failed, to be tried again: %s", error)
+
+    def may_write_alone(self, item: Appended) -> bool:
+        """Whether nothing of the append's log waits in front of it, and its file is ready."""
+        tail = item.log.tail
+        return (
+            tail.settled == len(tail) - 1
+            and item.segment.index is not None
+            and item.segment.written_bytes > 0
+            and item.log.closed is None
+        )
+
+    def write_alone(self, item: Appended) -> None:
+        """Write one append on the owner's thread, as a plan of it alone would; see above.
+
+        Raises:
+            OSError: the append stays where it is.
+        """
+        environment = self._environment
+        handle = environment.descriptors.get(item.segment.path, create=True)
+        write_all(environment.files, handle.descriptor, item.position, [item.data])
+        environment.settle_error = None
+        item.log.unsettled_bytes += item.size_bytes
+        environment.unsettled_bytes += item.size_bytes
+        item.log.note_settled([item])
+        if environment.tails.crowded:
+            environment.tails.shrink()
 
     def give_up(self, job: Job) -> None:
         """A job's writes failed; its appends stay where they are."""
