@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,16 @@ from penstock.records import (
     seal,
 )
 from penstock.records.columnar import RECORD_SCHEMA, decode_batches
+from penstock.records.columnar.decode import decode_by_column
+from penstock.records.columnar.small import SMALL_RECORDS_MAX, decode_small
 from tests.records import reference
 from tests.records.reference import Batch, Record
 from tests.records.strategies import batches, visible
+
+Decode = Callable[..., Any]
+
+BOTH = pytest.mark.parametrize("decode", [decode_batches, decode_by_column])
+"""A few records are decoded one by one, many by columns; the results are the same."""
 
 
 def rows(decoded: Any) -> list[Record]:
@@ -57,22 +65,26 @@ def some_records(count: int, seed: int, *, headers: bool = False) -> tuple[Recor
     )
 
 
+@BOTH
 @settings(max_examples=200, deadline=None)
-@given(batches(), st.booleans())
-def test_equals_the_reference(drawn: list[Batch], control: bool) -> None:
-    decoded = decode_batches(encoded(drawn), include_control=control)
+@given(drawn=batches(), control=st.booleans())
+def test_equals_the_reference(decode: Decode, drawn: list[Batch], control: bool) -> None:
+    decoded = decode(encoded(drawn), include_control=control)
     assert decoded.schema == RECORD_SCHEMA
     assert rows(decoded) == visible(drawn, control=control)
 
 
+@BOTH
 @settings(max_examples=60, deadline=None)
-@given(batches(), st.data())
-def test_offsets_out_of_the_range_are_left_out(drawn: list[Batch], data: st.DataObject) -> None:
+@given(drawn=batches(), data=st.data())
+def test_offsets_out_of_the_range_are_left_out(
+    decode: Decode, drawn: list[Batch], data: st.DataObject
+) -> None:
     everything = visible(drawn)
     around = [record.offset + step for record in everything[:50] for step in (-1, 0, 1)] + [0]
     start = data.draw(st.sampled_from([None, *around]))
     end = data.draw(st.sampled_from([None, *around]))
-    decoded = decode_batches(encoded(drawn), start_offset=start, end_offset=end)
+    decoded = decode(encoded(drawn), start_offset=start, end_offset=end)
     assert rows(decoded) == [
         record
         for record in everything
@@ -123,22 +135,114 @@ def test_columns_are_what_was_asked_for() -> None:
         decode_batches(data, columns=["partition"])
 
 
+@BOTH
 @pytest.mark.parametrize("append_time", [None, 77])
 @pytest.mark.parametrize("start", [None, 0, 1])
 def test_one_batch_has_a_timestamp_type_for_each_record(
-    append_time: int | None, start: int | None
+    decode: Decode, append_time: int | None, start: int | None
 ) -> None:
     data = encoded([Batch(0, some_records(3, 1), append_time=append_time)])
     kinds = [0 if append_time is None else 1] * (3 - (start or 0))
-    alone = decode_batches(data, columns=["timestamp_type"], start_offset=start)
+    alone = decode(data, columns=["timestamp_type"], start_offset=start)
     alone.validate(full=True)
     assert alone.column(0).to_pylist() == kinds
     names = [*RECORD_SCHEMA.names, "timestamp_type"]
     for columns in (names, names[::-1]):
-        whole = decode_batches(data, columns=columns, start_offset=start)
+        whole = decode(data, columns=columns, start_offset=start)
         whole.validate(full=True)
         assert whole.column("timestamp_type").to_pylist() == kinds
-        assert whole.select(RECORD_SCHEMA.names) == decode_batches(data, start_offset=start)
+        assert whole.select(RECORD_SCHEMA.names) == decode(data, start_offset=start)
+
+
+PLAIN = st.lists(
+    st.tuples(
+        st.integers(-1, 2**41) | st.sampled_from([2**61, -(2**61), 2**62 - 1, 2**31, 2**32]),
+        st.none() | st.binary(max_size=90),
+        st.none() | st.binary(max_size=9_000),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@BOTH
+@settings(max_examples=200, deadline=None)
+@given(drawn=st.lists(PLAIN, min_size=1, max_size=3), append=st.booleans(), start=st.integers(0, 9))
+def test_a_few_plain_records(
+    decode: Decode,
+    drawn: list[list[tuple[int, bytes | None, bytes | None]]],
+    append: bool,
+    start: int,
+) -> None:
+    made: list[Batch] = []
+    offset = 7
+    for parts in drawn:
+        content = tuple(Record(offset + index, *part) for index, part in enumerate(parts))
+        made.append(Batch(offset, content, append_time=77 if append else None))
+        offset += len(parts)
+    decoded = decode(encoded(made), start_offset=start)
+    assert rows(decoded) == [record for record in visible(made) if record.offset >= start]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 9), st.data())
+def test_both_ways_judge_damage_alike(count: int, data: st.DataObject) -> None:
+    content = some_records(count, 3)
+    harmed = bytearray(encoded([Batch(5, content)]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(12, len(harmed) - 1))
+        harmed[position] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
+    harmed[16] = 2
+    seal(harmed)
+    try:
+        expected = decode_by_column(harmed)
+    except (CorruptBatch, RecordTooLarge, UnsupportedCodec):
+        with pytest.raises((CorruptBatch, RecordTooLarge, UnsupportedCodec)):
+            decode_batches(harmed)
+    else:
+        assert decode_batches(harmed).equals(expected)
+
+
+@pytest.mark.parametrize("size", [4, 5, 6, 9, 10, 11])
+@pytest.mark.parametrize("field", range(5))
+@pytest.mark.parametrize("last", [b"\0", b"\1", b"\2", b"\x7f"])
+def test_both_ways_judge_long_varints_alike(field: int, size: int, last: bytes) -> None:
+    """A delta, length or count with more bytes than it needs, or may have."""
+    fields = [b"\0", b"\0", b"\1", b"\1", b"\0"]
+    fields[field] = b"\x80" * (size - 1) + last
+    body = b"\0" + b"".join(fields)
+    data = bytearray(encoded([Batch(0, (Record(0, 1, None, None),))])[:HEADER_BYTES])
+    data += reference.varint(len(body)) + body
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    seal(data)
+    try:
+        expected = decode_by_column(data)
+    except CorruptBatch:
+        with pytest.raises(CorruptBatch):
+            decode_batches(data)
+    else:
+        assert decode_batches(data).equals(expected)
+
+
+def test_a_few_records_are_read_one_by_one_and_more_by_columns() -> None:
+    def small(data: bytes, **changes: Any) -> Any:
+        options = {"start_offset": None, "end_offset": None, "check_crc": True, **changes}
+        return decode_small(memoryview(data), RECORD_SCHEMA, **options)
+
+    plain = encoded([Batch(0, some_records(SMALL_RECORDS_MAX, 1))])
+    assert small(plain) is not None
+    assert small(plain, start_offset=SMALL_RECORDS_MAX) is None
+    assert small(plain[:-1]) is None
+    assert small(b"") is None
+    assert small(plain[:-1] + b"\xff") is None
+    for unusual in (
+        Batch(0, some_records(SMALL_RECORDS_MAX + 1, 1)),
+        Batch(0, some_records(3, 1), codec=3),
+        Batch(0, some_records(3, 1), control=True),
+        Batch(0, some_records(3, 1, headers=True)),
+        Batch(0, ()),
+    ):
+        assert small(encoded([unusual])) is None
 
 
 def test_a_batch_cut_at_the_end_is_ignored() -> None:

@@ -9,6 +9,8 @@
 5. Lay an Arrow array over the buffer whose elements are, in turn, a value and the bytes up to
    the next value; one `take` of the even elements copies the values out. Keys likewise.
 
+That has a fixed cost, so a handful of plain records is read one by one instead (`small`).
+
 Source: Kafka's `DefaultRecord`; KIP-82 (headers).
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
@@ -26,6 +29,7 @@ from penstock.records.columnar.gather import binary_column
 from penstock.records.columnar.headers import decode_headers
 from penstock.records.columnar.scan import RECORD_BYTES_MIN, record_bodies
 from penstock.records.columnar.schema import EXTRA_FIELDS, RECORD_SCHEMA, Bytes, Flags, Ints
+from penstock.records.columnar.small import decode_small
 from penstock.records.columnar.varints import read_ints, read_longs
 from penstock.records.compression import decompress
 from penstock.records.crc import Readable, crc32c
@@ -156,7 +160,39 @@ def decode_batches(
         UnsupportedCodec: a codec that Kafka does not define.
         InvalidRecord: a column that there is not.
     """
-    schema = _schema(columns)
+    view = memoryview(buffer).cast("B")
+    decoded = decode_small(
+        view,
+        _schema(tuple(columns)),
+        start_offset=start_offset,
+        end_offset=end_offset,
+        check_crc=check_crc,
+    )
+    if decoded is not None:
+        return decoded
+    return decode_by_column(
+        view,
+        columns=columns,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        include_control=include_control,
+        check_crc=check_crc,
+        max_decompressed_bytes=max_decompressed_bytes,
+    )
+
+
+def decode_by_column(
+    buffer: Readable,
+    *,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    include_control: bool = False,
+    check_crc: bool = True,
+    max_decompressed_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> pa.RecordBatch:
+    """As `decode_batches`, by columns however few records there are."""
+    schema = _schema(tuple(columns))
     view = memoryview(buffer).cast("B")
     positions, headers = _batches(view)
     chosen = _chosen(headers, start_offset, end_offset, include_control)
@@ -180,7 +216,8 @@ def _array(name: str, data: Bytes, fields: _Fields) -> Any:
     return pa.array(fields[name])
 
 
-def _schema(columns: Sequence[str]) -> Any:
+@lru_cache(maxsize=64)
+def _schema(columns: tuple[str, ...]) -> Any:
     fields = []
     for name in columns:
         if name in EXTRA_FIELDS:

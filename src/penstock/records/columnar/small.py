@@ -1,0 +1,159 @@
+"""A handful of records, read one by one: what a tailing reader fetches.
+
+The column decoder takes about as long for one record as for hundreds, because each of its steps
+costs a few microseconds however little there is to do. Below `SMALL_RECORDS_MAX` a plain loop is
+faster. It reads what is plain (whole, uncompressed data batches without headers) and nothing
+else: whatever it does not know, or finds wrong, it leaves to the column decoder, which knows
+better and raises the errors.
+
+Source: as in `decode`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.records.columnar.schema import EXTRA_FIELDS, HEADERS_TYPE
+from penstock.records.crc import crc32c
+from penstock.records.header import (
+    CHECKED_FROM,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+    TIMESTAMP_TYPE_FLAG,
+)
+
+SMALL_RECORDS_MAX: Final = 64
+SMALL_BYTES_MAX: Final = 64 << 10
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_LONG_MAX: Final = 2**63 - 1
+_INT_BYTES_MAX: Final = 5
+_LONG_BYTES_MAX: Final = 10
+_TYPES: Final = {
+    "offset": pa.int64(),
+    "timestamp": pa.int64(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": HEADERS_TYPE,
+    **{name: field.type for name, field in EXTRA_FIELDS.items()},
+}
+
+
+class _Unusual(Exception):
+    """Bytes that the column decoder has to look at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    start: int
+    end: int
+    check_crc: bool
+
+
+def decode_small(
+    view: memoryview,
+    schema: Any,
+    *,
+    start_offset: int | None,
+    end_offset: int | None,
+    check_crc: bool,
+) -> Any | None:
+    """The records as a RecordBatch of this schema, or None for the column decoder to do it."""
+    if not HEADER_BYTES < len(view) <= SMALL_BYTES_MAX:
+        return None
+    wanted = _Range(
+        start=0 if start_offset is None else start_offset,
+        end=_LONG_MAX if end_offset is None else end_offset,
+        check_crc=check_crc,
+    )
+    rows: list[tuple[Any, ...]] = []
+    data, position, left = bytes(view), 0, SMALL_RECORDS_MAX
+    try:
+        while position < len(data):
+            position, left = _read_batch(data, position, left, wanted, rows)
+    except (_Unusual, IndexError):
+        return None
+    columns = dict(zip(_TYPES, zip(*rows, strict=True), strict=True)) if rows else {}
+    arrays = [pa.array(columns.get(name, ()), _TYPES[name]) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _read_batch(
+    data: bytes, position: int, left: int, wanted: _Range, rows: list[tuple[Any, ...]]
+) -> tuple[int, int]:
+    """Read one batch; returns where the next begins and how many records may follow."""
+    if len(data) - position < HEADER_BYTES:
+        raise _Unusual
+    (
+        base_offset, length, _, magic, crc, attributes, last_delta, base_timestamp,
+        max_timestamp, _, _, _, count,
+    ) = _HEADER.unpack_from(data, position)  # fmt: skip
+    end = position + length + LENGTH_OVERHEAD_BYTES
+    if (
+        magic != MAGIC
+        or not position + HEADER_BYTES <= end <= len(data)
+        or attributes & (CODEC_MASK | CONTROL_FLAG)
+        or not 0 < count <= left
+        or base_offset < wanted.start - last_delta
+        or not 0 <= base_offset < wanted.end
+        or not 0 <= last_delta < _LONG_MAX - base_offset
+    ):
+        raise _Unusual
+    if wanted.check_crc and crc32c(memoryview(data)[position + CHECKED_FROM : end]) != crc:
+        raise _Unusual
+    kind = 1 if attributes & TIMESTAMP_TYPE_FLAG else 0
+    at = position + HEADER_BYTES
+    for _ in range(count):
+        at, offset_delta, timestamp_delta, key, value = _read_record(data, at)
+        offset, timestamp = base_offset + offset_delta, base_timestamp + timestamp_delta
+        if not 0 <= offset_delta <= last_delta or not -_LONG_MAX <= timestamp <= _LONG_MAX:
+            raise _Unusual
+        if wanted.start <= offset < wanted.end:
+            rows.append((offset, max_timestamp if kind else timestamp, key, value, (), kind))
+    if at != end:
+        raise _Unusual
+    return end, left - count
+
+
+def _read_record(data: bytes, at: int) -> tuple[int, int, int, bytes | None, bytes | None]:
+    """One record without headers: its end, offset and timestamp deltas, key and value."""
+    length, at = _varint(data, at)
+    end = at + length
+    timestamp_delta, at = _varint(data, at + 1, _LONG_BYTES_MAX)
+    offset_delta, at = _varint(data, at)
+    size, at = _varint(data, at)
+    key = value = None
+    if size >= 0:
+        key = data[at : at + size]
+        at += size
+    elif size != -1:
+        raise _Unusual
+    size, at = _varint(data, at)
+    if size >= 0:
+        value = data[at : at + size]
+        at += size
+    elif size != -1:
+        raise _Unusual
+    if data[at] or at + 1 != end:
+        raise _Unusual
+    return end, offset_delta, timestamp_delta, key, value
+
+
+def _varint(data: bytes, at: int, bytes_max: int = _INT_BYTES_MAX) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    raw = byte & 0x7F
+    for shift in range(7, 7 * bytes_max, 7):
+        at += 1
+        byte = data[at]
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80 and raw >> 64 == 0:
+            return (raw >> 1) ^ -(raw & 1), at + 1
+    raise _Unusual
