@@ -99,6 +99,7 @@ class BrokerProcess:
                 *(sys.executable, "-m", "penstock", "serve"),
                 *("--data-dir", str(folder / "log")),
                 *("--listener", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+                *("-X", "group.initial.rebalance.delay.ms=0"),  # nobody else is about to join
             ],
             folder / "broker.txt",
             self._line,

@@ -31,6 +31,15 @@ def test_in_process() -> None:
     assert not directory.exists()
 
 
+def test_groups_do_not_wait_for_more_members_unless_told() -> None:
+    with Broker(admin=False) as broker:
+        assert broker.server is not None
+        assert broker.server.settings.group_initial_rebalance_delay_ms == 0
+    with Broker({"group.initial.rebalance.delay.ms": 3_000}, admin=False) as broker:
+        assert broker.server is not None
+        assert broker.server.settings.group_initial_rebalance_delay_ms == 3_000
+
+
 def test_restart_keeps_port_and_records() -> None:
     with Broker(admin=False) as broker:
         broker.create_topic("orders")
