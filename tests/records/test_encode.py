@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from penstock.records import (
     validate_batch,
     verify_crc,
 )
-from penstock.records.columnar import HEADERS_TYPE, decode_batches, encode_batches
+from penstock.records.columnar import HEADERS_TYPE, decode_batches, encode_batches, read_input
 from tests.records import reference
 from tests.records.reference import Batch, Record
 from tests.records.strategies import records
@@ -75,7 +76,9 @@ def test_equals_the_reference(
             )
         )
     ]
-    assert [reference.decode(batch.data) for batch in encoded] == [[batch] for batch in expected]
+    assert [reference.decode(bytes(batch.data)) for batch in encoded] == [
+        [batch] for batch in expected
+    ]
     for batch, ours in zip(expected, encoded, strict=True):
         assert codec or reference.encode(batch) == ours.data  # minimal varints, same layout
         assert ours.size_bytes == ours.header.size_bytes
@@ -134,6 +137,18 @@ def test_idempotent_sequences_go_on_and_wrap() -> None:
     assert {(b.header.producer_id, b.header.producer_epoch) for b in encoded} == {(7, 2)}
     for batch in encoded:
         validate_batch(batch.header)
+
+
+@given(records(0, gaps=False), st.data())
+def test_selected_rows_encode_as_a_table_of_them(
+    content: tuple[Record, ...], data: st.DataObject
+) -> None:
+    whole = table(content)
+    order = np.array(data.draw(st.permutations(range(len(content)))), np.int64)
+    low = data.draw(st.integers(0, len(content) - 1))
+    selected = read_input(whole, NOW_MS).select(order).select(slice(low, None))
+    expected = joined(whole.take(pa.array(order)).slice(low), records_per_batch=5)
+    assert joined(selected, records_per_batch=5) == expected
 
 
 @pytest.mark.parametrize(

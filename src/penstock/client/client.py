@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.client import limits
 from penstock.client.admin import AdminCalls
-from penstock.client.columns import choose, normalise, open_stream
+from penstock.client.columns import choose, open_stream, pick
 from penstock.client.errors import InvalidArgument, OffsetOutOfRange
 from penstock.client.fetch import (
     READ_COMMITTED,
@@ -172,9 +172,7 @@ class Client(AdminCalls, GroupCalls):
         own = idempotent and options.acks == parse_acks("all")
         identity = self._identities.borrow() if own else ProducerIdentity()
         report = Writer(self._session, topic, identity, options, progress).write(
-            normalise(stream, names),
-            keyed=names.key is not None,
-            partitioned=names.partition is not None,
+            pick(stream, names), names
         )
         self._identities.give_back(identity)
         return report

@@ -20,6 +20,8 @@ DEFAULT_KEY: Final = "key"
 DEFAULT_VALUE: Final = "value"
 DEFAULT_TIMESTAMP: Final = "timestamp"
 DEFAULT_HEADERS: Final = "headers"
+_RECORD_BYTES: Final = 6
+"""What a record takes more than its row in a table: varints of about ten bytes for offsets of 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,22 +91,31 @@ def choose(
     )
 
 
-def normalise(batches: Iterator[Any], names: ColumnNames) -> Iterator[Any]:
-    """Yield batches with columns key, value, timestamp, headers, partition (those there are)."""
+def pick(batches: Iterator[Any], names: ColumnNames) -> Iterator[Any]:
+    """Yield the batches that have rows, with no columns but those named."""
+    columns = (names.key, names.value, names.timestamp, names.headers, names.partition)
+    wanted = list(dict.fromkeys(name for name in columns if name is not None))
     for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        columns: dict[str, Any] = {}
-        if names.key is not None:
-            columns["key"] = _bytes(batch.column(names.key), names.key)
-        columns["value"] = _bytes(batch.column(names.value), names.value)
-        if names.timestamp is not None:
-            columns["timestamp"] = _timestamps(batch.column(names.timestamp), names.timestamp)
-        if names.headers is not None:
-            columns["headers"] = batch.column(names.headers)
-        if names.partition is not None:
-            columns["partition"] = _partition(batch.column(names.partition), names.partition)
-        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        if batch.num_rows:
+            yield batch.select(wanted)
+
+
+def normalise(batch: Any, names: ColumnNames) -> Any:
+    """The batch with columns key, value, timestamp, headers, partition (those there are).
+
+    This costs as much for a few rows as for thousands: join small batches first.
+    """
+    columns: dict[str, Any] = {}
+    if names.key is not None:
+        columns["key"] = _bytes(batch.column(names.key), names.key)
+    columns["value"] = _bytes(batch.column(names.value), names.value)
+    if names.timestamp is not None:
+        columns["timestamp"] = _timestamps(batch.column(names.timestamp), names.timestamp)
+    if names.headers is not None:
+        columns["headers"] = batch.column(names.headers)
+    if names.partition is not None:
+        columns["partition"] = _partition(batch.column(names.partition), names.partition)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _bytes(column: Any, name: str) -> Any:
@@ -156,11 +167,11 @@ def _partition(column: Any, name: str) -> Any:
 
 
 def chunks(batches: Iterator[Any], rows_max: int, bytes_max: int) -> Iterator[Any]:
-    """Cut or join batches so that each has about `bytes_max` bytes and at most `rows_max` rows."""
+    """Cut or join batches so that each encodes to about `bytes_max`, in at most `rows_max` rows."""
     pending: list[Any] = []
     pending_bytes = pending_rows = 0
     for batch in batches:
-        row_bytes = max(1.0, batch.nbytes / batch.num_rows)
+        row_bytes = _RECORD_BYTES + batch.nbytes / batch.num_rows
         rows = max(1, min(rows_max, int(bytes_max / row_bytes)))
         start = 0
         while start < batch.num_rows:

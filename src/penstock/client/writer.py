@@ -2,7 +2,8 @@
 
 One thread does all: it encodes the next chunk of rows while the broker works on up to
 `max_in_flight` requests, and takes answers in between. Rows are sorted by partition chunk by
-chunk; a chunk is as large as one full batch per partition. Rows without a key go out in runs of
+chunk, by their addresses: only the encoder copies them. A chunk is about as large as one full
+batch per partition. Rows without a key go out in runs of
 one batch, the partitions taking turns, so that batches are full and nothing is sorted.
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.client import limits
-from penstock.client.columns import chunks
+from penstock.client.columns import ColumnNames, chunks, normalise
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokersUnreachable, InvalidArgument
 from penstock.client.partitioning import Partitions, groups, partitions_of_keys
@@ -34,12 +35,14 @@ from penstock.client.producers import ProducerIdentity
 from penstock.client.protocol import read_response
 from penstock.client.session import Session
 from penstock.records import Codec
-from penstock.records.columnar import encode_batches
+from penstock.records.columnar import encode_batches, read_input
 
 ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0, -1: -1, 1: 1, 0: 0}
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _RATE_STEPS_PER_SECOND: Final = 20
 _WAIT_MS_MAX: Final = 100.0
+_FILLED_SHARE: Final = 0.85
+"""Of a batch that is aimed at: hardly ever is a little left over for another, tiny batch."""
 
 Progress = Callable[[int, int], None]
 
@@ -130,20 +133,21 @@ class Writer:
         self._reported = 0
         self._sticky = int(session.randomness.uniform() * self._count)
 
-    def write(self, batches: Iterator[Any], *, keyed: bool, partitioned: bool) -> WriteReport:
-        """Write normalised batches (`columns.normalise`) and wait for every acknowledgement.
+    def write(self, batches: Iterator[Any], names: ColumnNames) -> WriteReport:
+        """Write batches that have the columns named and wait for every acknowledgement.
 
         Raises:
             PenstockError: the first batch that failed for good; a note says how many records
                 had been acknowledged by then.
         """
-        spread = (keyed or partitioned) and self._options.partition is None
+        keyed = names.key is not None or names.partition is not None
+        spread = keyed and self._options.partition is None
         chunk_bytes = self._options.batch_bytes * (self._count if spread else 1)
-        chunk_bytes = min(chunk_bytes, self._options.buffer_bytes)
+        chunk_bytes = min(int(chunk_bytes * _FILLED_SHARE), self._options.buffer_bytes)
         try:
             started_ms, taken = self._session.now_ms(), 0
             for chunk in chunks(batches, self._rows_max(), chunk_bytes):
-                self._core.add(self._encode(chunk, spread))
+                self._core.add(self._encode(normalise(chunk, names), spread))
                 taken += chunk.num_rows
                 self._pump(self._options.buffer_bytes)
                 self._pace(started_ms, taken)
@@ -175,25 +179,23 @@ class Writer:
     # Encoding
 
     def _encode(self, chunk: Any, spread: bool) -> Iterator[Batch]:
+        rows = read_input(chunk, self._session.clock.now_ms())
         if not spread:
             partition = self._options.partition
-            yield from self._encode_run(chunk, self._turn() if partition is None else partition)
+            yield from self._encode_run(rows, self._turn() if partition is None else partition)
             return
-        names = chunk.schema.names
-        if "partition" in names:
+        if "partition" in chunk.schema.names:
             partitions: Partitions = chunk.column("partition").to_numpy()
             self._check_partitions(int(partitions.min()), int(partitions.max()))
-            chunk = chunk.drop_columns(["partition"])
         else:
             partitions = partitions_of_keys(chunk.column("key"), self._count, unkeyed=self._turn())
         if self._count == 1 or bool((partitions == partitions[0]).all()):
-            yield from self._encode_run(chunk, int(partitions[0]))
+            yield from self._encode_run(rows, int(partitions[0]))
             return
         order, bounds = groups(partitions, self._count)
-        ordered = chunk.take(order)
-        sizes = np.diff(bounds)
-        for partition in np.flatnonzero(sizes).tolist():
-            part = ordered.slice(bounds[partition], int(sizes[partition]))
+        ordered = rows.select(order)  # moves addresses only
+        for partition in np.flatnonzero(np.diff(bounds)).tolist():
+            part = ordered.select(slice(bounds[partition], bounds[partition + 1]))
             yield from self._encode_run(part, partition)
 
     def _turn(self) -> int:
@@ -215,7 +217,7 @@ class Writer:
             max_batch_bytes=self._options.batch_bytes,
             now_ms=self._session.clock.now_ms(),
         )
-        self._identity.advance(self._topic, partition, rows.num_rows)
+        self._identity.advance(self._topic, partition, rows.size)
         for item in encoded:
             yield Batch(partition, item.data, item.record_count)
 

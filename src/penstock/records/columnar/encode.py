@@ -1,15 +1,13 @@
 """Arrow columns to batch bytes, cut into batches and laid out without a step per record.
 
 A record is: length, attributes, timestamp delta, offset delta, key length (together its
-*front*), key, value length, value, header count, headers. The varints of all records of some
-batches are written by column into one byte array; Arrow's element-wise join then lays fronts,
-keys and values together. To join fewer pieces, row `i` is what follows the front of record `i`,
-and it ends with the front of record `i + 1`:
+*front*), key, value length, value, header count, headers. Fronts and lengths of all records of
+some batches are computed by column (`fronts`); one gather then copies them, the keys and the
+values, each from where it lies, into the order of the records. Without headers, the header
+count 0 of a record is the first byte of the next record's front, to have a piece less.
 
-    front 0 | key 0, value length 0, value 0, header count 0, front 1 | key 1, … , front 2 | …
-
-Batches of one pass lie in one buffer, back to back, each from before its first front; each is
-copied once, behind its header.
+The front of a batch's first record has room for the batch's header before it. So batches of one
+pass lie in one buffer, back to back, and are complete as soon as their headers are filled in.
 
 Source: Kafka's `DefaultRecord.writeTo`, `DefaultRecordBatch.writeHeader`.
 """
@@ -21,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.records.columnar.inputs import Column, HeaderColumn, Input, read_input
-from penstock.records.columnar.schema import Bytes, Ints
-from penstock.records.columnar.varints import sizes, varint_column, write, zigzag
+from penstock.records.columnar.fronts import constant, packed, pieces
+from penstock.records.columnar.gather import Piece, gather
+from penstock.records.columnar.inputs import Input, read_input
+from penstock.records.columnar.schema import Ints
+from penstock.records.columnar.varints import sizes, zigzag
 from penstock.records.compression import compress
 from penstock.records.crc import crc32c
 from penstock.records.errors import InvalidRecord, RecordTooLarge
@@ -45,18 +43,21 @@ from penstock.records.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 
 PASS_RECORDS: Final = 16_384
 PASS_BYTES: Final = 4 << 20
-_FRONT_BYTES_MAX: Final = 38
+_NULL: Final = b"\x01"
+_NO_HEADERS: Final = b"\0"
+_ATTRIBUTES: Final = b"\0"
+_INT_BYTES_MAX: Final = 5
+_LONG_BYTES_MAX: Final = 10
 _INCOMPRESSIBLE_SHARE: Final = 64
 """What is left free for codecs that add a little to bytes that do not shrink."""
 _SEQUENCE_MODULUS: Final = 2**31
-_NULL_LENGTH: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBatch:
     """A whole batch, header and all, and what its header says."""
 
-    data: bytes
+    data: memoryview
     header: BatchHeader
 
     @property
@@ -100,6 +101,7 @@ def encode_batches(
 
     Args:
         data: column `value`, and if there `key`, `timestamp` and `headers`; others are ignored.
+            Or what `read_input` made of such a table.
         now_ms: the timestamp of records that have none.
         base_offset: offset of the first record; each batch goes on where the last one ended.
         base_sequence: idempotent sequence of the first record; likewise, wrapping at 2**31.
@@ -125,52 +127,23 @@ def encode_batches(
         transactional=transactional,
         max_batch_bytes=max_batch_bytes,
     )
-    rows = read_input(data, now_ms)
-    headers = _HeaderBytes.of(rows.headers)
+    rows = data if isinstance(data, Input) else read_input(data, now_ms)
     result: list[EncodedBatch] = []
-    for cuts in _passes(_cut(rows, headers, plan, records_per_batch)):
-        result += _encode_pass(rows, headers, plan, cuts)
+    for cuts in _passes(_cut(rows, plan, records_per_batch)):
+        result += _encode_pass(rows, plan, cuts)
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HeaderBytes:
-    """The header count and the encoded headers of every record."""
-
-    counts: Ints
-    bounds: Ints
-    data: Bytes
-
-    @property
-    def lengths(self) -> Ints:
-        return np.diff(self.bounds)
-
-    def column(self, low: int, high: int) -> Any:
-        return _slices(self.data, self.bounds[low : high + 1])
-
-    @classmethod
-    def of(cls, headers: HeaderColumn | None) -> _HeaderBytes | None:
-        if headers is None:
-            return None
-        keys, values = headers.keys, headers.values
-        blobs = _join(
-            _varint_array(keys.lengths), keys.array, _varint_array(values.lengths), values.array
-        )
-        each, blob_bytes = _content(blobs)
-        firsts = np.concatenate(([0], np.cumsum(headers.counts)))
-        return cls(counts=headers.counts, bounds=each[firsts], data=blob_bytes)
-
-
-def _cut(
-    rows: Input, headers: _HeaderBytes | None, plan: _Plan, records_per_batch: int
-) -> Iterator[tuple[int, int, int]]:
+def _cut(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[tuple[int, int, int]]:
     """Yield the first row, the row after the last, and at most how many bytes, of each batch."""
+    if rows.size == 0:
+        return
     bound = np.maximum(rows.value.lengths, 0)
     if rows.key is not None:
         bound += np.maximum(rows.key.lengths, 0)
-    if headers is not None:
-        bound += headers.lengths
-    bound += _FRONT_BYTES_MAX
+    if rows.headers is not None:
+        bound += rows.headers.sizes
+    bound += _overhead_bytes_max(rows)
     ends = np.cumsum(bound)
     room = plan.max_batch_bytes - HEADER_BYTES
     if plan.codec != Codec.NONE:
@@ -181,6 +154,18 @@ def _cut(
         high = min(max(high, low + 1), low + records_per_batch, rows.size)
         yield low, high, int(ends[high - 1]) - before
         low, before = high, int(ends[high - 1])
+
+
+def _overhead_bytes_max(rows: Input) -> int:
+    """The most that a record takes beside its key, its value and its headers' bytes."""
+    columns = [rows.value.lengths, np.array([rows.size])]
+    if rows.key is not None:
+        columns.append(rows.key.lengths)
+    if rows.headers is not None:
+        columns.append(rows.headers.counts)
+    fields = sum(int(sizes(zigzag(column.max(keepdims=True)))[0]) for column in columns)
+    steady = int(rows.timestamps.min()) == int(rows.timestamps.max())
+    return _INT_BYTES_MAX + fields + (1 if steady else _LONG_BYTES_MAX) + 3
 
 
 def _passes(cuts: Iterator[tuple[int, int, int]]) -> Iterator[list[tuple[int, int]]]:
@@ -198,29 +183,22 @@ def _passes(cuts: Iterator[tuple[int, int, int]]) -> Iterator[list[tuple[int, in
         yield group
 
 
-def _encode_pass(
-    rows: Input, headers: _HeaderBytes | None, plan: _Plan, cuts: list[tuple[int, int]]
-) -> Iterator[EncodedBatch]:
+def _encode_pass(rows: Input, plan: _Plan, cuts: list[tuple[int, int]]) -> Iterator[EncodedBatch]:
     low, high = cuts[0][0], cuts[-1][1]
     firsts = np.array([cut[0] for cut in cuts], np.int64) - low
     counts = np.array([cut[1] - cut[0] for cut in cuts], np.int64)
-    timestamps = rows.timestamps[low:high]
-    base_timestamps = timestamps[firsts]
-    max_timestamps = np.maximum.reduceat(timestamps, firsts)
-    first_front, joined, begins = _lay_out(
-        key=None if rows.key is None else rows.key.part(low, high),
-        value=rows.value.part(low, high),
-        headers=None if headers is None else (headers, low, high),
-        timestamp_delta=timestamps - base_timestamps.repeat(counts),
+    part = rows.select(slice(low, high))
+    base_timestamps = part.timestamps[firsts]
+    max_timestamps = np.maximum.reduceat(part.timestamps, firsts)
+    content, bounds = _lay_out(
+        part,
+        timestamp_delta=part.timestamps - base_timestamps.repeat(counts),
         offset_delta=np.arange(high - low) - firsts.repeat(counts),
         firsts=firsts,
     )
     for index, (first, after) in enumerate(cuts):
-        records = [joined[begins[index] : begins[index + 1]]]
-        if index == 0:
-            records.insert(0, memoryview(first_front))
         yield _seal(
-            records,
+            content[bounds[index] : bounds[index + 1]],
             plan,
             first=first,
             count=after - first,
@@ -230,7 +208,7 @@ def _encode_pass(
 
 
 def _seal(
-    records: list[Any],
+    data: memoryview,
     plan: _Plan,
     *,
     first: int,
@@ -238,19 +216,19 @@ def _seal(
     base_timestamp: int,
     max_timestamp: int,
 ) -> EncodedBatch:
-    """Put the header before the records of a batch, compressed if so planned."""
+    """Fill in the header before the records of a batch, which are compressed if so planned."""
     if plan.codec != Codec.NONE:
-        records = [compress(plan.codec, b"".join(records), plan.level)]
-    size_bytes = HEADER_BYTES + sum(len(piece) for piece in records)
-    if size_bytes > plan.max_batch_bytes:
+        records = compress(plan.codec, data[HEADER_BYTES:], plan.level)
+        data = memoryview(bytearray().join((bytes(HEADER_BYTES), records)))
+    if len(data) > plan.max_batch_bytes:
         raise RecordTooLarge(
-            f"batch of {size_bytes} bytes from row {first} on, {count} records; the limit is "
+            f"batch of {len(data)} bytes from row {first} on, {count} records; the limit is "
             f"{plan.max_batch_bytes} bytes"
         )
     sequence = plan.base_sequence
     header = BatchHeader(
         base_offset=plan.base_offset + first,
-        batch_length=size_bytes - LENGTH_OVERHEAD_BYTES,
+        batch_length=len(data) - LENGTH_OVERHEAD_BYTES,
         partition_leader_epoch=-1,
         magic=MAGIC,
         crc=0,
@@ -263,119 +241,58 @@ def _seal(
         base_sequence=sequence if sequence < 0 else (sequence + first) % _SEQUENCE_MODULUS,
         record_count=count,
     )
-    checksum = crc32c(encode_header(header)[CHECKED_FROM:])
-    for piece in records:
-        checksum = crc32c(piece, checksum)
-    header = header._replace(crc=checksum)
-    return EncodedBatch(data=b"".join((encode_header(header), *records)), header=header)
+    data[:HEADER_BYTES] = encode_header(header)
+    header = header._replace(crc=crc32c(data[CHECKED_FROM:]))
+    data[:HEADER_BYTES] = encode_header(header)
+    return EncodedBatch(data=data.toreadonly(), header=header)
 
 
 def _lay_out(
-    *,
-    key: Column | None,
-    value: Column,
-    headers: tuple[_HeaderBytes, int, int] | None,
-    timestamp_delta: Ints,
-    offset_delta: Ints,
-    firsts: Ints,
-) -> tuple[bytes, memoryview, list[int]]:
-    """Return the first front, everything after it, and where in that each batch begins."""
-    count = value.lengths.size
-    fields = [zigzag(timestamp_delta), zigzag(offset_delta)]
-    lengths = [value.lengths] if key is None else [key.lengths, value.lengths]
-    body = 1 + (1 if key is None else 0) + np.zeros(count, np.int64)
-    for column in lengths:
-        fields.append(zigzag(column))
-        body += np.maximum(column, 0)
-    field_sizes = [sizes(field) for field in fields]
-    for size in field_sizes:
-        body += size
-    tails: list[Any] = []
-    if headers is None:
-        body += 1
+    rows: Input, *, timestamp_delta: Ints, offset_delta: Ints, firsts: Ints
+) -> tuple[memoryview, list[int]]:
+    """Lay out all records with room for a header before each batch; return the batches' bounds."""
+    value_length = packed(rows.value.lengths)
+    fields = [packed(timestamp_delta), packed(offset_delta)]
+    values = [rows.value.piece]
+    if rows.key is None:
+        fields += [constant(_NULL), value_length]
     else:
-        whole, low, high = headers
-        header_counts, bounds = varint_column(whole.counts[low:high])
-        tails = [_slices(header_counts, bounds), whole.column(low, high)]
-        body += np.diff(bounds) + whole.lengths[low:high]
-    fronts = _fronts(zigzag(body), fields, field_sizes, keyed=key is not None, lead=not tails)
-    if key is None:
-        joined = _join(value.array, *tails, fronts.follow)
+        fields.append(packed(rows.key.lengths))
+        values = [rows.key.piece, *pieces([value_length], rows.size), *values]
+    if rows.headers is None:
+        end = constant(_NO_HEADERS)
     else:
-        value_lengths = _varint_array(value.lengths)
-        joined = _join(key.array, value_lengths, value.array, *tails, fronts.follow)
-    ends, content = _content(joined)
-    begins = [0, *(ends[firsts[1:]] - fronts.sizes[firsts[1:]]).tolist(), int(ends[-1])]
-    return fronts.first, content.data, begins
+        end = constant(b"")
+        header_counts = packed(rows.headers.counts)
+        values += [*pieces([header_counts], rows.size), rows.headers.piece]
+    # The length counts what follows it: attributes and fields, all values, and header count 0.
+    length = np.full(rows.size, len(_ATTRIBUTES) + int(rows.headers is None), np.int64)
+    for field in fields:
+        length += field.size.astype(np.int64)
+    for piece in values:
+        length += piece.size
+    fronts = pieces([end, packed(length), constant(_ATTRIBUTES), *fields], rows.size)
+    heads = _heads(fronts[0], firsts, end.size_max)
+    lead = end.size_max
+    gathered = gather([*fronts, *values], firsts, heads, _tail(lead))
+    bounds = (gathered.begins[firsts] + lead).tolist()
+    return gathered.content, [*bounds, len(gathered.content)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fronts:
-    """The fronts of all records: the first one, what follows each record, and their sizes."""
-
-    first: bytes
-    follow: Any
-    sizes: Ints
-
-
-def _fronts(
-    length: Ints, fields: list[Ints], field_sizes: list[Ints], *, keyed: bool, lead: bool
-) -> _Fronts:
-    """Write all fronts; with `lead`, each is led by the zero header count of the record before.
-
-    Fields are written in such an order that the byte too many that `write` may leave behind a
-    short varint is overwritten by what belongs there.
-    """
-    timestamp, offset, last = fields[:3]
-    timestamp_size, offset_size, last_size = field_sizes[:3]
-    length_size = sizes(length)
-    front_size = length_size + timestamp_size + offset_size + last_size
-    front_size += 1 if keyed else 2
-    bounds = np.zeros(length.size + 1, np.int64)
-    np.cumsum(front_size + lead, out=bounds[1:])
-    target = np.empty(int(bounds[-1]) + lead + 1, np.uint8)
-    length_at = bounds[:-1] + lead
-    attributes_at = length_at + length_size
-    timestamp_at = attributes_at + 1
-    offset_at = timestamp_at + timestamp_size
-    key_at = offset_at + offset_size
-    if not keyed:
-        write(target, key_at + 1, last, last_size)
-    write(target, length_at, length, length_size)
-    write(target, timestamp_at, timestamp, timestamp_size)
-    write(target, offset_at, offset, offset_size)
-    if keyed:
-        write(target, key_at, last, last_size, exact=True)
-    else:
-        target[key_at] = _NULL_LENGTH
-    target[attributes_at] = 0
-    if lead:
-        target[bounds] = 0
-    follow = np.empty(length.size + 1, np.int64)
-    follow[:-1] = bounds[1:]
-    follow[-1] = bounds[-1] + lead
-    first = target[int(lead) : int(bounds[1])].tobytes()
-    return _Fronts(first=first, follow=_slices(target, follow), sizes=front_size)
+def _heads(front: Piece, firsts: Ints, lead: int) -> Piece:
+    """The fronts of the batches' first records, with room for a header after the lead."""
+    ats, front_sizes = front.at[firsts], np.broadcast_to(front.size, front.at.shape)[firsts]
+    memory = np.zeros((firsts.size, HEADER_BYTES + int(front_sizes.max())), np.uint8)
+    source = front.owner.view(np.uint8).reshape(-1)
+    begins = (ats - front.owner.ctypes.data).tolist()
+    for index, (begin, size) in enumerate(zip(begins, front_sizes.tolist(), strict=True)):
+        content = source[begin + lead : begin + size]
+        memory[index, HEADER_BYTES + lead : HEADER_BYTES + size] = content
+    at = np.arange(firsts.size) * memory.strides[0] + memory.ctypes.data
+    return Piece(memory, at, front_sizes + HEADER_BYTES)
 
 
-def _varint_array(values: Ints) -> Any:
-    return _slices(*varint_column(values))
-
-
-def _slices(data: Bytes, bounds: Ints) -> Any:
-    """A binary array of the pieces of `data` between consecutive bounds."""
-    buffers = [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), bounds.size - 1, buffers)
-
-
-def _join(*pieces: Any) -> Any:
-    """Row by row, the pieces one after the other; a null is nothing."""
-    return pc.binary_join_element_wise(*pieces, b"", null_handling="replace")
-
-
-def _content(array: Any) -> tuple[Ints, Bytes]:
-    """The bounds of each element, and the bytes of all of them."""
-    _, offsets, values = array.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    data = np.frombuffer(values or b"", np.uint8)
-    return bounds.astype(np.int64), data
+def _tail(size_bytes: int) -> Piece:
+    """The header count of the very last record, if it has no headers."""
+    memory = np.zeros(1, np.uint8)
+    return Piece(memory, np.array([memory.ctypes.data]), np.int64(size_bytes))

@@ -13,39 +13,70 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.records.columnar.gather import Piece
 from penstock.records.columnar.schema import HEADERS_TYPE, Ints
+from penstock.records.columnar.varints import varint_column
 from penstock.records.errors import InvalidRecord
+
+Rows = slice | Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A binary array and the length of each element; -1 is a null."""
+    """The elements of a binary array: their addresses, and their lengths, -1 of a null."""
 
     array: Any
+    at: Ints
     lengths: Ints
 
-    def part(self, low: int, high: int) -> Column:
-        return Column(array=self.array.slice(low, high - low), lengths=self.lengths[low:high])
+    @property
+    def piece(self) -> Piece:
+        return Piece(self.array, self.at, np.maximum(self.lengths, 0))
+
+    def select(self, rows: Rows) -> Column:
+        return Column(array=self.array, at=self.at[rows], lengths=self.lengths[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderColumn:
-    """Headers per record, and their keys and values one after the other."""
+    """The number of headers of every record, and their bytes as a record has them."""
 
     counts: Ints
-    keys: Column
-    values: Column
+    piece: Piece
+
+    def select(self, rows: Rows) -> HeaderColumn:
+        piece = Piece(self.piece.owner, self.piece.at[rows], self.sizes[rows])
+        return HeaderColumn(counts=self.counts[rows], piece=piece)
+
+    @property
+    def sizes(self) -> Ints:
+        sizes: Ints = np.asarray(self.piece.size)
+        return sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """The columns of the records to encode; None where there is nothing but nulls."""
+    """The columns of the records to encode; None where there is nothing but nulls.
+
+    Selecting rows moves addresses only.
+    """
 
     size: int
     key: Column | None
     value: Column
     timestamps: Ints
     headers: HeaderColumn | None
+
+    def select(self, rows: Rows) -> Input:
+        """Some rows: a slice, or numbers of rows in any order."""
+        timestamps = self.timestamps[rows]
+        return Input(
+            size=timestamps.size,
+            key=None if self.key is None else self.key.select(rows),
+            value=self.value.select(rows),
+            timestamps=timestamps,
+            headers=None if self.headers is None else self.headers.select(rows),
+        )
 
 
 def read_input(data: Any, now_ms: int) -> Input:
@@ -88,12 +119,16 @@ def _binary(name: str, array: Any) -> Column:
             raise InvalidRecord(
                 f"column {name!r} is {array.type}; it must be binary or text: {error}"
             ) from error
-    bounds = np.frombuffer(array.buffers()[1] or b"\0\0\0\0", np.int32)
-    bounds = bounds[array.offset : array.offset + len(array) + 1]
-    lengths = np.diff(bounds).astype(np.int64)
+    _, offsets, content = array.buffers()
+    narrow = np.frombuffer(offsets or b"\0\0\0\0", np.int32)
+    bounds = narrow[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    lengths = np.diff(bounds)
     if array.null_count:
         lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-    return Column(array=array, lengths=lengths)
+    at = bounds[:-1]
+    if content is not None:
+        at += content.address
+    return Column(array=array, at=at, lengths=lengths)
 
 
 def _timestamps(data: Any, now_ms: int) -> Ints:
@@ -133,6 +168,23 @@ def _headers(array: Any) -> HeaderColumn | None:
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("column 'headers' has a header whose key is null")
-    return HeaderColumn(
-        counts=counts, keys=_binary("headers", keys), values=_binary("headers", values)
-    )
+    return HeaderColumn(counts=counts, piece=_header_bytes(counts, keys, values))
+
+
+def _header_bytes(counts: Ints, keys: Any, values: Any) -> Piece:
+    """Length, key, length, value of every header, those of a record together."""
+    columns = [_binary("headers", keys), _binary("headers", values)]
+    pieces: list[Any] = []
+    for column in columns:
+        pieces += [_varints(column.lengths), column.array]
+    joined = pc.binary_join_element_wise(*pieces, b"", null_handling="replace")
+    _, offsets, content = joined.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[joined.offset : joined.offset + len(joined) + 1]
+    firsts = np.concatenate(([0], np.cumsum(counts)))
+    return Piece.of(np.frombuffer(content, np.uint8), bounds[firsts].astype(np.int64))
+
+
+def _varints(values: Ints) -> Any:
+    data, bounds = varint_column(values)
+    buffers = [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), values.size, buffers)

@@ -125,12 +125,11 @@ def sizes(raw: Ints) -> Ints:
     return result
 
 
-def write(target: Bytes, at: Ints, raw: Ints, size: Ints, *, exact: bool = False) -> None:
+def write(target: Bytes, at: Ints, raw: Ints, size: Ints) -> None:
     """Write the varint of each zigzagged value at its position in `target`.
 
     Where sizes differ by one, the byte after a short varint is overwritten too: the caller
-    writes what follows afterwards, and `target` has a byte to spare at its end. Not so when
-    `exact`.
+    writes what follows afterwards, and `target` has a byte to spare at its end.
     """
     longest, shortest = int(size.max()), int(size.min())
     if longest > 4:
@@ -145,7 +144,7 @@ def write(target: Bytes, at: Ints, raw: Ints, size: Ints, *, exact: bool = False
             low &= 0x7F
             low |= (size > index + 1).view(np.uint8) << 7
         where = at + index if index else at
-        if index > shortest or (exact and index == shortest):
+        if index > shortest:
             chosen = size > index
             target[where[chosen]] = low[chosen]
         else:
