@@ -212,6 +212,13 @@ class _Pending:
     def answer(self) -> None:
         """Send the response; with acks=0 there is none, and an error closes the connection."""
         context = self._context
+        if len(self._results) == 1 and len(self._results[0][1]) == 1 and not context.no_answer:
+            key, (result,) = self._results[0]
+            frame = encode_single_frame(context.version, context.correlation_id, key, result)
+            if frame is not None:
+                context.reply((frame,))
+                self._state.metrics.answered(context, self._state.clock.monotonic())
+                return
         failed = [result for _, results in self._results for result in results if result.error]
         for result in failed:
             self._state.metrics.failed(context, result.error)
@@ -221,13 +228,6 @@ class _Pending:
             self._state.metrics.answered(context, self._state.clock.monotonic())
             return
         version = context.version
-        if len(self._results) == 1 and len(self._results[0][1]) == 1:
-            key, (result,) = self._results[0]
-            frame = encode_single_frame(version, context.correlation_id, key, result)
-            if frame is not None:
-                context.reply((frame,))
-                self._state.metrics.answered(context, self._state.clock.monotonic())
-                return
         body = encode_response(version, self._results)
         header_version = 1 if version >= FLEXIBLE_FROM else 0
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
