@@ -45,5 +45,5 @@ FETCH_SESSION_IDLE_SECONDS: Final = 120.0
 READS_SHARED_MAX: Final = 64
 """Reads that one wake-up of fetch waiters remembers, so that equal ones share it."""
 
-LOGS_MADE_PER_TURN: Final = 8
-"""Partition logs that are made in one turn of the loop: a few milliseconds of system calls."""
+LOGS_CHANGED_PER_TURN: Final = 8
+"""Partition logs that are made or deleted in one turn of the loop: milliseconds of system calls."""

@@ -5,8 +5,9 @@ changes metadata awaits its call of the control plane and then `refresh()`, whic
 and deletes partition logs until they match what this broker leads, and tells the listeners of
 `on_image` (caches of encoded answers, fetch waiters). Reads of the image never wait.
 
-Logs of new partitions are made a few at a time, with a turn of the loop for everyone else in
-between, and the image is replaced when all are there. Refreshes wait for each other.
+Logs are made and deleted a few at a time, with a turn of the loop for everyone else in between:
+those of new partitions before the image is replaced, those that are gone after it. Refreshes wait
+for each other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from uuid import UUID
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.broker.errors import NotLeader, UnknownTopicId, UnknownTopicOrPartition
-from penstock.broker.limits import LOGS_MADE_PER_TURN
+from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.broker.metrics import RequestMetrics
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class BrokerState:
         self.advertised: tuple[str, int] = ("", 0)
         self.image: MetadataImage | None = None
         self.image_count = 0
+        self._settled_version: int | None = None
         self.topics: dict[str, TopicState] = {}
         self.topics_by_name: dict[bytes, TopicState] = {}
         self.topics_by_id: dict[bytes, TopicState] = {}
@@ -138,9 +140,11 @@ class BrokerState:
             self._apply(image)
             for listener in self.on_image:
                 listener()
+            await self._delete_gone(image)
+            self._settled_version = image.version
 
     def _is_current(self, image: MetadataImage) -> bool:
-        return self.image is not None and image.version == self.image.version
+        return image.version == self._settled_version
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         """The log of a partition that this broker leads.
@@ -193,7 +197,6 @@ class BrokerState:
 
         What fails is tried again, and told of, when the image is applied.
         """
-        loop = asyncio.get_running_loop()
         count = 0
         for name, topic in image.topics.items():
             known = self.topics.get(name)
@@ -206,10 +209,8 @@ class BrokerState:
                 with suppress(PenstockError):
                     self._log(topic, partition.index)
                 count += 1
-                if count % LOGS_MADE_PER_TURN == 0:
-                    turn = asyncio.Event()
-                    loop.call_soon(turn.set)
-                    await turn.wait()
+                if count % LOGS_CHANGED_PER_TURN == 0:
+                    await _next_turn()
 
     def _apply(self, image: MetadataImage) -> None:
         topics: dict[str, TopicState] = {}
@@ -218,7 +219,6 @@ class BrokerState:
             topics[name] = (
                 known if known is not None and known.topic == topic else self._open(topic)
             )
-        self._delete_gone(image)
         self.topics = topics
         self.topics_by_name = {state.encoded_name: state for state in topics.values()}
         self.topics_by_id = {state.topic.topic_id.bytes: state for state in topics.values()}
@@ -247,8 +247,20 @@ class BrokerState:
             log.set_leader_epoch(epoch)
         return log
 
-    def _delete_gone(self, image: MetadataImage) -> None:
+    async def _delete_gone(self, image: MetadataImage) -> None:
+        """Delete the logs of partitions that there are no more, a few in each turn of the loop."""
+        count = 0
         for where in list(self.store.partitions):
             topic = image.topics.get(where.topic)
             if topic is None or where.partition >= len(topic.partitions):
                 self.store.delete(where)
+                count += 1
+                if count % LOGS_CHANGED_PER_TURN == 0:
+                    await _next_turn()
+
+
+async def _next_turn() -> None:
+    """Let everyone else have a turn of the loop."""
+    turn = asyncio.Event()
+    asyncio.get_running_loop().call_soon(turn.set)
+    await turn.wait()

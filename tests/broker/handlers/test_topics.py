@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.limits import LOGS_MADE_PER_TURN
+from penstock.base.ids import TopicPartition
+from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.broker.state import BrokerState
 from tests.broker.handlers.calls import call, names, versions
 
@@ -49,7 +50,7 @@ async def test_creates_topics(state: BrokerState, version: int) -> None:
         assert answers[0].topic_id == state.topics["a"].topic.topic_id
 
 
-async def test_others_get_their_turns_while_many_partitions_are_made(state: BrokerState) -> None:
+async def test_others_get_their_turns_while_many_partitions_come_and_go(state: BrokerState) -> None:
     turns = 0
     running = True
 
@@ -59,21 +60,44 @@ async def test_others_get_their_turns_while_many_partitions_are_made(state: Brok
         if running:
             asyncio.get_running_loop().call_soon(turn)
 
-    count = 40 * LOGS_MADE_PER_TURN
+    count = 40 * LOGS_CHANGED_PER_TURN
     await create(state, creation("small"))
     asyncio.get_running_loop().call_soon(turn)
     made = []
     state.on_image.append(lambda: made.append(turns))
     before = turns
     await create(state, creation("large", count))
-    running = False
     assert made[0] - before >= 40
     assert sum(log is not None for log in state.topics["large"].logs) == count
+    before = turns
+    request = {"topics": [{"name": "large", "topic_id": None}], "timeout": 1000}
+    await call(state, "DeleteTopics", 6, request)
+    running = False
+    assert turns - before >= 40
+    assert list(state.store.partitions) == [TopicPartition("small", 0)]
+
+
+async def test_a_deletion_that_is_given_up_is_finished_by_the_next_refresh(
+    state: BrokerState,
+) -> None:
+    count = 20 * LOGS_CHANGED_PER_TURN
+    await create(state, creation("a", count))
+    request = {"topics": [{"name": "a", "topic_id": None}], "timeout": 1000}
+    given_up = asyncio.create_task(call(state, "DeleteTopics", 6, request))
+    while len(state.store.partitions) == count and not given_up.done():
+        await asyncio.sleep(0)
+    assert "a" not in state.topics
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    assert state.store.partitions
+    await state.refresh()
+    assert not state.store.partitions
 
 
 async def test_a_refresh_that_is_given_up_is_taken_up_by_the_next(state: BrokerState) -> None:
-    given_up = asyncio.create_task(create(state, creation("a", 20 * LOGS_MADE_PER_TURN)))
-    while not state.store.partitions:
+    given_up = asyncio.create_task(create(state, creation("a", 20 * LOGS_CHANGED_PER_TURN)))
+    while not (state.store.partitions or given_up.done()):
         await asyncio.sleep(0)
     assert "a" not in state.topics
     other = asyncio.create_task(state.refresh())
@@ -81,7 +105,7 @@ async def test_a_refresh_that_is_given_up_is_taken_up_by_the_next(state: BrokerS
     given_up.cancel()
     await other
     assert all(log is not None for log in state.topics["a"].logs)
-    assert len(state.store.partitions) == 20 * LOGS_MADE_PER_TURN
+    assert len(state.store.partitions) == 20 * LOGS_CHANGED_PER_TURN
     with pytest.raises(asyncio.CancelledError):
         await given_up
 
