@@ -33,3 +33,10 @@ def test_references_name_every_kind_of_setting(reference: ModuleType) -> None:
     for name in ("`node.id`", "`journal.files.max`", "`retention.ms`", "`log.retention.hours`"):
         assert name in text
     assert "| `kafka_brokers` | gauge |" in reference.metrics_page()
+
+
+def test_the_command_line_is_whole(reference: ModuleType) -> None:
+    text = reference.cli_page()
+    for command in ("serve", "topic trim-prefix", "group seek", "config set", "doctor"):
+        assert f"## penstock {command}\n" in text
+    assert "`-b, --bootstrap HOST:PORT,…`" in text
