@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from penstock.records import (
 from penstock.records.columnar import HEADERS_TYPE, decode_batches, encode_batches, read_input
 from tests.records import reference
 from tests.records.reference import Batch, Record
-from tests.records.strategies import records
+from tests.records.strategies import BLOBS, records
 
 NOW_MS = 1_700_000_000_000
 
@@ -85,6 +86,42 @@ def test_equals_the_reference(
         verify_crc(ours.data, ours.header)
         if min(record.timestamp for record in batch.records) >= -1:
             validate_batch(ours.header._replace(max_timestamp=max(ours.header.max_timestamp, -1)))
+
+
+STEPS_MS = st.sampled_from([-(2**31) - 7, -3_600_000, -1, 0, 1, 60_000, 2**31, 2**40])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    parts=st.lists(st.tuples(STEPS_MS, BLOBS, BLOBS), min_size=1, max_size=80),
+    batch_bytes=st.sampled_from([10_000, 20_000, 1_000_000]),
+    per_batch=st.sampled_from([1, 2, 7, 334]),
+    data=st.data(),
+)
+def test_equals_the_reference_whatever_the_cuts_and_times(
+    parts: list[tuple[int, bytes | None, bytes | None]],
+    batch_bytes: int,
+    per_batch: int,
+    data: st.DataObject,
+) -> None:
+    """Times that fall and leap, tables in chunks, batches cut by bytes and by records."""
+    times = accumulate((step for step, _, _ in parts), initial=NOW_MS)
+    content = tuple(
+        Record(index, time, key, value)
+        for index, ((_, key, value), time) in enumerate(zip(parts, times, strict=False))
+    )
+    whole = table(content)
+    middle = data.draw(st.integers(0, len(content)))
+    chunked = pa.concat_tables([whole.slice(0, middle), whole.slice(middle)])
+    low = 0
+    for batch in encode_batches(
+        chunked, now_ms=1, max_batch_bytes=batch_bytes, records_per_batch=per_batch
+    ):
+        part = content[low : low + batch.record_count]
+        expected = Batch(base_offset=low, records=part, last_offset_delta=len(part) - 1)
+        assert bytes(batch.data) == reference.encode(expected)
+        low += batch.record_count
+    assert low == len(content)
 
 
 @settings(max_examples=100, deadline=None)
