@@ -2,10 +2,10 @@
 
 A key's partition is `(murmur2(key) & 0x7fffffff) % partitions`, the same as every Kafka client's
 default, so that records of one key meet whoever wrote them. The hash takes four bytes at a time.
-Here the w-th four bytes of *all* keys are taken at once, by a gather from a view of the key
-bytes as unaligned 32-bit words. Keys are ordered by falling length first (unless all have one
-length), so that those that still have a w-th word are a prefix. That makes one round of NumPy
-per word of the longest key, whatever the mix of lengths.
+Here the w-th four bytes of *all* keys are taken at once: keys of one length by a view with their
+length as its stride, others by a gather from a view of the key bytes as unaligned 32-bit words.
+Those are ordered by falling length first, so that the keys that still have a w-th word are a
+prefix. That makes one round of NumPy per word of the longest key, whatever the mix of lengths.
 
 Source: Kafka's `Utils.murmur2` and `BuiltInPartitioner.partitionForKey`; MurmurHash 2 by Austin
 Appleby.
@@ -24,6 +24,8 @@ Partitions = npt.NDArray[np.int32]
 
 _SEED: Final = np.uint32(0x9747B28C)
 _MULTIPLIER: Final = np.uint32(0x5BD1E995)
+_UINT8_MAX: Final = 2**8 - 1
+_UINT16_MAX: Final = 2**16 - 1
 _POSITIVE: Final = np.uint32(0x7FFFFFFF)
 
 
@@ -49,7 +51,11 @@ def murmur2(keys: Any) -> Hashes:
     longest = int(lengths.max())
     order: npt.NDArray[np.int64] | None = None
     if int(lengths.min()) != longest:
-        order = np.argsort(-lengths, kind="stable")
+        missing = longest - lengths
+        narrow = np.uint8 if longest <= _UINT8_MAX else np.uint16  # sorted by radix
+        order = np.argsort(
+            missing.astype(narrow) if longest <= _UINT16_MAX else missing, kind="stable"
+        )
         starts, lengths = starts[order], lengths[order]
     hashes: Hashes = _SEED ^ lengths.astype(np.uint32)
     _mix_words(hashes, starts, lengths, data)
@@ -93,15 +99,24 @@ def _mix_words(
     words = np.ndarray(shape=(data.size - 3,), dtype="<u4", buffer=data, strides=(1,))
     counts = lengths >> 2
     rounds = int(counts[0])
+    of_one_length = int(lengths[0]) == int(lengths[-1])  # so they stand back to back
     for index in range(rounds):
         # Lengths fall, so the keys with a word at this index stand in front.
         ahead = int(np.searchsorted(-counts, -index, side="left"))
-        part = words[starts[:ahead] + 4 * index]
-        part *= _MULTIPLIER
+        if of_one_length:
+            part = _strided(data, int(starts[0]) + 4 * index, int(lengths[0]), ahead) * _MULTIPLIER
+        else:
+            part = words[starts[:ahead] + 4 * index]
+            part *= _MULTIPLIER
         part ^= part >> np.uint32(24)
         part *= _MULTIPLIER
         hashes[:ahead] *= _MULTIPLIER
         hashes[:ahead] ^= part
+
+
+def _strided(data: npt.NDArray[np.uint8], begin: int, stride: int, count: int) -> Hashes:
+    """The word at `begin`, the one `stride` bytes later, and so on, as a view."""
+    return np.ndarray((count,), "<u4", buffer=data, offset=begin, strides=(stride,))
 
 
 def _mix_tails(
