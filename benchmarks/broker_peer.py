@@ -13,7 +13,6 @@ where it waits for a sync.
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal
 
 from compat.servers import PenstockProcess
 
@@ -38,7 +38,9 @@ from benchmarks.peers.load import (
 )
 from benchmarks.peers.round_trip import (
     EchoServer,
+    RoundTrip,
     answers_api_versions,
+    on_one_core,
     produce_request,
     round_trips,
 )
@@ -47,6 +49,7 @@ PENSTOCK, FROM_CACHE, APACHE = "penstock", "penstock, policy os", "Apache Kafka"
 PROBE_SECONDS = 0.001
 SMALL_VALUE_BYTES = 100
 ANSWER_BYTES = 80
+ECHOES: Final[tuple[Literal["echo", "write", "sync"], ...]] = ("echo", "write", "sync")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,29 +164,45 @@ def _memory(brokers: dict[str, Broker], name: str, prediction: float) -> list[Ro
 
 
 def _round_trips(brokers: dict[str, Broker], *, count: int, runs: int) -> list[Row]:
-    """One record of 100 B in flight; beside it a bare echo, and an echo and a sync."""
+    """One record of 100 B in flight, beside echoes that keep what they get as a broker does.
+
+    Beside the echoes everything runs on one core; beside the peer, wherever the kernel likes.
+    """
     for broker in brokers.values():
         create_topic(broker.bootstrap, "round-trip", 1)
     request = produce_request("round-trip", SMALL_VALUE_BYTES)
-    echo = EchoServer(len(request), ANSWER_BYTES)
-    p50: dict[str, list[float]] = defaultdict(list)
-    p99: dict[str, list[float]] = defaultdict(list)
-    try:
+    together: dict[str, list[RoundTrip]] = defaultdict(list)
+    apart: dict[str, list[RoundTrip]] = defaultdict(list)
+    with ExitStack() as stack:
+        echoes: dict[str, EchoServer] = {}
+        for keeps in ECHOES:
+            echoes[keeps] = EchoServer(len(request), ANSWER_BYTES, keeps)
+            stack.callback(echoes[keeps].close)
+        ours = {name: brokers[name] for name in (PENSTOCK, FROM_CACHE)}
+        pids = [echo.pid for echo in echoes.values()] + [broker.pid for broker in ours.values()]
         for _ in range(runs):
-            trip = round_trips(echo.port, request, count=count, answer_bytes=ANSWER_BYTES)
-            p50["echo"].append(trip.p50)
-            p99["echo"].append(trip.p99)
-            p50["sync"].append(_sync_microseconds(count // 10))
+            with on_one_core(pids):
+                for name, echo in echoes.items():
+                    trip = round_trips(echo.port, request, count=count, answer_bytes=ANSWER_BYTES)
+                    together[name].append(trip)
+                for name, broker in ours.items():
+                    together[name].append(round_trips(broker.port, request, count=count))
             for name, broker in brokers.items():
-                trip = round_trips(broker.port, request, count=count)
-                p50[name].append(trip.p50)
-                p99[name].append(trip.p99)
-    finally:
-        echo.close()
-    middle = {name: statistics.median(values) for name, values in p50.items()}
-    worst = {name: statistics.median(values) for name, values in p99.items()}
-    durable_limit = middle["echo"] + middle["sync"]
+                apart[name].append(round_trips(broker.port, request, count=count))
+    return _round_trip_rows(_middle(together), _middle(apart))
 
+
+def _middle(trips: dict[str, list[RoundTrip]]) -> dict[str, RoundTrip]:
+    return {
+        name: RoundTrip(
+            p50=statistics.median(trip.p50 for trip in found),
+            p99=statistics.median(trip.p99 for trip in found),
+        )
+        for name, found in trips.items()
+    }
+
+
+def _round_trip_rows(together: dict[str, RoundTrip], apart: dict[str, RoundTrip]) -> list[Row]:
     def row(name: str, value: float, reference: float, against: str, prediction: float) -> Row:
         return Row(
             name=f"round trip of one record, {name}",
@@ -195,30 +214,18 @@ def _round_trips(brokers: dict[str, Broker], *, count: int, runs: int) -> list[R
             lower_is_better=True,
         )
 
-    cached, echoed, unsynced = middle[FROM_CACHE], middle["echo"], f"{APACHE}, not synced"
-    limit = f"uvloop echo ({middle['echo']:.0f}) + fdatasync ({middle['sync']:.0f})"
+    cached, durable = together[FROM_CACHE].p50, together[PENSTOCK].p50
+    echo, write, sync = (together[keeps].p50 for keeps in ECHOES)
+    peer, unsynced = apart[APACHE], f"{APACHE}, not synced"
     return [
-        row("p50, from the cache", cached, echoed, "uvloop echo", 1.5 * echoed),
-        row("p50, from the cache, beside the peer", cached, middle[APACHE], APACHE, 30),
-        row("p99, from the cache", worst[FROM_CACHE], worst[APACHE], APACHE, 60),
-        row("p50, durable", middle[PENSTOCK], durable_limit, limit, 1.2 * durable_limit),
-        row("p50, durable, beside the peer", middle[PENSTOCK], middle[APACHE], unsynced, 180),
-        row("p99, durable", worst[PENSTOCK], worst[APACHE], unsynced, 400),
+        row("p50, from the cache", cached, echo, "uvloop echo, same core", 1.5 * echo),
+        row("p50, from the cache, to the write", cached, write, "echo that writes", 1.5 * write),
+        row("p50, durable", durable, sync, "echo that writes and syncs", 1.2 * sync),
+        row("p50, from the cache, beside the peer", apart[FROM_CACHE].p50, peer.p50, APACHE, 30),
+        row("p99, from the cache", apart[FROM_CACHE].p99, peer.p99, APACHE, 60),
+        row("p50, durable, beside the peer", apart[PENSTOCK].p50, peer.p50, unsynced, 180),
+        row("p99, durable", apart[PENSTOCK].p99, peer.p99, unsynced, 400),
     ]
-
-
-def _sync_microseconds(count: int) -> float:
-    """The median of writing 200 B to a file that has been written before, and syncing it."""
-    durations = []
-    with tempfile.NamedTemporaryFile(prefix="penstock-bench-") as file:
-        os.write(file.fileno(), bytes(1 << 20))
-        os.fsync(file.fileno())
-        for number in range(count):
-            begun = time.perf_counter_ns()
-            os.pwrite(file.fileno(), bytes(200), number * 200 % (1 << 20))
-            os.fdatasync(file.fileno())
-            durations.append((time.perf_counter_ns() - begun) / 1000)
-    return statistics.median(durations)
 
 
 def _loads(
