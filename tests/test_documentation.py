@@ -1,0 +1,116 @@
+"""The documentation holds: links lead somewhere, Python compiles and runs, commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from penstock.apps.cli import root
+from penstock.testing import Broker
+
+ROOT = Path(__file__).resolve().parent.parent
+SKIPPED = {".venv", ".cache", ".git", "demo-output", "node_modules", "results", ".pytest_cache"}
+PAGES = [
+    path for path in sorted(ROOT.rglob("*.md")) if not SKIPPED & set(path.relative_to(ROOT).parts)
+]
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+RUNNABLE = ("quick-start.md", "columns.md")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+REGISTRIES = re.compile(
+    "|".join(
+        re.escape(host) + r"\b"
+        for host in ("pypi." + "org", "files.python" + "hosted", "npm" + "js.com", "maven." + "org")
+    )
+)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, *languages: str) -> Iterator[str]:
+    for language, text in FENCE.findall(path.read_text(encoding="utf-8")):
+        if language in languages:
+            yield text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    targets = [target for target in LINK.findall(text) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_page_names_a_registry(page: Path) -> None:
+    assert REGISTRIES.findall(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", [*GUIDES, ROOT / "README.md"], ids=named)
+def test_python_compiles(page: Path) -> None:
+    for number, text in enumerate(blocks(page, "python")):
+        compile(text, f"{page.name}, block {number}", "exec")
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of every call of `penstock` in a page's shell blocks."""
+    for text in blocks(page, "sh"):
+        for line in text.splitlines():
+            lexer = shlex.shlex(line, posix=True, punctuation_chars="|")
+            lexer.whitespace_split = True
+            words: list[str] = []
+            for word in [*lexer, "|"]:
+                if word != "|":
+                    words.append(word)
+                    continue
+                while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+                    words.pop(0)
+                if words and words[0].rpartition("/")[2] == "penstock":
+                    yield words[1:]
+                words = []
+
+
+def parse(words: list[str]) -> None:
+    """Let click parse a command line, group by group, without running it."""
+    command: click.Command = root
+    context = command.make_context("penstock", list(words), resilient_parsing=False)
+    while isinstance(command, click.Group):
+        rest = [*context._protected_args, *context.args]
+        name, found, rest = command.resolve_command(context, rest)
+        assert found is not None, words
+        command = found
+        context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", [*GUIDES, ROOT / "README.md"], ids=named)
+def test_commands_exist(page: Path) -> None:
+    for words in commands(page):
+        try:
+            parse(words)
+        except click.ClickException as error:
+            pytest.fail(f"{named(page)}: penstock {shlex.join(words)}: {error.format_message()}")
+
+
+def test_the_check_of_commands_sees_them() -> None:
+    seen = [" ".join(words[:2]) for page in GUIDES for words in commands(page)]
+    assert {"topic create", "group seek", "serve --data-dir", "produce -t"} <= set(seen)
+    with pytest.raises(click.ClickException):
+        parse(["topic", "list", "--no-such-option"])
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_guides_run(name: str) -> None:
+    with Broker() as broker:
+        space: dict[str, object] = {"__name__": "guide"}
+        for number, text in enumerate(blocks(ROOT / "docs" / "guides" / name, "python")):
+            code = text.replace("127.0.0.1:9092", broker.bootstrap)
+            exec(compile(code, f"{name}, block {number}", "exec"), space)
+        test = space.get("test_payments")
+        if callable(test):
+            test()
