@@ -114,3 +114,14 @@ def test_guides_run(name: str) -> None:
         test = space.get("test_payments")
         if callable(test):
             test()
+
+
+def test_the_map_names_files_that_are_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = text[text.index("## The rooms") : text.index("## Which may")]
+    for room, body in re.findall(r"^- \*\*([\w/]+)\*\*: (.*?)(?=^- |\Z)", rooms, re.M | re.S):
+        for name in re.findall(r"`([\w/]+(?:\.py|/))`", body):
+            assert (ROOT / "src" / "penstock" / room / name).exists(), f"{room}/{name}"
+    start = text[text.index("## Where to start") :]
+    for name in re.findall(r"^- `([\w/.]+)`", start, re.M):
+        assert (ROOT / "src" / "penstock" / name).exists(), name
