@@ -48,6 +48,29 @@ def test_a_full_disk_refuses_whole_groups_and_recovers(tmp_path: Path, room: int
     harness.store.close()
 
 
+@pytest.mark.parametrize("room", [0, 1, 100])
+def test_a_lone_append_of_policy_os_is_refused_whole_and_may_be_repeated(
+    tmp_path: Path, room: int
+) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files, log_flush_policy="os")
+    assert harness.put(batch(2, producer_id=5, epoch=0, sequence=0)) == 0
+    log = harness.log()
+    for _ in range(2):
+        harness.append(batch(3, size=200, producer_id=5, epoch=0, sequence=2))
+        files.room = room
+        assert isinstance(harness.commit(), DiskFull)
+        assert (log.log_end_offset, log.high_watermark, log.unsettled_bytes) == (2, 2, 0)
+    files.room = None
+    assert harness.put(batch(3, size=200, producer_id=5, epoch=0, sequence=2)) == 2
+    assert harness.put(batch()) == 5
+    expected = read_all(log)
+    harness.store.close()
+    harness = Harness(tmp_path, log_flush_policy="os")
+    assert read_all(harness.log()) == expected
+    harness.store.close()
+
+
 def test_a_refused_group_does_not_come_back_after_a_crash(tmp_path: Path) -> None:
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files, journal_file_bytes=1 << 20)
