@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -117,7 +118,10 @@ def _health(state: BrokerState, *, probe: str) -> Callable[[Request], Awaitable[
     async def endpoint(request: Request) -> Response:
         report = health_of(state)
         good = report.alive if probe == "livez" else report.ready
-        return json_response(report.as_json(), 200 if good else 503)
+        response = json_response(report.as_json(), 200 if good else 503)
+        # `penstock doctor` compares clocks by it.
+        response.headers["date"] = formatdate(state.clock.now_ms() / 1000, usegmt=True)
+        return response
 
     return endpoint
 
