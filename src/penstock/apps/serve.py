@@ -80,7 +80,7 @@ def run(configuration: Configuration) -> None:
     Raises:
         PenstockError: the broker cannot start.
     """
-    # Modules and what they define stay for good: looking through them for garbage takes a tenth
+    # Modules and what they define stay for good: looking through them for garbage costs a little
     # of the start-up, and at each full collection again.
     gc.disable()
     import uvloop
