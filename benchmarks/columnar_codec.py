@@ -2,12 +2,12 @@
 
 The predictions are sums of parts, in nanoseconds a record of 100 bytes, timed alone or estimated;
 they were set down beside the first figures, not before them, and for an encoder that joined its
-pieces, where today's gathers them. A spike of that method took 143 to decode and 93 to encode.
-A key costs one more Arrow take (8) or three more joined pieces (25) and two varints (5); two
+pieces, where today's gathers them. A spike of that method took 143 to decode and 93 to encode. A
+key costs one more Arrow take (8) or three more joined pieces (25) and two varints (5); two
 headers about 100; a batch header with its checksum 1.4 µs to read and 3 µs to write. Records of
-one size save the search for their starts (60). A codec adds what its library takes for 112 bytes: gzip 1440 and 132, snappy
-105 and 32, lz4 110 and 22, zstd 221 and 65. Larger values cost 0.39 a byte, the price of memory
-that is fresh.
+one size save the search for their starts (60). A codec adds what its library takes for 112 bytes:
+gzip 1440 and 132, snappy 105 and 32, lz4 110 and 22, zstd 221 and 65. Larger values cost 0.39 a
+byte, the price of memory that is fresh.
 
 References of the same run: `memcpy` of the same bytes, and Arrow's `take` of all values. Times
 are CPU seconds of this thread, because the figures are per core.
