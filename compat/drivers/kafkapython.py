@@ -83,10 +83,11 @@ class KafkaPythonMember(ThreadMember, ConsumerRebalanceListener):  # type: ignor
     def _run(self) -> None:
         consumer = KafkaConsumer(**self._config)
         try:
-            # Where the group answers before the topic's metadata is there, this client may assign
-            # nothing and never look again: it learns of the topic first.
-            consumer.partitions_for_topic(self._topic)
+            # Where the group answers before the topic's metadata is there, a leader of this client
+            # may assign nothing and never look again, or take the metadata that comes later for a
+            # change and join anew. So it learns of the topic after subscribing, before joining.
             consumer.subscribe([self._topic], listener=self)
+            consumer.topics()
             while not self._closing.is_set():
                 for messages in consumer.poll(timeout_ms=50).values():
                     self._seen.extend(_record(message) for message in messages)
