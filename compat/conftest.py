@@ -8,6 +8,7 @@ import tomllib
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -33,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
-def missing(error: PartMissing) -> None:
+def missing(error: PartMissing) -> NoReturn:
     """Skip for want of a foreign part, or fail where the suite is required."""
     if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
         pytest.fail(f"a foreign part is missing, and the suite is required: {error}")

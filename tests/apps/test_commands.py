@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import threading
@@ -12,6 +11,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from compat.conftest import missing
+from compat.parts import PartMissing, kcat
 
 from penstock.client import Client
 from penstock.testing import Broker
@@ -78,12 +79,15 @@ def test_files_and_times(run: Run, topic: MakeTopic, tmp_path: Path, bootstrap: 
 
 
 @pytest.mark.interop
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_prints_what_kcat_prints(run: Run, topic: MakeTopic, bootstrap: str) -> None:
+    try:
+        program = kcat()
+    except PartMissing as error:
+        missing(error)
     name = topic(1)
     run("produce", name, "-K", ":", "-H", "h=1", "-H", "g", stdin="a:1\n:empty\nwörter\n")
     for options in (["-J"], ["-f", "%t %p %o %k %s %h %T %K %S\\n"], ["-K", "::"], []):
-        words = ["kcat", "-b", bootstrap, "-C", "-t", name, "-e", "-q", *options]
+        words = [program, "-b", bootstrap, "-C", "-t", name, "-e", "-q", *options]
         theirs = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
         assert run("consume", name, "-e", "-q", *options).out == theirs.stdout
 
