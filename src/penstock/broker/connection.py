@@ -36,7 +36,7 @@ from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
 
 if TYPE_CHECKING:
-    from penstock.broker.buffers import Lease, ReceivePool
+    from penstock.base.buffers import Lease, ReceivePool
     from penstock.broker.context import Buffers, RequestContext
 
 logger = logging.getLogger(__name__)

@@ -59,7 +59,7 @@ from penstock.wire.kafka.errors import MalformedRequest, UnsupportedVersion
 from penstock.wire.kafka.framing import read_request_header, response_prefix
 
 if TYPE_CHECKING:
-    from penstock.broker.buffers import Lease
+    from penstock.base.buffers import Lease
     from penstock.broker.connection import Connection
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.state import BrokerState

@@ -14,12 +14,6 @@ arrive at once, is received straight into a buffer of its own."""
 RECEIVE_BYTES_MAX: Final = 1 << 20
 """What is received of a large frame in one step; the total limit is looked at in between."""
 
-POOLED_BUFFER_BYTES: Final = 4 << 20
-"""Larger receive buffers are mapped for one frame and returned to the system."""
-
-POOLED_IDLE_BYTES: Final = 64 << 20
-"""Receive buffers kept for the next frame."""
-
 JOIN_BYTES: Final = 128 << 10
 """Answers up to this size are joined into one write; above, pieces are handed to the kernel."""
 

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry, Sample
 from penstock.broker import metrics as broker_metrics
-from penstock.broker.buffers import ReceivePool
 from penstock.broker.connection import Connection
 from penstock.broker.coordinator import Coordinator
 from penstock.broker.dispatch import Dispatcher

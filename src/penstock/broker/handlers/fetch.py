@@ -13,7 +13,7 @@ from penstock.broker.state import BrokerState
 from penstock.wire.kafka.fetch import TOPIC_IDS_FROM, decode_request
 
 if TYPE_CHECKING:
-    from penstock.broker.buffers import Lease
+    from penstock.base.buffers import Lease
 
 
 def fetch(

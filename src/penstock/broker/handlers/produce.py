@@ -43,7 +43,7 @@ from penstock.wire.kafka.produce import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.buffers import Lease
+    from penstock.base.buffers import Lease
 
 logger = logging.getLogger(__name__)
 

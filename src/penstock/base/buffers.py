@@ -1,7 +1,7 @@
 """Receive buffers for large frames: recycled, leased to whoever keeps views of them, bounded.
 
-Fresh memory is the scarcest resource on the produce path, so a buffer that a large frame was
-received into is used again once the storage has let go of it. A `Lease` counts who still needs
+Fresh memory is the scarcest resource on a receive path, so a buffer that a large frame was
+received into is used again once whoever kept it has let go of it. A `Lease` counts who still needs
 it. What is accounted is what has arrived, not what a frame's length claims: a buffer above
 `POOLED_BUFFER_BYTES` is an anonymous mapping, whose pages exist only once they are written to.
 
@@ -15,7 +15,11 @@ import mmap
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.limits import POOLED_BUFFER_BYTES, POOLED_IDLE_BYTES
+POOLED_BUFFER_BYTES: Final = 4 << 20
+"""Larger receive buffers are mapped for one frame and returned to the system."""
+
+POOLED_IDLE_BYTES: Final = 64 << 20
+"""Receive buffers kept for the next frame."""
 
 _SMALLEST_CLASS: Final = 64 << 10
 

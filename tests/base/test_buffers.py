@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.buffers import ReceivePool
-from penstock.broker.limits import POOLED_BUFFER_BYTES
+from penstock.base.buffers import POOLED_BUFFER_BYTES, ReceivePool
 
 
 def test_a_buffer_is_used_again_once_nobody_needs_it() -> None:

@@ -1,0 +1,1 @@
+"""Host ingest: one agent per host takes chunks of events from producers over a Unix socket."""

@@ -1,0 +1,160 @@
+"""The sink port: what an agent hands its chunks to, and what it is answered.
+
+A frame of chunks is handed over as one `Chunks` and gets one verdict. `accept` returns at once,
+never blocks and never raises for back-pressure. A verdict of `ACCEPTED` is a promise, and every
+sink says what it promises; one that can only promise after I/O returns `PENDING` and settles the
+frame later. (The source's sinks only accept or fail. An agent that accepted what it had merely
+queued would lose accepted chunks when it is killed.)
+
+Source: `host-ipc.txt`, the chunk sink; `docs/decisions/0009-pending-verdicts.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.base.buffers import Lease
+
+NO_PRODUCER_ID: Final = -1
+NO_LOG_SEQUENCE: Final = -1
+NO_PARTITION: Final = -1
+
+
+class ChunkFormat(IntEnum):
+    """What the chunks of a frame are."""
+
+    OPAQUE = 0
+    """Bytes that only the application knows; in the log one record's value each."""
+    RECORD_BATCH = 1
+    """A Kafka RecordBatch v2 each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The sink holds the chunks as safely as it promises to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The sink will settle the chunks later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The sink does not hold the chunks.
+
+    `retryable` says that the same frame may be accepted later, not before `retry_after_ms`.
+    """
+
+    reason: str
+    retryable: bool
+    retry_after_ms: int = 0
+
+
+ACCEPTED: Final = Accepted()
+PENDING: Final = Pending()
+Settled = Accepted | Failed
+Verdict = Accepted | Failed | Pending
+Settle = Callable[[Settled], None]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Chunks:
+    """The chunks of one frame, in the order of their sequences.
+
+    `offsets` and `lengths` (bytes, unsigned 32 bits, one per chunk) cut `payload` into chunks, and
+    have been checked to lie inside it. Sequences are `first_sequence` to
+    `first_sequence + count - 1`. `log_sequence` is the record sequence of the first record within
+    (producer, topic, partition), or -1.
+
+    `payload` is valid during `accept`; whoever needs it longer calls `keep` in `accept`, and
+    `release` once, on the same thread, when it is done.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    count: int
+    event_count: int
+    topic: str = ""
+    partition: int = NO_PARTITION
+    log_sequence: int = NO_LOG_SEQUENCE
+    format: ChunkFormat = ChunkFormat.OPAQUE
+    payload: memoryview
+    offsets: NDArray[np.uint32]
+    lengths: NDArray[np.uint32]
+    lease: Lease | None = None
+    keeper: Callable[[Chunks], None] | None = None
+    """Makes `payload` outlive the call where it lies in a buffer that will be received into."""
+    _kept: bool = field(default=False, init=False)
+
+    def keep(self) -> None:
+        """Let `payload` stay valid until `release`."""
+        if self.keeper is not None:
+            self.keeper(self)
+        if self.lease is not None:
+            self.lease.retain()
+        self._kept = True
+
+    def release(self) -> None:
+        """Give `payload` back; it must not be looked at any more."""
+        if self._kept:
+            self._kept = False
+            self.payload = memoryview(b"")
+            if self.lease is not None:
+                self.lease.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """What a sink tells a producer that says HELLO.
+
+    `partitions` has the number of partitions of every topic asked for; a sink that knows no topics
+    answers with none.
+    """
+
+    producer_id: int
+    partitions: Mapping[str, int] = field(default_factory=dict)
+
+
+class ChunkSink(Protocol):
+    """Where chunks go. All calls come from one event loop's thread."""
+
+    name: str
+    frame_bytes_max: int
+    """Most payload bytes of one frame that the sink can take."""
+
+    @property
+    def retained_bytes(self) -> int:
+        """Payload bytes of chunks that are not settled yet."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready to accept.
+
+        Raises:
+            PenstockError: what the sink stands on is not there.
+        """
+        ...
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Settle what is pending, at the latest after `deadline_seconds`; then let go of all."""
+        ...
+
+    async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
+        """Name a producer that has no id yet (-1), and say what it must know of its topics.
+
+        Raises:
+            PenstockError: the producer cannot be served; its HELLO is refused with the message.
+        """
+        ...
+
+    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+        """Take a frame's chunks; `settle` is called exactly once, later, after `PENDING` only."""
+        ...

@@ -1,0 +1,1 @@
+"""Where an agent's chunks go: nowhere, memory, the outbox, the log."""
