@@ -1,0 +1,47 @@
+"""The filesystem outbox: payloads on a shared file system, pointers on the log.
+
+`OutboxWriter` (asyncio) and `Outbox` (threads) write a payload as a file and publish a pointer to
+it, or put a small one into the record itself; `OutboxReader` and `OutboxConsumer` are the other
+end. Names are looked up when they are first used, so that a consumer does not load the writer.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.outbox.errors import BatchIdentity
+    from penstock.outbox.pointer import Pointer, decode_pointer, decode_pointers, encode_pointer
+
+_HOMES = {
+    "BatchIdentity": "errors",
+    "Outbox": "blocking",
+    "OutboxConsumer": "consumer",
+    "OutboxReader": "reader",
+    "OutboxSettings": "settings",
+    "OutboxWriter": "writer",
+    "Pointer": "pointer",
+    "PointerPublisher": "publisher",
+    "SendResult": "writer",
+    "Sweeper": "sweeper",
+    "TopicPublisher": "publisher",
+    "WriteResult": "writer",
+    "audit": "audit",
+    "decode_pointer": "pointer",
+    "decode_pointers": "pointer",
+    "encode_pointer": "pointer",
+}
+
+__all__ = [
+    "BatchIdentity",
+    "Pointer",
+    "decode_pointer",
+    "decode_pointers",
+    "encode_pointer",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"penstock.outbox.{home}"), name)

@@ -1,0 +1,181 @@
+"""The outbox's tree: from a batch's identity to its path, and back.
+
+    <root>/<partition id>/year=2026/month=05/day=24/hour=14/batch-<batch id>/
+        data.bin                           the payload, whole, from one rename on
+        data.bin.tmp.<token>.<attempt>     what an attempt writes before its rename
+
+Partition first, so that readers and retention work on one without walking the others; then the
+hour in UTC in Hive's manner, so that query engines prune by it and no directory gets millions of
+entries; then a directory per batch, which leaves room for sidecar files. A path is a function of
+(partition id, batch id, time): a retry with the same three finds what came before it.
+
+Ids are not cleaned, they are refused: two ids that clean to one would share a directory.
+
+Source: `filesystem-outbox.txt`, "Naming, layout, and the partition directory tree".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from penstock.outbox import limits
+from penstock.outbox.errors import InvalidBatchId, InvalidPartitionId, InvalidPath, shown
+
+DATA_FILE: Final = "data.bin"
+TEMPORARY_PREFIX: Final = "data.bin.tmp."
+BATCH_PREFIX: Final = "batch-"
+HOUR_MS: Final = 3_600_000
+
+PARTITION_PATTERN: Final = rf"[A-Za-z0-9._=\-]{{1,{limits.PARTITION_ID_CHARS_MAX}}}"
+BATCH_PATTERN: Final = rf"[A-Za-z0-9_\-]{{1,{limits.BATCH_ID_CHARS_MAX}}}"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PARTITION: Final = re.compile(PARTITION_PATTERN, re.ASCII)
+_BATCH: Final = re.compile(BATCH_PATTERN, re.ASCII)
+_TOKEN: Final = re.compile(r"[A-Za-z0-9]{1,32}", re.ASCII)
+_TEMPORARY: Final = re.compile(
+    r"data\.bin\.tmp\.(?P<token>[A-Za-z0-9]{1,32})\.(?P<attempt>[0-9]{1,9})", re.ASCII
+)
+_DIRECTORY: Final = re.compile(
+    rf"(?P<partition>{PARTITION_PATTERN})"
+    r"/year=(?P<year>\d{4})/month=(?P<month>\d{2})/day=(?P<day>\d{2})/hour=(?P<hour>\d{2})"
+    rf"/batch-(?P<batch>{BATCH_PATTERN})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadPlace:
+    """What a path says of its payload. `hour_start_ms`: the hour's first millisecond, UTC."""
+
+    partition_id: str
+    hour_start_ms: int
+    batch_id: str
+
+    @property
+    def directory(self) -> str:
+        """The batch directory, relative to the root."""
+        return batch_directory(self.partition_id, self.batch_id, self.hour_start_ms)
+
+
+def check_partition_id(text: object) -> str:
+    """Return a partition id that may be a directory's name.
+
+    Raises:
+        InvalidPartitionId: it is not 1 to 200 of `A-Z a-z 0-9 . _ = -`, or is `.` or `..`.
+    """
+    if not isinstance(text, str):
+        raise InvalidPartitionId(text, "must be text")
+    if not _PARTITION.fullmatch(text):
+        raise InvalidPartitionId(
+            text,
+            f"must be 1 to {limits.PARTITION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ = -"
+            f" and has {len(text)}",
+        )
+    if text in {".", ".."}:
+        raise InvalidPartitionId(text, "names a directory that is there already")
+    return text
+
+
+def check_batch_id(text: object) -> str:
+    """Return a batch id that may be part of a directory's name.
+
+    Raises:
+        InvalidBatchId: it is not 1 to 64 of `A-Z a-z 0-9 _ -`.
+    """
+    if not isinstance(text, str):
+        raise InvalidBatchId(text, "must be text")
+    if not _BATCH.fullmatch(text):
+        raise InvalidBatchId(
+            text,
+            f"must be 1 to {limits.BATCH_ID_CHARS_MAX} characters of A-Z a-z 0-9 _ -"
+            f" and has {len(text)}",
+        )
+    return text
+
+
+def hour_directory(partition_id: str, at_ms: int) -> str:
+    """The hour's directory, relative to the root.
+
+    Raises:
+        InvalidPartitionId: see `check_partition_id`.
+        InvalidPath: `at_ms` is before 1970 or after the year 9999.
+    """
+    check_partition_id(partition_id)
+    if not 0 <= at_ms <= limits.AT_MS_MAX:
+        raise InvalidPath(at_ms, f"at_ms must be 0 to {limits.AT_MS_MAX}")
+    at = _EPOCH + timedelta(milliseconds=at_ms)
+    return f"{partition_id}/year={at.year:04}/month={at.month:02}/day={at.day:02}/hour={at.hour:02}"
+
+
+def batch_directory(partition_id: str, batch_id: str, at_ms: int) -> str:
+    """The batch's directory, relative to the root; `at_ms` counts only by its hour in UTC.
+
+    Raises:
+        InvalidPartitionId, InvalidBatchId: see the checks.
+        InvalidPath: `at_ms` is before 1970 or after the year 9999.
+    """
+    return f"{hour_directory(partition_id, at_ms)}/{BATCH_PREFIX}{check_batch_id(batch_id)}"
+
+
+def data_path(partition_id: str, batch_id: str, at_ms: int) -> str:
+    """The payload's path, relative to the root; raises as `batch_directory` does."""
+    return f"{batch_directory(partition_id, batch_id, at_ms)}/{DATA_FILE}"
+
+
+def temporary_name(token: str, attempt: int) -> str:
+    """The name that an attempt writes under; `token` is unique to the call, 1 to 32 of A-Za-z0-9.
+
+    Raises:
+        InvalidPath: the token or the attempt cannot be part of a name.
+    """
+    if not _TOKEN.fullmatch(token) or not 0 <= attempt < 10**9:
+        raise InvalidPath(f"{token}.{attempt}", "is no token and attempt of a temporary file")
+    return f"{TEMPORARY_PREFIX}{token}.{attempt}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file's name is one that `temporary_name` makes."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def parse_directory(relative: str) -> PayloadPlace:
+    """Read the path of a batch directory, relative to the root.
+
+    Raises:
+        InvalidPath: it is not one that `batch_directory` makes.
+    """
+    if len(relative) > limits.PATH_CHARS_MAX:
+        raise InvalidPath(relative, f"has {len(relative)} of {limits.PATH_CHARS_MAX} characters")
+    found = _DIRECTORY.fullmatch(relative)
+    if found is None:
+        raise InvalidPath(relative, "is not <partition>/year=/month=/day=/hour=/batch-<id>")
+    year, month, day, hour = (int(found[name]) for name in ("year", "month", "day", "hour"))
+    try:
+        start = datetime(year, month, day, hour, tzinfo=UTC)
+    except ValueError as error:
+        raise InvalidPath(relative, str(error)) from None
+    if start < _EPOCH:
+        raise InvalidPath(relative, "is before 1970")
+    if found["partition"] in {".", ".."}:
+        raise InvalidPath(relative, f"has no partition id but {shown(found['partition'])}")
+    return PayloadPlace(
+        partition_id=found["partition"],
+        hour_start_ms=int((start - _EPOCH).total_seconds()) * 1000,
+        batch_id=found["batch"],
+    )
+
+
+def parse_path(relative: str) -> PayloadPlace:
+    """Read a payload's path, relative to the root.
+
+    Raises:
+        InvalidPath: it is not one that `data_path` makes.
+    """
+    directory, slash, name = relative.rpartition("/")
+    if not slash or name != DATA_FILE:
+        raise InvalidPath(relative, f"does not end in /{DATA_FILE}")
+    return parse_directory(directory)

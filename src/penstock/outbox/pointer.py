@@ -1,0 +1,280 @@
+"""Pointers: what the log carries in place of a payload.
+
+A pointer is compact JSON, about 250 bytes:
+
+    {"file_path":"p/year=2026/month=05/day=24/hour=14/batch-b/data.bin","batch_id":"b",
+     "partition_id":"p","size_bytes":524288,"crc32c":"f3c19a2b","codec":"none","event_count":1}
+
+`file_path` is relative to the root, so that mounts may differ between machines. Keys that are not
+known are tolerated, so that a later version may add some. A record of the topic is either a
+pointer or, at or below the threshold, the payload itself:
+
+| field                   | pointer               | inline                |
+|-------------------------|-----------------------|-----------------------|
+| key                     | partition id          | partition id          |
+| value                   | pointer               | payload               |
+| header penstock-outbox  | pointer               | inline                |
+| header message-id       | outbox-<batch id>     | outbox-<batch id>     |
+| headers batch-id, codec, event-count, crc32c | in the value | here           |
+
+Source: `filesystem-outbox.txt`, step 6 of the safe write; the design page, "Write" and "Threshold".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.base.errors import InvalidError
+from penstock.outbox import limits
+from penstock.outbox.errors import InvalidPayload, InvalidPointer, shown
+from penstock.outbox.layout import (
+    check_batch_id,
+    check_partition_id,
+    parse_path,
+)
+
+HEADER_KIND: Final = "penstock-outbox"
+HEADER_MESSAGE_ID: Final = "message-id"
+HEADER_BATCH_ID: Final = "batch-id"
+HEADER_CODEC: Final = "codec"
+HEADER_EVENT_COUNT: Final = "event-count"
+HEADER_CRC32C: Final = "crc32c"
+KIND_POINTER: Final = b"pointer"
+KIND_INLINE: Final = b"inline"
+
+CODEC_PATTERN: Final = rf"[A-Za-z0-9._+\-]{{1,{limits.CODEC_CHARS_MAX}}}"
+_CODEC: Final = re.compile(CODEC_PATTERN, re.ASCII)
+_CRC: Final = re.compile(r"[0-9a-fA-F]{8}", re.ASCII)
+_COUNT: Final = re.compile(rb"[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """Where a payload lies and what it must be. `file_path` is relative to the root."""
+
+    file_path: str
+    batch_id: str
+    partition_id: str
+    size_bytes: int
+    crc32c: int
+    codec: str
+    event_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxRecord:
+    """One record of the topic: a pointer, or a payload that travels inline."""
+
+    key: bytes
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key) + len(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inline:
+    """What the headers of an inline record say of its value."""
+
+    batch_id: str
+    partition_id: str
+    crc32c: int
+    codec: str
+    event_count: int
+
+
+def check_codec(text: object) -> str:
+    """Return the name of a codec; the outbox carries it and does not interpret it.
+
+    Raises:
+        InvalidPayload: it is not 1 to 32 of `A-Z a-z 0-9 . _ + -`.
+    """
+    if not isinstance(text, str) or not _CODEC.fullmatch(text):
+        raise InvalidPayload(
+            f"codec {shown(text)}: must be 1 to {limits.CODEC_CHARS_MAX} characters"
+            " of A-Z a-z 0-9 . _ + -"
+        )
+    return text
+
+
+def check_event_count(count: object) -> int:
+    """Return a number of events.
+
+    Raises:
+        InvalidPayload: it is no whole number from 0 to 2^63 - 1.
+    """
+    if not _is_count(count):
+        raise InvalidPayload(f"event count {shown(count)}: must be 0 to {limits.COUNT_MAX}")
+    return int(count)  # type: ignore[call-overload, no-any-return]
+
+
+def message_id(batch_id: str) -> bytes:
+    """The id of a batch's message: the same for every attempt to publish it."""
+    return b"outbox-" + batch_id.encode()
+
+
+def encode_pointer(pointer: Pointer) -> bytes:
+    """Write a pointer as compact JSON, keys in the order of the class, crc32c in 8 hex digits."""
+    return json.dumps(
+        {
+            "file_path": pointer.file_path,
+            "batch_id": pointer.batch_id,
+            "partition_id": pointer.partition_id,
+            "size_bytes": pointer.size_bytes,
+            "crc32c": f"{pointer.crc32c:08x}",
+            "codec": pointer.codec,
+            "event_count": pointer.event_count,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_pointer(data: bytes | memoryview) -> Pointer:
+    """Read a pointer; keys that are not known are tolerated.
+
+    Raises:
+        InvalidPointer: too long, not JSON, a key missing or of the wrong type, or the path
+            contradicts the ids.
+    """
+    if len(data) > limits.POINTER_BYTES_MAX:
+        raise InvalidPointer(f"has {len(data)} bytes of at most {limits.POINTER_BYTES_MAX}")
+    try:
+        fields = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise InvalidPointer(f"is not JSON: {shown(str(error))}") from None
+    if not isinstance(fields, dict):
+        raise InvalidPointer("is JSON, but no object")
+    crc = _text(fields, "crc32c")
+    if not _CRC.fullmatch(crc):
+        raise InvalidPointer(f"crc32c is {shown(crc)}: must be 8 hexadecimal digits")
+    pointer = Pointer(
+        file_path=_text(fields, "file_path"),
+        batch_id=_text(fields, "batch_id"),
+        partition_id=_text(fields, "partition_id"),
+        size_bytes=_count(fields, "size_bytes"),
+        crc32c=int(crc, 16),
+        codec=_text(fields, "codec"),
+        event_count=_count(fields, "event_count"),
+    )
+    _check_consistent(pointer)
+    return pointer
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str):
+        raise InvalidPointer(f"{key} is {shown(value)}: must be text")
+    return value
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limits.COUNT_MAX
+
+
+def _count(fields: Mapping[str, Any], key: str) -> int:
+    value = fields.get(key)
+    if not _is_count(value):
+        raise InvalidPointer(f"{key} is {shown(value)}: must be 0 to {limits.COUNT_MAX}")
+    return int(value)  # type: ignore[arg-type]
+
+
+def _check_consistent(pointer: Pointer) -> None:
+    try:
+        place = parse_path(pointer.file_path)
+        check_codec(pointer.codec)
+    except InvalidError as error:
+        raise InvalidPointer(str(error)) from None
+    for key, said in (("batch_id", pointer.batch_id), ("partition_id", pointer.partition_id)):
+        if getattr(place, key) != said:
+            raise InvalidPointer(
+                f"{key} is {shown(said)}, and the path has {shown(getattr(place, key))}"
+            )
+
+
+def pointer_record(pointer: Pointer) -> OutboxRecord:
+    """The record that carries a pointer."""
+    return OutboxRecord(
+        key=pointer.partition_id.encode(),
+        value=encode_pointer(pointer),
+        headers=(
+            (HEADER_KIND, KIND_POINTER),
+            (HEADER_MESSAGE_ID, message_id(pointer.batch_id)),
+        ),
+    )
+
+
+def inline_record(inline: Inline, payload: bytes) -> OutboxRecord:
+    """The record that carries a payload itself."""
+    return OutboxRecord(
+        key=inline.partition_id.encode(),
+        value=payload,
+        headers=(
+            (HEADER_KIND, KIND_INLINE),
+            (HEADER_MESSAGE_ID, message_id(inline.batch_id)),
+            (HEADER_BATCH_ID, inline.batch_id.encode()),
+            (HEADER_CODEC, inline.codec.encode()),
+            (HEADER_EVENT_COUNT, b"%d" % inline.event_count),
+            (HEADER_CRC32C, b"%08x" % inline.crc32c),
+        ),
+    )
+
+
+def decode_record(
+    key: bytes | None, value: bytes | memoryview | None, headers: Sequence[tuple[str, bytes | None]]
+) -> Pointer | Inline:
+    """Read what a record of the topic is; for `Inline` the payload is `value` itself.
+
+    Raises:
+        InvalidPointer: it is no record of an outbox, or one that contradicts itself.
+    """
+    by_name = dict(headers)
+    kind = by_name.get(HEADER_KIND)
+    if value is None:
+        raise InvalidPointer("the record has no value")
+    if kind == KIND_POINTER:
+        pointer = decode_pointer(value)
+        if key != pointer.partition_id.encode():
+            raise InvalidPointer(
+                f"the record's key is {shown(key)}, its partition id {shown(pointer.partition_id)}"
+            )
+        return pointer
+    if kind != KIND_INLINE:
+        raise InvalidPointer(f"header {HEADER_KIND} is {shown(kind)}: must be pointer or inline")
+    crc = by_name.get(HEADER_CRC32C) or b""
+    count = by_name.get(HEADER_EVENT_COUNT) or b""
+    try:
+        if not _CRC.fullmatch(crc.decode()) or not _COUNT.fullmatch(count):
+            raise InvalidPointer(f"crc32c {shown(crc)} or event count {shown(count)} is none")
+        return Inline(
+            batch_id=check_batch_id((by_name.get(HEADER_BATCH_ID) or b"").decode()),
+            partition_id=check_partition_id((key or b"").decode()),
+            crc32c=int(crc, 16),
+            codec=check_codec((by_name.get(HEADER_CODEC) or b"").decode()),
+            event_count=check_event_count(int(count)),
+        )
+    except UnicodeDecodeError:
+        raise InvalidPointer("a key or header of an inline record is not UTF-8") from None
+    except InvalidPointer:
+        raise
+    except InvalidError as error:
+        raise InvalidPointer(str(error)) from None
+
+
+def decode_pointers(values: Any) -> Any:
+    """Read an Arrow array of pointers, binary or string, as a table, row by row in its order.
+
+    Works by columns; see `penstock.outbox.pointer_table`, which has the table's schema.
+
+    Raises:
+        InvalidPointer: any of them is none; the message has the first bad row's number.
+    """
+    from penstock.outbox import pointer_table
+
+    return pointer_table.decode_pointers(values)
