@@ -1,0 +1,51 @@
+"""What a supervisor receives of a daemon, over real datagram sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.apps.notify import VARIABLE, notify, notify_ready, notify_stopping
+
+
+@pytest.fixture(params=["path", "abstract"])
+def supervisor(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[socket.socket, str]]:
+    name = f"{tmp_path}/n" if request.param == "path" else f"@penstock-{tmp_path.name}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(name.replace("@", "\0", 1))
+        receiver.settimeout(5)
+        yield receiver, name
+
+
+def test_a_supervisor_is_told(supervisor: tuple[socket.socket, str]) -> None:
+    receiver, name = supervisor
+    assert notify_ready({VARIABLE: name})
+    assert receiver.recv(100) == b"READY=1"
+    assert notify_stopping(20_000, {VARIABLE: name})
+    assert receiver.recv(100) == b"STOPPING=1\nEXTEND_TIMEOUT_USEC=20000000"
+
+
+@pytest.mark.parametrize("environment", [{}, {VARIABLE: ""}, {VARIABLE: "vsock:2:1"}])
+def test_without_a_supervisor_nothing_happens(environment: dict[str, str]) -> None:
+    assert not notify_ready(environment)
+
+
+def test_a_supervisor_that_is_gone_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not notify("READY=1", environment={VARIABLE: f"{tmp_path}/gone"})
+    assert "READY=1" in caplog.text
+
+
+def test_a_supervisor_that_does_not_read_blocks_nobody(tmp_path: Path) -> None:
+    path = f"{tmp_path}/n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        told = [notify("STATUS=" + "x" * 1000, environment={VARIABLE: path}) for _ in range(2000)]
+    assert told[0]
+    assert not told[-1]
