@@ -64,41 +64,76 @@ Verdict = Accepted | Failed | Pending
 Settle = Callable[[Settled], None]
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Chunks:
     """The chunks of one frame, in the order of their sequences.
 
-    `offsets` and `lengths` (bytes, unsigned 32 bits, one per chunk) cut `payload` into chunks, and
-    have been checked to lie inside it. Sequences are `first_sequence` to
-    `first_sequence + count - 1`. `log_sequence` is the record sequence of the first record within
-    (producer, topic, partition), or -1.
+    `lengths` and `offsets` (bytes, unsigned 32 bits, one per chunk) cut `payload` into chunks, and
+    have been checked to lie inside it; without `offsets` the chunks follow one another from 0.
+    Sequences are `first_sequence` to `first_sequence + count - 1`. `log_sequence` is the record
+    sequence of the first record within (producer, topic, partition), or -1.
 
     `payload` is valid during `accept`; whoever needs it longer calls `keep` in `accept`, and
-    `release` once, on the same thread, when it is done.
+    `release` once, on the same thread, when it is done. It is not looked at any more once the
+    frame is settled: the producer may then write to where it lies.
     """
 
-    producer_id: int
-    producer_epoch: int
-    first_sequence: int
-    count: int
-    event_count: int
-    topic: str = ""
-    partition: int = NO_PARTITION
-    log_sequence: int = NO_LOG_SEQUENCE
-    format: ChunkFormat = ChunkFormat.OPAQUE
-    payload: memoryview
-    offsets: NDArray[np.uint32]
-    lengths: NDArray[np.uint32]
-    lease: Lease | None = None
-    keeper: Callable[[Chunks], None] | None = None
-    """Makes `payload` outlive the call where it lies in a buffer that will be received into."""
-    _kept: bool = field(default=False, init=False)
+    __slots__ = (
+        "_kept", "_offsets", "count", "event_count", "first_sequence", "format", "keeper", "lease",
+        "lengths", "log_sequence", "partition", "payload", "producer_epoch", "producer_id", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        first_sequence: int,
+        count: int,
+        event_count: int,
+        payload: memoryview,
+        lengths: NDArray[np.uint32],
+        offsets: NDArray[np.uint32] | None = None,
+        topic: str = "",
+        partition: int = NO_PARTITION,
+        log_sequence: int = NO_LOG_SEQUENCE,
+        format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
+        lease: Lease | None = None,
+        keeper: Callable[[Chunks], None] | None = None,
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.first_sequence = first_sequence
+        self.count = count
+        self.event_count = event_count
+        self.payload = payload
+        self.lengths = lengths
+        self.topic = topic
+        self.partition = partition
+        self.log_sequence = log_sequence
+        self.format = format
+        self.lease = lease
+        self.keeper = keeper
+        """Makes `payload` outlive the call where it lies in a buffer that is received into."""
+        self._offsets = offsets
+        self._kept = False
+
+    @property
+    def offsets(self) -> NDArray[np.uint32]:
+        if self._offsets is None:
+            ends = np.cumsum(self.lengths, dtype=np.uint32)
+            self._offsets = ends - self.lengths
+        return self._offsets
+
+    @property
+    def adjacent(self) -> bool:
+        """Whether the chunks follow one another without gaps, from the payload's first byte."""
+        return self._offsets is None
 
     def keep(self) -> None:
         """Let `payload` stay valid until `release`."""
         if self.keeper is not None:
             self.keeper(self)
-        if self.lease is not None:
+        elif self.lease is not None:
             self.lease.retain()
         self._kept = True
 

@@ -1,15 +1,5 @@
-"""CRC32C (Castagnoli), the checksum of RecordBatch v2, in hardware: 10-30 GiB/s.
+"""The checksum of RecordBatch v2: `penstock.base.crc`, by the name that this room uses for it."""
 
-Source: RFC 3720, appendix B.4; the `crc32c` package, which reads any buffer without a copy.
-"""
+from penstock.base.crc import Readable, crc32c
 
-from __future__ import annotations
-
-from crc32c import crc32c as _crc32c
-
-Readable = bytes | bytearray | memoryview
-
-
-def crc32c(buffer: Readable, initial: int = 0) -> int:
-    """Return the checksum of `buffer`, continuing from `initial`, as an unsigned 32-bit int."""
-    return int(_crc32c(buffer, initial))
+__all__ = ["Readable", "crc32c"]

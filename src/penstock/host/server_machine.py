@@ -1,0 +1,491 @@
+"""The agent's side of one connection, without I/O: frames in, at most one effect out.
+
+What is allowed when stands in one table, `_ALLOWED`; a frame that is not in it ends the
+connection, and so does one whose fields contradict each other. The credit window here is the
+truth: a frame beyond it is failed (retryable), whatever the producer believes.
+
+The shell feeds `receive` frame by frame, performs the effect, calls `flush` at the end of
+everything that one read brought, and sends `take_output`. So a burst of data frames is answered
+by one ACCEPTED frame with ranges of sequences, and acknowledgements stay a tiny part of the bytes.
+
+Source: `host-ipc.txt`, frame types and handshake, three-dimensional backpressure, draining.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.host import limits
+from penstock.host.credits import NO_CREDIT, Credit, CreditWindow
+from penstock.host.errors import ProtocolViolation
+from penstock.host.port import (
+    NO_LOG_SEQUENCE,
+    NO_PARTITION,
+    NO_PRODUCER_ID,
+    Accepted,
+    ChunkFormat,
+    Chunks,
+    Introduction,
+    Settled,
+)
+from penstock.wire.frames import (
+    ACCEPTED,
+    CREDIT_UPDATE,
+    DATA,
+    DATA_BATCH,
+    DRAIN,
+    FAILED,
+    FLAG_PAYLOAD_CRC,
+    FLAG_PAYLOAD_IN_RING,
+    HELLO,
+    HELLO_ACK,
+    PING,
+    PONG,
+    Frame,
+    FrameType,
+    Header,
+    check_payload,
+    encode,
+)
+
+
+class ServerState(Enum):
+    """Where a connection stands."""
+
+    HANDSHAKE = "handshake"
+    """Waits for HELLO; a PING is answered, so that a health check needs no identity."""
+    INTRODUCING = "introducing"
+    """Waits for what the sink says of the producer."""
+    OPEN = "open"
+    DRAINING = "draining"
+    """What the producer had under way may still arrive and is taken."""
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTerms:
+    """What the agent offers to a producer."""
+
+    credit: Credit
+    frame_bytes_max: int
+    idle_timeout_ms: int
+    ping_interval_ms: int
+    retry_after_ms: int
+    ring_bytes_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce:
+    """Ask the sink about this producer; then call `introduced` or `refuse`."""
+
+    producer_id: int
+    topics: tuple[str, ...]
+    ring_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand these chunks to the sink; call `settled` with its verdict, now or later."""
+
+    chunks: Chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Send what is in the output, then close."""
+
+    reason: str
+
+
+Effect = Introduce | Deliver | Close
+_Lengths = NDArray[np.uint32]
+
+_DATA: Final = (DATA, DATA_BATCH)
+_ALLOWED: Final[Mapping[ServerState, tuple[int, ...]]] = {
+    ServerState.HANDSHAKE: (HELLO, PING),
+    ServerState.INTRODUCING: (),
+    ServerState.OPEN: (*_DATA, PING, PONG),
+    ServerState.DRAINING: (*_DATA, PING, PONG),
+    ServerState.CLOSED: (),
+}
+
+
+class ServerMachine:
+    """One producer's connection. Times are milliseconds of a monotonic clock."""
+
+    def __init__(self, terms: ServerTerms, *, now_ms: float, draining: bool = False) -> None:
+        self.terms = terms
+        self.state = ServerState.HANDSHAKE
+        self.window = CreditWindow(NO_CREDIT)
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = 0
+        self.client_name = ""
+        self.ring: memoryview | None = None
+        """The producer's ring, once the shell has mapped it."""
+        self.in_flight: dict[int, Credit] = {}
+        self.accepted_chunks = 0
+        self.accepted_events = 0
+        self.accepted_bytes = 0
+        self.failed_frames = 0
+        self.overdrafts = 0
+        self._agent_draining = draining
+        self._output: list[bytes] = []
+        self._ranges: list[int] = []
+        self._heard_ms = now_ms
+        self._pinged_ms = now_ms
+        self._hello: Header | None = None
+        self._handlers: dict[int, Callable[[Frame], Effect | None]] = {
+            HELLO: self._on_hello,
+            DATA: self._on_data,
+            DATA_BATCH: self._on_batch,
+            PING: self._on_ping,
+            PONG: lambda frame: None,
+        }
+
+    # Events
+
+    def receive(self, frame: Frame) -> Effect | None:
+        """Take one frame in.
+
+        Raises:
+            ProtocolViolation, MalformedFrame: the connection has to be closed; call `violated`.
+        """
+        kind = frame.header.type
+        if kind not in _ALLOWED[self.state]:
+            raise ProtocolViolation(
+                f"frame type {_name(kind)} is not allowed in state {self.state.value}"
+            )
+        return self._handlers[kind](frame)
+
+    def heard(self, now_ms: float) -> None:
+        """Bytes have arrived."""
+        self._heard_ms = now_ms
+
+    def introduced(self, introduction: Introduction, *, ring: bool = False) -> None:
+        """The sink has answered; `ring` says that the shell has mapped the producer's ring."""
+        hello = self._hello
+        if self.state is not ServerState.INTRODUCING or hello is None:
+            return
+        self.producer_id = introduction.producer_id
+        self.producer_epoch = hello.producer_epoch
+        self.client_name = hello.client_name
+        self.window = CreditWindow(self.terms.credit)
+        self.state = ServerState.OPEN
+        self._send(
+            Header(
+                type=HELLO_ACK,
+                accepted=True,
+                version=min(hello.version_max, limits.VERSION_MAX),
+                producer_id=introduction.producer_id,
+                producer_epoch=hello.producer_epoch,
+                chunk_slots=self.terms.credit.slots,
+                raw_events=self.terms.credit.events,
+                payload_bytes=self.terms.credit.payload_bytes,
+                frame_bytes_max=self.terms.frame_bytes_max,
+                idle_timeout_ms=self.terms.idle_timeout_ms,
+                partition_counts=[introduction.partitions.get(name, 0) for name in hello.topics],
+                ring_size_bytes=hello.ring_size_bytes if ring else 0,
+            )
+        )
+
+    def refuse(self, reason: str) -> Close:
+        """Answer HELLO with no, and why."""
+        self._send(Header(type=HELLO_ACK, accepted=False, reason=reason[: limits.REASON_CHARS_MAX]))
+        self.state = ServerState.CLOSED
+        return Close(reason)
+
+    def settled(self, chunks: Chunks, verdict: Settled) -> None:
+        """A frame's verdict: its credit comes back, and its answer goes into the output.
+
+        Nothing happens for a frame of a connection that has ended.
+        """
+        footprint = self.in_flight.pop(chunks.first_sequence, None)
+        if footprint is None:
+            return
+        self.window.restore(*footprint)
+        if isinstance(verdict, Accepted):
+            self.accepted_chunks += footprint.slots
+            self.accepted_events += footprint.events
+            self.accepted_bytes += footprint.payload_bytes
+            ranges = self._ranges
+            if ranges and ranges[-2] + ranges[-1] == chunks.first_sequence:
+                ranges[-1] += chunks.count
+            else:
+                ranges += (chunks.first_sequence, chunks.count)
+                if len(ranges) >= 2 * limits.RANGES_PER_FRAME_MAX:
+                    self.flush()
+            return
+        self._fail(
+            chunks.first_sequence,
+            chunks.count,
+            footprint,
+            verdict.reason,
+            verdict.retryable,
+            verdict.retry_after_ms,
+        )
+
+    def grant(self, more: Credit) -> None:
+        """Widen the producer's window."""
+        if self.state is ServerState.OPEN and more != NO_CREDIT:
+            self.window.grant(more)
+            self._send(_credit_update(more))
+
+    def drain(self, deadline_ms: int, reason: str) -> None:
+        """Tell the producer that the agent goes away within `deadline_ms` from now."""
+        self._agent_draining = True
+        if self.state is ServerState.OPEN:
+            self.state = ServerState.DRAINING
+            self.flush()
+            self._send(Header(type=DRAIN, deadline_ms=deadline_ms, reason=reason))
+
+    def violated(self, reason: str) -> Close:
+        """Say why the connection ends: a FAILED frame about no chunks."""
+        if self.state is not ServerState.CLOSED:
+            if self.state is ServerState.HANDSHAKE:
+                return self.refuse(reason)
+            self.flush()
+            self._send(Header(type=FAILED, reason=reason[: limits.REASON_CHARS_MAX]))
+            self.state = ServerState.CLOSED
+        return Close(reason)
+
+    def disconnected(self) -> int:
+        """The connection has ended: all credit is free again.
+
+        Returns:
+            The number of frames whose verdict nobody will hear.
+        """
+        lost = len(self.in_flight)
+        self.in_flight.clear()
+        self.window = CreditWindow(NO_CREDIT)
+        self._output.clear()
+        self._ranges.clear()
+        self.state = ServerState.CLOSED
+        return lost
+
+    def tick(self, now_ms: float) -> Close | None:
+        """Look at the clock: close a connection that was silent for too long, ping a quiet one."""
+        silent_ms = now_ms - self._heard_ms
+        if silent_ms >= self.terms.idle_timeout_ms:
+            return self.violated(
+                f"nothing was heard for {silent_ms:.0f} ms (limit {self.terms.idle_timeout_ms})"
+            )
+        open_ = self.state in (ServerState.OPEN, ServerState.DRAINING)
+        if open_ and now_ms - max(self._heard_ms, self._pinged_ms) >= self.terms.ping_interval_ms:
+            self._pinged_ms = now_ms
+            self._send(Header(type=PING, token=int(now_ms)))
+        return None
+
+    # Output
+
+    def flush(self) -> None:
+        """Answer everything accepted since the last call with one frame."""
+        if self._ranges:
+            ranges, self._ranges = self._ranges, []
+            self._send(Header(type=ACCEPTED, ranges=ranges))
+
+    def take_output(self) -> Sequence[bytes]:
+        """The frames to send, in order."""
+        output, self._output = self._output, []
+        return output
+
+    def _send(self, header: Header) -> None:
+        self._output.append(encode(header))
+
+    # Frames
+
+    def _on_hello(self, frame: Frame) -> Effect:
+        header = frame.header
+        if header.version_max < limits.VERSION_MIN or header.version_min > limits.VERSION_MAX:
+            return self.refuse(
+                f"protocol versions {header.version_min} to {header.version_max} are not spoken"
+                f" here: {limits.VERSION_MIN} to {limits.VERSION_MAX} are"
+            )
+        if self._agent_draining:
+            return self.refuse("the agent is draining")
+        if len(header.topics) > limits.TOPICS_PER_HELLO_MAX:
+            return self.refuse(
+                f"{len(header.topics)} topics in one HELLO; at most {limits.TOPICS_PER_HELLO_MAX}"
+            )
+        if header.producer_epoch > limits.PRODUCER_EPOCH_MAX:
+            return self.refuse(
+                f"producer epoch {header.producer_epoch}; at most {limits.PRODUCER_EPOCH_MAX}"
+            )
+        producer_id = header.producer_id if header.HasField("producer_id") else NO_PRODUCER_ID
+        if producer_id < NO_PRODUCER_ID:
+            return self.refuse(f"producer id {producer_id}: must not be negative")
+        self._hello = header
+        self.state = ServerState.INTRODUCING
+        ring_bytes = min(header.ring_size_bytes, self.terms.ring_bytes_max)
+        return Introduce(
+            producer_id,
+            tuple(header.topics),
+            ring_bytes if ring_bytes == header.ring_size_bytes else 0,
+        )
+
+    def _on_ping(self, frame: Frame) -> Effect | None:
+        if self.state is ServerState.HANDSHAKE and self._agent_draining:
+            self._send(Header(type=DRAIN, reason="the agent is draining"))
+            self.state = ServerState.CLOSED
+            return Close("the agent is draining")
+        self._send(Header(type=PONG, token=frame.header.token))
+        return None
+
+    def _on_data(self, frame: Frame) -> Effect | None:
+        header = frame.header
+        if header.count > 1 or header.lengths or header.offsets or header.event_counts:
+            raise ProtocolViolation("a DATA frame has one chunk; several go into a DATA_BATCH")
+        payload = self._payload(frame)
+        lengths = np.array((len(payload),), dtype=np.uint32)
+        return self._admit(header, payload, 1, lengths, None)
+
+    def _on_batch(self, frame: Frame) -> Effect | None:
+        header = frame.header
+        count = header.count
+        payload = self._payload(frame)
+        lengths = _descriptors(header.lengths, count, "lengths")
+        if not 0 < count <= limits.CHUNKS_PER_FRAME_MAX:
+            raise ProtocolViolation(
+                f"{count} chunks in a DATA_BATCH; 1 to {limits.CHUNKS_PER_FRAME_MAX} are allowed"
+            )
+        offsets = None
+        if header.offsets:
+            offsets = _descriptors(header.offsets, count, "offsets")
+            end = int((offsets.astype(np.int64) + lengths).max())
+            if end > len(payload):
+                raise ProtocolViolation(
+                    f"a chunk ends at byte {end} of a payload of {len(payload)} bytes"
+                )
+        elif (total := int(np.add.reduce(lengths, dtype=np.int64))) != len(payload):
+            raise ProtocolViolation(
+                f"{count} chunks of {total} bytes together in a payload of {len(payload)} bytes"
+            )
+        if header.event_counts:
+            counts = _descriptors(header.event_counts, count, "event counts")
+            events = int(np.add.reduce(counts, dtype=np.int64))
+        else:
+            events = count
+        if events != header.event_count:
+            raise ProtocolViolation(
+                f"{events} events in the chunks, {header.event_count} in the header"
+            )
+        return self._admit(header, payload, count, lengths, offsets)
+
+    def _payload(self, frame: Frame) -> memoryview:
+        if not frame.flags & FLAG_PAYLOAD_IN_RING:
+            return frame.payload
+        start, size = frame.header.ring_position, frame.header.ring_bytes
+        ring = self.ring
+        if ring is None or start + size > len(ring):
+            have = "no ring" if ring is None else f"a ring of {len(ring)} bytes"
+            raise ProtocolViolation(f"payload at {start} to {start + size}, and there is {have}")
+        payload = ring[start : start + size]
+        if frame.flags & FLAG_PAYLOAD_CRC:
+            check_payload(payload, frame.payload_crc)
+        return payload
+
+    def _admit(
+        self,
+        header: Header,
+        payload: memoryview,
+        count: int,
+        lengths: _Lengths,
+        offsets: _Lengths | None,
+    ) -> Deliver | None:
+        first, events = header.first_sequence, header.event_count
+        if first in self.in_flight or first + count > limits.SEQUENCE_MAX:
+            raise ProtocolViolation(f"sequence {first} is under way already, or out of range")
+        if events > limits.EVENTS_PER_FRAME_MAX:
+            raise ProtocolViolation(
+                f"{events} events in one frame; at most {limits.EVENTS_PER_FRAME_MAX}"
+            )
+        footprint = Credit(count, events, len(payload))
+        if not self.window.try_acquire(count, events, len(payload)):
+            self._overdraft(first, count, footprint)
+            return None
+        self.in_flight[first] = footprint
+        return Deliver(
+            Chunks(
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                first_sequence=first,
+                count=count,
+                event_count=events,
+                topic=header.topic,
+                partition=header.partition if header.HasField("partition") else NO_PARTITION,
+                log_sequence=(
+                    header.log_sequence if header.HasField("log_sequence") else NO_LOG_SEQUENCE
+                ),
+                format=_format(header.format),
+                payload=payload,
+                lengths=lengths,
+                offsets=offsets,
+            )
+        )
+
+    def _overdraft(self, first: int, count: int, footprint: Credit) -> None:
+        self.overdrafts += 1
+        self._fail(first, count, footprint, "credit exhausted", True, self.terms.retry_after_ms)
+        self._send(_credit_update(NO_CREDIT, self.terms.retry_after_ms))
+
+    def _fail(
+        self,
+        first: int,
+        count: int,
+        restored: Credit,
+        reason: str,
+        retryable: bool,
+        retry_after_ms: int,
+    ) -> None:
+        self.failed_frames += 1
+        self.flush()
+        self._send(
+            Header(
+                type=FAILED,
+                first_sequence=first,
+                count=count,
+                reason=reason[: limits.REASON_CHARS_MAX],
+                retryable=retryable,
+                retry_after_ms=retry_after_ms,
+                chunk_slots=restored.slots,
+                raw_events=restored.events,
+                payload_bytes=restored.payload_bytes,
+            )
+        )
+
+
+def _credit_update(more: Credit, retry_after_ms: int = 0) -> Header:
+    return Header(
+        type=CREDIT_UPDATE,
+        chunk_slots=more.slots,
+        raw_events=more.events,
+        payload_bytes=more.payload_bytes,
+        retry_after_ms=retry_after_ms,
+    )
+
+
+def _descriptors(data: bytes, count: int, what: str) -> _Lengths:
+    if len(data) != 4 * count:
+        raise ProtocolViolation(f"{len(data)} bytes of {what} for {count} chunks of 4 bytes each")
+    return np.frombuffer(data, dtype="<u4")
+
+
+def _format(number: int) -> ChunkFormat:
+    if number == 0:
+        return ChunkFormat.OPAQUE
+    try:
+        return ChunkFormat(number)
+    except ValueError:
+        raise ProtocolViolation(f"chunk format {number} is not known") from None
+
+
+def _name(kind: FrameType) -> str:
+    try:
+        return str(FrameType.Name(kind))
+    except ValueError:
+        return str(kind)

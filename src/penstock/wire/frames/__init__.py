@@ -1,0 +1,57 @@
+"""The frame protocol: a 16-byte prelude, a Protobuf header, an opaque payload."""
+
+from penstock.wire.frames.codec import (
+    FLAG_PAYLOAD_CRC,
+    FLAG_PAYLOAD_IN_RING,
+    HEADER_BYTES_MAX,
+    PRELUDE_BYTES,
+    Frame,
+    Prelude,
+    check_payload,
+    decode,
+    decode_body,
+    decode_prelude,
+    encode,
+)
+from penstock.wire.frames.errors import MalformedFrame
+from penstock.wire.frames.header_pb2 import (
+    ACCEPTED,
+    CREDIT_UPDATE,
+    DATA,
+    DATA_BATCH,
+    DRAIN,
+    FAILED,
+    HELLO,
+    HELLO_ACK,
+    PING,
+    PONG,
+    FrameType,
+    Header,
+)
+
+__all__ = [
+    "ACCEPTED",
+    "CREDIT_UPDATE",
+    "DATA",
+    "DATA_BATCH",
+    "DRAIN",
+    "FAILED",
+    "FLAG_PAYLOAD_CRC",
+    "FLAG_PAYLOAD_IN_RING",
+    "HEADER_BYTES_MAX",
+    "HELLO",
+    "HELLO_ACK",
+    "PING",
+    "PONG",
+    "PRELUDE_BYTES",
+    "Frame",
+    "FrameType",
+    "Header",
+    "MalformedFrame",
+    "Prelude",
+    "check_payload",
+    "decode",
+    "decode_body",
+    "decode_prelude",
+    "encode",
+]

@@ -1,0 +1,181 @@
+"""Frames on a byte stream: a fixed prelude, a Protobuf header, an opaque payload.
+
+The prelude, 16 bytes, big endian:
+
+    at  bytes  field
+     0      4  frame length         header and payload, without the prelude
+     4      2  header length
+     6      1  flags                bit 0: the payload checksum is set; bit 1: the payload lies
+                                    in the ring that was passed with HELLO, not on the stream
+     7      1  reserved             0
+     8      4  CRC32C of the header
+    12      4  CRC32C of the payload, 0 unless bit 0 is set
+    16      …  header (Protobuf, `header.proto`), then payload
+
+A reader knows from these 16 bytes alone whether to go on: everything that can be refused is
+refused before memory is taken for the frame. The header's checksum guards against our own
+mistakes (a truncated buffer, a reader that lost its place), since the stream itself is reliable.
+
+Source: `host-ipc.txt`, the wire protocol. It counts 16 bytes and lists 12; the last four are the
+payload checksum that it reserves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from penstock.base.crc import crc32c
+from penstock.wire.frames.errors import MalformedFrame
+from penstock.wire.frames.header_pb2 import Header
+
+Readable = bytes | bytearray | memoryview
+
+PRELUDE_BYTES: Final = 16
+HEADER_BYTES_MAX: Final = 65_535
+FLAG_PAYLOAD_CRC: Final = 0x01
+FLAG_PAYLOAD_IN_RING: Final = 0x02
+_FLAGS: Final = FLAG_PAYLOAD_CRC | FLAG_PAYLOAD_IN_RING
+_PRELUDE: Final = Struct(">IHBBII")
+
+
+class Prelude(NamedTuple):
+    """The 16 bytes as numbers, checked."""
+
+    frame_bytes: int
+    header_bytes: int
+    flags: int
+    header_crc: int
+    payload_crc: int
+
+
+class Frame(NamedTuple):
+    """A frame; `payload` is a view of the buffer that it was read from."""
+
+    header: Header
+    payload: memoryview
+    flags: int = 0
+    payload_crc: int = 0
+
+
+def decode_prelude(buffer: Readable, offset: int, frame_bytes_max: int) -> Prelude:
+    """Read and check the 16 bytes at `offset`, which must be there.
+
+    Raises:
+        MalformedFrame: a length over the limit, a header longer than the frame, an unknown flag,
+            a reserved byte that is not zero, or a checksum that nothing announces.
+    """
+    frame_bytes, header_bytes, flags, reserved, header_crc, payload_crc = _PRELUDE.unpack_from(
+        buffer, offset
+    )
+    if frame_bytes > frame_bytes_max:
+        raise MalformedFrame(
+            f"frame length {frame_bytes} bytes is over the limit of {frame_bytes_max}"
+        )
+    if header_bytes > frame_bytes or header_bytes == 0:
+        raise MalformedFrame(
+            f"header length {header_bytes} bytes does not fit a frame of {frame_bytes}"
+        )
+    if flags & ~_FLAGS or reserved:
+        raise MalformedFrame(
+            f"flags {flags:#04x}, reserved byte {reserved:#04x}: only flags {_FLAGS:#04x} are known"
+        )
+    if payload_crc and not flags & FLAG_PAYLOAD_CRC:
+        raise MalformedFrame(f"payload checksum {payload_crc:#010x} without its flag")
+    if flags & FLAG_PAYLOAD_IN_RING and frame_bytes != header_bytes:
+        raise MalformedFrame(
+            f"{frame_bytes - header_bytes} payload bytes on the stream of a frame whose payload"
+            " is said to lie in the ring"
+        )
+    return Prelude(frame_bytes, header_bytes, flags, header_crc, payload_crc)
+
+
+def decode_body(prelude: Prelude, body: memoryview) -> Frame:
+    """Read the header and cut off the payload of a body of `prelude.frame_bytes` bytes.
+
+    Raises:
+        MalformedFrame: a checksum that does not match, or a header that is no Protobuf.
+    """
+    head = bytes(body[: prelude.header_bytes])
+    if crc32c(head) != prelude.header_crc:
+        raise MalformedFrame(
+            f"header checksum {prelude.header_crc:#010x} does not match its {len(head)} bytes"
+        )
+    try:
+        header = Header.FromString(head)
+    except DecodeError as error:
+        raise MalformedFrame(f"header of {len(head)} bytes: {error}") from None
+    payload = body[prelude.header_bytes :]
+    if prelude.flags == FLAG_PAYLOAD_CRC:
+        check_payload(payload, prelude.payload_crc)
+    return Frame(header, payload, prelude.flags, prelude.payload_crc)
+
+
+def check_payload(payload: memoryview, payload_crc: int) -> None:
+    """Compare a payload with its checksum.
+
+    Raises:
+        MalformedFrame: they differ.
+    """
+    if crc32c(payload) != payload_crc:
+        raise MalformedFrame(
+            f"payload checksum {payload_crc:#010x} does not match its {len(payload)} bytes"
+        )
+
+
+def decode(
+    buffer: Readable, offset: int, frame_bytes_max: int
+) -> tuple[Frame, int] | tuple[None, int]:
+    """Read the frame at `offset`.
+
+    Returns:
+        The frame and its size with the prelude; or None and the number of bytes, from `offset`,
+        that are needed before this call can say more.
+
+    Raises:
+        MalformedFrame: the stream cannot be trusted any more.
+    """
+    left = len(buffer) - offset
+    if left < PRELUDE_BYTES:
+        return None, PRELUDE_BYTES
+    prelude = decode_prelude(buffer, offset, frame_bytes_max)
+    size = PRELUDE_BYTES + prelude.frame_bytes
+    if left < size:
+        return None, size
+    return decode_body(prelude, memoryview(buffer)[offset + PRELUDE_BYTES : offset + size]), size
+
+
+def encode(
+    header: Header,
+    payload: Sequence[Readable] = (),
+    *,
+    payload_bytes: int | None = None,
+    in_ring: bool = False,
+    checksum: bool = False,
+) -> bytes:
+    """Write the prelude and header of a frame; the payload's pieces follow it on the stream.
+
+    `payload_bytes` is the size of `payload` where the caller knows it. With `in_ring` the payload
+    does not follow on the stream. With `checksum` the prelude carries the payload's CRC32C.
+
+    Raises:
+        MalformedFrame: a header longer than 65,535 bytes.
+    """
+    body = header.SerializeToString()
+    if len(body) > HEADER_BYTES_MAX:
+        raise MalformedFrame(f"header of {len(body)} bytes is over the limit of {HEADER_BYTES_MAX}")
+    flags, crc = 0, 0
+    if checksum:
+        flags = FLAG_PAYLOAD_CRC
+        for piece in payload:
+            crc = crc32c(piece, crc)
+    if payload_bytes is None:
+        payload_bytes = sum(map(len, payload))
+    if in_ring:
+        flags |= FLAG_PAYLOAD_IN_RING
+        payload_bytes = 0
+    prelude = _PRELUDE.pack(len(body) + payload_bytes, len(body), flags, 0, crc32c(body), crc)
+    return prelude + body
