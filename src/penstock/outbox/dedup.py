@@ -1,0 +1,64 @@
+"""The window of batches seen lately: what makes an at-least-once outbox look like exactly once.
+
+A producer that does not know whether its pointer was published publishes it again, and a consumer
+that crashed before it committed is handed the same pointers again. Both show as a second record
+of the same batch. The window remembers batches by partition id and batch id (two producers may
+choose the same batch id for different partitions) and is bounded twice: by entries and by age. A
+duplicate that comes later than either bound is handed on.
+
+Theory: entries are kept in the order in which they were added, so both bounds cut from the front.
+Times are milliseconds given by the caller.
+
+Source: `filesystem-outbox.txt`, failure semantics; `design/host-and-outbox.md`, Read.
+"""
+
+from __future__ import annotations
+
+from penstock.base.errors import InvalidError
+
+BatchKey = tuple[str, str]
+"""(partition id, batch id)"""
+
+
+class DedupWindow:
+    """Remembers at most `entries_max` batches for at most `age_max_ms`.
+
+    Raises:
+        InvalidError: a bound below 0. An `entries_max` of 0 remembers nothing.
+    """
+
+    __slots__ = ("_age_max_ms", "_entries_max", "_seen_ms", "forgotten")
+
+    def __init__(self, *, entries_max: int, age_max_ms: int) -> None:
+        if entries_max < 0 or age_max_ms < 0:
+            raise InvalidError(
+                f"dedup window of {entries_max} entries and {age_max_ms} ms: neither may be below 0"
+            )
+        self._entries_max = entries_max
+        self._age_max_ms = age_max_ms
+        self._seen_ms: dict[BatchKey, int] = {}
+        self.forgotten = 0
+        """Batches that fell out of the window so far."""
+
+    def __len__(self) -> int:
+        return len(self._seen_ms)
+
+    def seen(self, key: BatchKey, now_ms: int) -> bool:
+        """Whether the batch was added and neither bound has cut it off since."""
+        added_ms = self._seen_ms.get(key)
+        return added_ms is not None and now_ms - added_ms <= self._age_max_ms
+
+    def add(self, key: BatchKey, now_ms: int) -> None:
+        """Remember a batch from now on; one that is known already becomes the newest."""
+        self._seen_ms.pop(key, None)
+        self._seen_ms[key] = now_ms
+        self._cut(now_ms)
+
+    def _cut(self, now_ms: int) -> None:
+        while self._seen_ms:
+            oldest = next(iter(self._seen_ms))
+            too_many = len(self._seen_ms) > self._entries_max
+            if not too_many and now_ms - self._seen_ms[oldest] <= self._age_max_ms:
+                return
+            del self._seen_ms[oldest]
+            self.forgotten += 1

@@ -1,0 +1,205 @@
+"""Which payloads the topic points to, in bounded memory: one window of paths after the other.
+
+The sweeper and the audit compare two long lists, the pointers on the topic and the payloads in
+the tree. Neither fits in memory at every size, so they are compared window by window. A window is
+a range of *keys*; a key is the payload's hour and then its path:
+
+    2026052414 JFK/year=2026/month=05/day=24/hour=14/batch-abc/data.bin
+
+so that a window is mostly a range of hours, and an hour with very many batches can still be cut.
+`PointerIndex.add` takes pointers by columns. When more than `entries_max` distinct paths have come,
+the index keeps the smallest keys and lowers its upper bound `until`; what lies beyond is left to
+the next window, for which the topic is read again. One reading is enough as long as the index holds
+the topic: with the default of a million paths, a topic of a million unswept payloads.
+
+No I/O and no clock here. All loops are over chunks.
+
+Source: `design/host-and-outbox.md`, Collect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.errors import InvalidError
+
+INDEX_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.large_string()),
+        ("file_path", pa.large_string()),
+        ("size_least", pa.int64()),
+        ("size_most", pa.int64()),
+        ("crc_least", pa.int64()),
+        ("crc_most", pa.int64()),
+        ("consumed", pa.bool_()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)
+"""One row per path. Pointers to one path that differ show in least and most; `consumed` says that
+all of them are; partition and offset are the highest."""
+_MERGES: Final = {"size_least": "min", "size_most": "max", "crc_least": "min", "crc_most": "max",
+                  "consumed": "min", "partition": "max", "offset": "max"}  # fmt: skip
+_SOURCES: Final = {"size_least": "size_bytes", "size_most": "size_bytes", "crc_least": "crc32c",
+                   "crc_most": "crc32c"}  # fmt: skip
+HOUR_DIGITS: Final = 10
+_HOUR: Final = (
+    r"/year=(?P<year>\d{4})/month=(?P<month>\d\d)/day=(?P<day>\d\d)/hour=(?P<hour>\d\d)"
+    r"/batch-[^/]+/"
+)
+_SLACK: Final = 2
+"""The index is brought back to its bound when it has grown to this multiple of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A range of keys, `start` included, `until` not; None is the end of all."""
+
+    start: str = ""
+    until: str | None = None
+
+    def touches_hour(self, hour: str) -> bool:
+        """Whether some key of an hour (ten digits) may lie in the window."""
+        return hour >= self.start[: len(hour)] and (
+            self.until is None or hour <= self.until[: len(hour)]
+        )
+
+    def holds(self, keys: Any) -> Any:
+        """Which of the keys lie in the window, as a boolean array."""
+        inside = pc.greater_equal(keys, self.start)
+        if self.until is not None:
+            inside = pc.and_(inside, pc.less(keys, self.until))
+        return inside
+
+
+def keys_of(paths: Any) -> Any:
+    """The key of every path, null for one that is not a payload's."""
+    found = pc.extract_regex(paths.cast(pa.large_string()), _HOUR)
+    parts = [pc.struct_field(found, index) for index in range(4)]
+    hours = pc.binary_join_element_wise(*parts, pa.scalar("", parts[0].type))
+    separator = pa.scalar(" ", pa.large_string())
+    return pc.binary_join_element_wise(
+        hours.cast(pa.large_string()), paths.cast(pa.large_string()), separator
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What the index says of some paths, one value per path."""
+
+    referenced: np.ndarray[Any, np.dtype[np.bool_]]
+    consumed: np.ndarray[Any, np.dtype[np.bool_]]
+    """Every pointer to it lies below what all groups have committed."""
+
+
+class PointerIndex:
+    """The pointers of one window; fill it with `add`, then ask."""
+
+    def __init__(self, *, start: str = "", entries_max: int) -> None:
+        if entries_max < 1:
+            raise InvalidError(f"pointer index of {entries_max} entries: must be at least 1")
+        self._entries_max = entries_max
+        self._tables: list[Any] = []
+        self._rows = 0
+        self._merged: Any = None
+        self._hours: dict[str, tuple[int, int]] | None = None
+        self.window = Window(start=start)
+
+    @property
+    def rows(self) -> int:
+        """Entries held now; at most twice `entries_max` and one chunk."""
+        return self._rows
+
+    def add(self, pointers: Any, *, consumed: Any) -> None:
+        """Take pointers with file_path, size_bytes, crc32c, partition and offset.
+
+        `consumed` is a boolean array: whether each lies below what every group has committed.
+        """
+        keys = keys_of(_flat(pointers.column("file_path")))
+        columns = [keys]
+        for field in list(INDEX_SCHEMA)[1:]:
+            source = _SOURCES.get(field.name, field.name)
+            column = consumed if source == "consumed" else _flat(pointers.column(source))
+            columns.append(column.cast(field.type))
+        table = pa.Table.from_arrays(columns, schema=INDEX_SCHEMA)
+        table = table.filter(self.window.holds(keys))
+        if not table.num_rows:
+            return
+        self._tables.append(table)
+        self._rows += table.num_rows
+        self._hours = None
+        if self._rows > _SLACK * self._entries_max:
+            self._shrink()
+
+    def finish(self) -> Window:
+        """Bring the index to its bound; returns the window that it speaks for."""
+        self._shrink()
+        return self.window
+
+    def hour(self, hour: str) -> Any:
+        """The entries of one hour (ten digits) in order of their keys, `INDEX_SCHEMA`."""
+        if self._hours is None:
+            self._hours = self._cut_hours()
+        low, high = self._hours.get(hour, (0, 0))
+        return self._merged.slice(low, high - low)
+
+    def hours(self) -> list[str]:
+        """The hours that there are entries of, in order."""
+        if self._hours is None:
+            self._hours = self._cut_hours()
+        return list(self._hours)
+
+    def look(self, hour: str, paths: Any) -> Looked:
+        """What is known of payloads of one hour of this window."""
+        table = self.hour(hour)
+        paths = paths.cast(pa.large_string())
+        every = table.column("file_path")
+        waiting = every.filter(pc.invert(table.column("consumed")))
+        referenced = pc.is_in(paths, value_set=every)
+        pending = pc.is_in(paths, value_set=waiting)
+        return Looked(
+            referenced=_flags(referenced), consumed=_flags(pc.and_not(referenced, pending))
+        )
+
+    def _cut_hours(self) -> dict[str, tuple[int, int]]:
+        self._shrink()
+        starts = pc.utf8_slice_codeunits(self._merged.column("key"), 0, HOUR_DIGITS)
+        if not len(starts):
+            return {}
+        runs = pc.run_end_encode(_flat(starts.cast(pa.string())))
+        ends = runs.run_ends.to_pylist()
+        lows = [0, *ends[:-1]]
+        return dict(zip(runs.values.to_pylist(), zip(lows, ends, strict=True), strict=True))
+
+    def _shrink(self) -> None:
+        table = self._merge()
+        if table.num_rows > self._entries_max:
+            until = table.column("key")[self._entries_max].as_py()
+            self.window = Window(start=self.window.start, until=until)
+            table = table.slice(0, self._entries_max)
+        self._tables, self._rows, self._merged = [table], table.num_rows, table
+
+    def _merge(self) -> Any:
+        if len(self._tables) == 1 and self._tables[0] is self._merged:
+            return self._merged
+        if not self._tables:
+            return INDEX_SCHEMA.empty_table()
+        merged = pa.concat_tables(self._tables).group_by(["key", "file_path"])
+        table = merged.aggregate(list(_MERGES.items()))
+        names = [*(f"{name}_{how}" for name, how in _MERGES.items())]
+        table = table.select(["key", "file_path", *names])
+        return table.rename_columns(INDEX_SCHEMA.names).sort_by("key").combine_chunks()
+
+
+def _flat(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _flags(array: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    flat = _flat(array)
+    return np.asarray(flat.to_numpy(zero_copy_only=False), np.bool_)

@@ -1,0 +1,110 @@
+"""What can be wrong with a payload that is read, and which of the read policy's troubles it is.
+
+| error                              | trouble    |
+|------------------------------------|------------|
+| `PayloadUnreadable`                | unreadable |
+| `PayloadMissing`                   | missing    |
+| `SizeMismatch`, `ChecksumMismatch` | corrupt    |
+| `PayloadTooLarge`                  | too large  |
+| `InvalidPointer`, `InvalidPath`, `PathEscapes`, `NotAFile` | invalid |
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from penstock.base.errors import InvalidError, PenstockError, UnavailableError
+from penstock.outbox.errors import (
+    InvalidPath,
+    InvalidPointer,
+    NotAFile,
+    PathEscapes,
+    PayloadCorrupt,
+    PayloadMissing,
+)
+from penstock.outbox.read_policy import Trouble
+
+
+class SizeMismatch(PayloadCorrupt):
+    """The file has not as many bytes as its pointer says: torn, or another batch's file."""
+
+    def __init__(self, path: str, found: int, expected: int) -> None:
+        super().__init__(path, f"has {found} bytes, its pointer says {expected}")
+        self.found = found
+        self.expected = expected
+
+
+class ChecksumMismatch(PayloadCorrupt):
+    """The file's bytes are not those that were written: damaged, or another batch's file."""
+
+    def __init__(self, path: str, found: int, expected: int) -> None:
+        super().__init__(path, f"has CRC32C {found:08x}, its pointer says {expected:08x}")
+        self.found = found
+        self.expected = expected
+
+
+class PayloadTooLarge(InvalidError):
+    """A pointer that claims more than is read at once. Nothing was allocated."""
+
+    def __init__(self, path: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"{path}: its pointer says {size_bytes} bytes, and at most {limit_bytes} are read"
+        )
+        self.path = path
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class PayloadUnreadable(UnavailableError):
+    """The file system failed; the payload may be whole."""
+
+    def __init__(self, path: str, number: int) -> None:
+        name = errno.errorcode.get(number, f"errno {number}")
+        super().__init__(f"{path}: cannot be read: {name}")
+        self.path = path
+        self.errno = number
+
+
+class MountSuspected(UnavailableError):
+    """So many payloads in a row were given up that the file system itself may be at fault."""
+
+
+_TROUBLES: Final[tuple[tuple[type[PenstockError], Trouble, str], ...]] = (
+    (PayloadMissing, Trouble.MISSING, "missing"),
+    (SizeMismatch, Trouble.CORRUPT, "size-mismatch"),
+    (ChecksumMismatch, Trouble.CORRUPT, "checksum-mismatch"),
+    (PayloadCorrupt, Trouble.CORRUPT, "corrupt"),
+    (PayloadTooLarge, Trouble.TOO_LARGE, "too-large"),
+    (PayloadUnreadable, Trouble.UNREADABLE, "unreadable"),
+    (PathEscapes, Trouble.INVALID, "path-escapes"),
+    (InvalidPath, Trouble.INVALID, "invalid-path"),
+    (InvalidPointer, Trouble.INVALID, "invalid-pointer"),
+    (NotAFile, Trouble.INVALID, "not-a-file"),
+)
+
+
+def classify(error: PenstockError) -> tuple[Trouble, str]:
+    """The trouble of an error of the reader, and the word for it in headers and columns.
+
+    An error that is none of the reader's counts as unreadable: nothing is given up for it.
+    """
+    for kind, trouble, word in _TROUBLES:
+        if isinstance(error, kind):
+            return trouble, word
+    return Trouble.UNREADABLE, "unreadable"
+
+
+_ESCAPES: Final = frozenset({errno.ELOOP, errno.EXDEV})
+_ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+
+def open_error(path: str, number: int) -> PenstockError:
+    """The error for an `open` below the root that failed with errno `number`."""
+    if number in _ABSENT:
+        return PayloadMissing(path)
+    if number in _ESCAPES:
+        return PathEscapes(path, "leads through a symlink or out of the root")
+    if number == errno.ENAMETOOLONG:
+        return InvalidPath(path, "has a component that is too long for the file system")
+    return PayloadUnreadable(path, number)

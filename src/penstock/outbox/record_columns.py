@@ -1,0 +1,44 @@
+"""Records of an outbox topic by columns: which are pointers, which carry their payload inline.
+
+Headers are lists, one per record. They are flattened once, filtered by name and brought back to
+one value per record, so that reading a header costs a few Arrow calls for any number of records.
+A header that is there twice counts with its last value; one that is missing is null.
+
+Record layout (`docs/guides/outbox.md`): key = partition id; header `penstock-outbox` = `pointer`
+or `inline`; for inline records the headers `batch-id`, `codec`, `event-count` and `crc32c`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def header_column(headers: Any, name: str) -> Any:
+    """The value of one header for every record, as binary with nulls.
+
+    `headers` is a list<struct<key, value>> array (or chunked array); the result has its length.
+    """
+    if isinstance(headers, pa.ChunkedArray):
+        headers = headers.combine_chunks()
+    count = len(headers)
+    flat = pc.list_flatten(headers)
+    if not len(flat):
+        return pa.nulls(count, pa.binary())
+    matches = np.flatnonzero(
+        pc.equal(pc.struct_field(flat, 0), name).fill_null(False).to_numpy(zero_copy_only=False)
+    )
+    parents = pc.list_parent_indices(headers).to_numpy(zero_copy_only=False)
+    place = np.zeros(count, np.int64)
+    found = np.zeros(count, bool)
+    place[parents[matches]] = matches
+    found[parents[matches]] = True
+    return pc.struct_field(flat, 1).take(pa.array(place, mask=~found)).cast(pa.binary())
+
+
+def where(mask: Any) -> Any:
+    """The row numbers at which a boolean array holds; nulls do not."""
+    return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))

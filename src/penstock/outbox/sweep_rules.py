@@ -1,0 +1,100 @@
+"""What the sweeper may remove: ages and positions in, verdicts out, by columns.
+
+| what lies there                         | removed when                                         |
+|-----------------------------------------|------------------------------------------------------|
+| payload, some pointer not yet consumed  | never                                                |
+| payload, all its pointers consumed      | `retention_ms` after it was written                  |
+| payload that no pointer on the log names| `retention_ms + unreferenced_grace_ms` after it was  |
+|                                         | written, and only with `remove_unreferenced`         |
+| temporary file                          | `orphan_age_ms` after its last write                 |
+| directory                               | empty, and `orphan_age_ms` after its last change     |
+
+*Consumed* means below the offset that the slowest of the groups that count has committed. Ages are
+taken from the file's modification time, not from the hour in its path: producers may file a batch
+under the hour of its events, which can be years ago. A file from the future is young.
+
+The rule for directories protects a writer between making its batch directory and opening its file
+there. A writer slower than `orphan_age_ms` finds its directory gone, makes it again and goes on.
+
+No I/O and no clock here. Source: `design/host-and-outbox.md`, Collect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.base.errors import InvalidError
+from penstock.outbox.pointer_index import Looked
+
+
+class Verdict(IntEnum):
+    """What is to become of a payload."""
+
+    YOUNG = 0
+    """Retention has not passed."""
+    WAITING = 1
+    """A group has not read it yet."""
+    CONSUMED = 2
+    """Every group has read it, and retention has passed: remove it."""
+    UNREFERENCED = 3
+    """No pointer names it and it is past retention and grace: report it, remove it when asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRules:
+    """The ages of the sweeper, in milliseconds.
+
+    Raises:
+        InvalidError: an age below 0.
+    """
+
+    retention_ms: int
+    orphan_age_ms: int
+    unreferenced_grace_ms: int
+    remove_unreferenced: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("retention_ms", "orphan_age_ms", "unreferenced_grace_ms"):
+            if getattr(self, name) < 0:
+                raise InvalidError(f"sweeper: {name} = {getattr(self, name)}: must be at least 0")
+
+    def judge_payloads(
+        self, modified_ms: NDArray[np.int64], known: Looked, *, now_ms: int
+    ) -> NDArray[np.int8]:
+        """A `Verdict` for every payload."""
+        age_ms = now_ms - modified_ms
+        verdicts = np.full(len(modified_ms), Verdict.YOUNG, np.int8)
+        old = age_ms >= self.retention_ms
+        verdicts[known.referenced & ~known.consumed] = Verdict.WAITING
+        verdicts[old & known.consumed] = Verdict.CONSUMED
+        forgotten = age_ms >= self.retention_ms + self.unreferenced_grace_ms
+        verdicts[forgotten & ~known.referenced] = Verdict.UNREFERENCED
+        return verdicts
+
+    def removes(self, verdict: int) -> bool:
+        """Whether a payload of this verdict is removed."""
+        return verdict == Verdict.CONSUMED or (
+            verdict == Verdict.UNREFERENCED and self.remove_unreferenced
+        )
+
+    def removes_temporary(self, modified_ms: int, *, now_ms: int) -> bool:
+        """Whether a temporary file has been left behind."""
+        return now_ms - modified_ms >= self.orphan_age_ms
+
+    def removes_directory(self, modified_ms: int, *, now_ms: int) -> bool:
+        """Whether a directory may be removed if it is empty.
+
+        `modified_ms` is from before the sweeper's own removals in it.
+        """
+        return now_ms - modified_ms >= self.orphan_age_ms
+
+
+def nothing_known(count: int) -> Looked:
+    """What is known of payloads when no topic is asked."""
+    none: NDArray[Any] = np.zeros(count, np.bool_)
+    return Looked(referenced=none, consumed=none)
