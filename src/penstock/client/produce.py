@@ -46,7 +46,10 @@ MESSAGE_TOO_LARGE: Final = 10
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """An encoded batch on its way; `order` is its place in its partition."""
+    """An encoded batch on its way; `order` is its place in its partition.
+
+    `tail` continues `data`: a batch that was given a new header keeps its records where they lie.
+    """
 
     partition: int
     data: bytes | memoryview
@@ -54,10 +57,12 @@ class Batch:
     order: int = -1
     failures: int = 0
     first_sent_ms: float = -1.0
+    tail: memoryview | None = None
+    acknowledged: bool = False
 
     @property
     def size_bytes(self) -> int:
-        return len(self.data)
+        return len(self.data) if self.tail is None else len(self.data) + len(self.tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,8 @@ class ProduceCore:
     ) -> None:
         self.topic = topic
         self.error: PenstockError | None = None
+        self.failed: Batch | None = None
+        """The batch that `error` is about."""
         self.reports: dict[int, PartitionReport] = {}
         self.buffered_bytes = 0
         self.records = 0
@@ -135,6 +142,11 @@ class ProduceCore:
     def done(self) -> bool:
         """Everything added has been acknowledged."""
         return self.buffered_bytes == 0
+
+    @property
+    def waiting(self) -> bool:
+        """There is a batch that has yet to be sent, or to be sent again."""
+        return any(lane.waiting for lane in self._lanes.values())
 
     def add(self, batches: Iterable[Batch]) -> None:
         """Queue batches; those of one partition in the order of their sequences."""
@@ -175,10 +187,11 @@ class ProduceCore:
             batch.first_sent_ms = now_ms
         elapsed_ms = now_ms - batch.first_sent_ms
         if elapsed_ms >= self._retry.delivery_timeout_ms:
-            self.error = self.error or TimedOut(
+            reason = (
                 f"produce to {self.topic}-{batch.partition}: the partition has had no leader for"
                 f" {elapsed_ms:.0f} ms (limit {self._retry.delivery_timeout_ms} ms)"
             )
+            self._fail(batch, TimedOut(reason))
 
     def _in_turn(self) -> list[tuple[int, _Lane]]:
         """The lanes that have something waiting, beginning with another one each time."""
@@ -254,7 +267,7 @@ class ProduceCore:
     def _acknowledge(self, batch: Batch, base_offset: int) -> None:
         lane = self._lanes[batch.partition]
         lane.under_way.remove(batch)
-        lane.acknowledged = True
+        lane.acknowledged = batch.acknowledged = True
         self.buffered_bytes -= batch.size_bytes
         self.bytes += batch.size_bytes
         self.records += batch.record_count
@@ -285,7 +298,12 @@ class ProduceCore:
         message = result.message
         if result.error_code == MESSAGE_TOO_LARGE and not message:
             message = "the batch is above the topic's max.message.bytes"
-        self.error = self.error or broker_error(result.error_code, subject, message)
+        self._fail(batch, broker_error(result.error_code, subject, message))
+
+    def _fail(self, batch: Batch, error: PenstockError) -> None:
+        """Give the write up; the first error stays."""
+        if self.error is None:
+            self.error, self.failed = error, batch
 
     def _fail_later(self, batch: Batch, reason: str, now_ms: float, chance: float) -> None:
         """Put a batch back to the front of its queue, or give the write up."""
@@ -301,11 +319,12 @@ class ProduceCore:
         elapsed_ms = now_ms - batch.first_sent_ms
         pause = self._retry.pause_seconds(batch.failures, elapsed_ms=elapsed_ms, chance=chance)
         if pause is None:
-            self.error = self.error or TimedOut(
+            text = (
                 f"produce to {self.topic}-{batch.partition} given up after {batch.failures}"
                 f" attempts in {elapsed_ms:.0f} ms (limits {self._retry.attempts_max} and"
                 f" {self._retry.delivery_timeout_ms} ms); the last failure: {reason}"
             )
+            self._fail(batch, TimedOut(text))
             return
         self.not_before_ms = max(self.not_before_ms, now_ms + pause * 1000)
 
@@ -351,6 +370,8 @@ def produce_call(
         head_of_batch = _INDEX.pack(batch.partition) + uvarint(batch.size_bytes + 1)
         pieces.append(tags + head_of_batch + _BASE_OFFSET)
         pieces.append(memoryview(batch.data)[len(_BASE_OFFSET) :])
+        if batch.tail is not None:
+            pieces.append(batch.tail)
         tags = b"\0"
     pieces.append(b"\0\0\0")  # tags of the last partition, the topic, the request
     pieces[0] = _INDEX.pack(sum(map(len, pieces))) + head

@@ -25,6 +25,7 @@ from penstock.records.header import (
     split_batches,
     stamp,
     stamp_append_time,
+    stamp_identity,
     validate_batch,
     verify_crc,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "split_batches",
     "stamp",
     "stamp_append_time",
+    "stamp_identity",
     "validate_batch",
     "verify_crc",
 ]

@@ -300,6 +300,22 @@ def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
     _UINT32.pack_into(buffer, offset + _CRC_AT, crc32c(buffer[offset + CHECKED_FROM : end]))
 
 
+def stamp_identity(
+    batch: memoryview, header: BatchHeader, *, producer_id: int, epoch: int, base_sequence: int
+) -> bytes:
+    """The 61 bytes of a whole batch with another producer and sequence, and their checksum.
+
+    The records stay as they are: `batch[HEADER_BYTES:]` follows what is returned.
+    """
+    stamped = header._replace(
+        crc=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=base_sequence
+    )
+    head = bytearray(encode_header(stamped))
+    checksum = crc32c(batch[HEADER_BYTES:], crc32c(memoryview(head)[CHECKED_FROM:]))
+    _UINT32.pack_into(head, _CRC_AT, checksum)
+    return bytes(head)
+
+
 def encode_header(header: BatchHeader) -> bytes:
     """Write the 61 bytes as the header has them; the checksum is the caller's."""
     return _HEADER.pack(*header)

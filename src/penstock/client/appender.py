@@ -1,0 +1,510 @@
+"""Appends encoded batches for many producers at once, from an event loop.
+
+An agent or gateway holds batches of many producers; each must be appended with its producer's own
+identity and sequence, in order, exactly once. `LaneState` decides per producer and partition what
+may go and what an answer means; here are the event loop's connections, one per broker, and timers.
+Requests of all lanes share the broker's connection, pipelined.
+
+    append -> lane -> may it send now? -> the leader's connection -> answer -> lane -> done
+                       |  no: it waits for one of
+                       |- its topic's metadata          (topic.waiting, woken by the look-up)
+                       |- the leader's connection       (node.waiting, woken when it can write)
+                       |- the pause after a failure     (a timer of the lane)
+                       '- an answer to an earlier batch (woken by the answer)
+
+Metadata and producer ids are asked for by the blocking `Session`, on a few threads. What is
+queued here is not bounded here: who appends bounds what it hands over, and learns from `done` when
+it may let go of it.
+
+Source: `client/writer.py` is the blocking shell around the same core; KIP-98.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple, TypeVar
+
+from penstock.base.errors import BugError, InvalidError, PenstockError, RetriableError
+from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.client import limits
+from penstock.client.errors import (
+    BrokersUnreachable,
+    ClientClosed,
+    InvalidArgument,
+    UnknownTopic,
+)
+from penstock.client.lanes import Done, Lane, LaneState, Pieces, Settled
+from penstock.client.pipeline import Pipeline, connect
+from penstock.client.produce import ProduceRequest, produce_call, read_acknowledgements
+from penstock.client.producers import ProducerIdentities
+from penstock.client.retry import RetryPolicy
+from penstock.client.session import Session
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+_ACKS_ALL: Final = -1
+_TRANSIENT: Final = (RetriableError, BrokersUnreachable)
+
+
+class _Ticket(NamedTuple):
+    """A request under way, and whose it is."""
+
+    lane: LaneState
+    request: ProduceRequest
+
+
+class _Topic:
+    """What is known of a topic, and the lanes that wait to know it better."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.leaders: Mapping[int, int] = {}
+        self.known = False
+        self.loading = False
+        self.failures = 0
+        self.not_before = 0.0
+        self.waiting: dict[LaneState, None] = {}
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class _Node:
+    """A broker: its connection, or the attempt at one, and the lanes that wait for it."""
+
+    def __init__(self, appender: Appender, node_id: int) -> None:
+        self.node_id = node_id
+        self.pipeline: Pipeline[_Ticket] | None = None
+        self.connecting = False
+        self.failures = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.waiting: OrderedDict[LaneState, None] = OrderedDict()
+        self._appender = appender
+
+    @property
+    def writable(self) -> bool:
+        return self.pipeline is not None and self.pipeline.writable
+
+    def answered(self, ticket: _Ticket, response: Any) -> None:
+        self._appender._answered(ticket, response)
+
+    def may_send(self) -> None:
+        self._appender._wake(self)
+
+    def lost(self, tickets: list[_Ticket], error: PenstockError) -> None:
+        self.pipeline = None
+        self._appender._lost(self, tickets, error)
+
+
+class Appender:
+    """Batches in, verdicts out. Everything but the constructor belongs to one event loop.
+
+    Args:
+        bootstrap: `host:port`, several separated by commas, or a list of them.
+        client_id: how the broker's logs name this client.
+        retry: how long a batch is tried; beyond it its append fails with `TimedOut`.
+        api_timeout_ms: longest time for `start`, `producer_id` and `partitions`.
+
+    Raises:
+        InvalidArgument: an address that is none. Nothing is connected yet.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str = "penstock",
+        retry: RetryPolicy | None = None,
+        request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+        connect_timeout_ms: int = limits.APPENDER_CONNECT_TIMEOUT_MS,
+        api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self._retry = retry or RetryPolicy()
+        self._client_id = client_id.encode()
+        self._request_timeout_ms = request_timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._randomness = randomness
+        self._session = Session(
+            bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            api_timeout_ms=api_timeout_ms,
+            retry=self._retry,
+        )
+        self._identities = ProducerIdentities(self._session)
+        # Look-ups that lanes wait for never stand behind calls of the owner.
+        self._looks = ThreadPoolExecutor(1, "penstock-appender-metadata")
+        self._calls = ThreadPoolExecutor(limits.APPENDER_CALL_THREADS, "penstock-appender")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lanes: OrderedDict[Lane, LaneState] = OrderedDict()
+        self._topics: dict[str, _Topic] = {}
+        self._nodes: dict[int, _Node] = {}
+        self._timers: dict[LaneState, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._drained = asyncio.Event()
+        self._stopping = False
+        self._closed = False
+        self.pending_appends = 0
+        self.retries = 0
+
+    async def start(self) -> None:
+        """Find the cluster.
+
+        Raises:
+            PenstockError: no broker answers; the appender is closed then.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._call(lambda: self._session.retrying(lambda: self._session.refresh(())))
+        except BaseException:
+            self._close()
+            raise
+
+    async def producer_id(self) -> int:
+        """A producer id of its own for someone whose first epoch is 0.
+
+        Raises:
+            PenstockError: the broker gives none.
+        """
+        return (await self._call(self._identities.borrow)).producer_id
+
+    async def partitions(self, topic: str) -> int:
+        """The number of partitions of a topic.
+
+        Raises:
+            UnknownTopic: the cluster has no such topic.
+            PenstockError: no broker answers.
+        """
+        return len((await self._call(lambda: self._session.topic(topic))).partitions)
+
+    def append(
+        self, lane: Lane, batches: Sequence[Pieces], base_sequence: int, done: Done
+    ) -> PenstockError | None:
+        """Queue batches that succeed or fail together, behind the earlier ones of their lane.
+
+        `done` is called once, later, on the loop: with None when all are on the log, or with what
+        went wrong. Until then the batches' memory must stay as it is. An error that is returned
+        means that nothing was queued, and `done` is not called.
+
+        `base_sequence` is that of the first record; -1 in a lane that is not idempotent.
+        """
+        if self._loop is None or self._stopping:
+            return ClientClosed("the appender is not running")
+        if not batches:
+            return InvalidArgument(f"append to {lane}: no batches")
+        state = self._lane(lane)
+        refused = state.admit(base_sequence)
+        if refused is not None:
+            return refused
+        state.add(batches, base_sequence, done)
+        self.pending_appends += 1
+        self._pump(state)
+        return None
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Wait for what is queued, at most so long; fail the rest with `ClientClosed`."""
+        self._stopping = True
+        if self.pending_appends:
+            try:
+                async with asyncio.timeout(deadline_seconds):
+                    await self._drained.wait()
+            except TimeoutError:
+                logger.warning(
+                    "%d appends were not acknowledged within %.1f s",
+                    self.pending_appends,
+                    deadline_seconds,
+                )
+        self._close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        error = ClientClosed("the appender has been stopped")
+        closing = [node.pipeline for node in self._nodes.values() if node.pipeline is not None]
+        for pipeline in closing:
+            pipeline.abort(error)
+        if closing:
+            await asyncio.wait([pipeline.closed for pipeline in closing])
+        for state in list(self._lanes.values()):
+            if not state.idle:
+                state.fail(error)
+                self._settle(state.collapse())
+        self._lanes.clear()
+
+    def _close(self) -> None:
+        self._stopping = self._closed = True
+        self._session.close()
+        for executor in (self._looks, self._calls):
+            executor.shutdown(wait=False, cancel_futures=True)
+        timers = [topic.timer for topic in self._topics.values()]
+        timers += [node.timer for node in self._nodes.values()]
+        timers += self._timers.values()
+        for timer in timers:
+            if timer is not None:
+                timer.cancel()
+
+    # Lanes
+
+    def _lane(self, lane: Lane) -> LaneState:
+        state = self._lanes.get(lane)
+        if state is not None:
+            self._lanes.move_to_end(lane)
+            return state
+        if len(self._lanes) >= limits.LANES_MAX:
+            self._forget_idle()
+        state = self._lanes[lane] = LaneState(lane, self._retry)
+        return state
+
+    def _forget_idle(self) -> None:
+        """Forget the first idle lane of those used longest ago; there may be none."""
+        oldest = iter(self._lanes)
+        for _ in range(limits.APPENDER_LANES_LOOKED_AT):
+            lane = next(oldest)
+            if self._lanes[lane].idle:
+                del self._lanes[lane]
+                return
+
+    def _pump(self, state: LaneState, *, looked_up: bool = False) -> None:
+        """Send what the lane may send; leave it where it will be woken.
+
+        `looked_up` says that the topic's metadata is as new as it can be had.
+        """
+        while not self._closed:
+            core = state.core
+            if core.error is not None:
+                self._settle(state.collapse())
+                return
+            if not core.waiting:
+                return
+            now_ms = self._now_ms()
+            if now_ms < core.not_before_ms:
+                self._pause(state, core.not_before_ms - now_ms)
+                return
+            topic = self._topic(state.lane.topic)
+            if not looked_up and (core.metadata_stale or not topic.known):
+                self._learn(topic, state)
+                return
+            looked_up = False
+            node = self._leader(topic, state)
+            if node is not None and not node.writable:
+                self._await(node, state)
+                return
+            request = state.next_request(topic.leaders, now_ms)
+            if request is not None and node is not None:
+                self._send(node, state, request)
+            elif core.error is None and not core.metadata_stale:
+                return  # what is under way has to be answered first
+
+    def _pause(self, state: LaneState, pause_ms: float) -> None:
+        if state not in self._timers and self._loop is not None:
+            wake = self._loop.call_later(pause_ms / 1000, self._resume, state)
+            self._timers[state] = wake
+
+    def _resume(self, state: LaneState) -> None:
+        self._timers.pop(state, None)
+        self._pump(state)
+
+    def _settle(self, settled: Iterable[Settled]) -> None:
+        for done, error in settled:
+            self.pending_appends -= 1
+            try:
+                done(error)
+            except Exception:
+                logger.exception("the callback of an append failed")
+        if self._stopping and not self.pending_appends:
+            self._drained.set()
+
+    # Topics
+
+    def _topic(self, name: str) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic(name)
+        return topic
+
+    def _learn(self, topic: _Topic, state: LaneState) -> None:
+        """Have the lane woken after the next look-up of its topic."""
+        topic.waiting[state] = None
+        if topic.loading or topic.timer is not None or self._loop is None:
+            return
+        pause = topic.not_before - self._loop.time()
+        if pause > 0:
+            topic.timer = self._loop.call_later(pause, self._start_look_up, topic)
+        else:
+            self._start_look_up(topic)
+
+    def _start_look_up(self, topic: _Topic) -> None:
+        topic.timer = None
+        topic.loading = True
+        self._spawn(self._look_up(topic))
+
+    async def _look_up(self, topic: _Topic) -> None:
+        loop = asyncio.get_running_loop()
+        count = 0
+        fatal: PenstockError | None = None
+        pause = limits.METADATA_PAUSE_MS / 1000
+        try:
+            count, topic.leaders = await loop.run_in_executor(self._looks, self._ask, topic.name)
+            topic.known, topic.failures = True, 0
+        except _TRANSIENT:
+            topic.failures += 1
+            pause = self._backoff_seconds(topic.failures)
+        except PenstockError as error:
+            fatal = error
+            self._topics.pop(topic.name, None)
+        topic.loading = False
+        topic.not_before = loop.time() + pause
+        waiting, topic.waiting = topic.waiting, {}
+        for state in waiting:
+            state.core.metadata_stale = False
+            partition = state.lane.partition
+            if fatal is not None:
+                state.fail(fatal)
+            elif count and not 0 <= partition < count:
+                text = f"topic {topic.name!r} has partitions 0 to {count - 1}"
+                state.fail(UnknownTopic(f"{topic.name}-{partition}: {text}"))
+            self._pump(state, looked_up=True)
+
+    def _ask(self, name: str) -> tuple[int, Mapping[int, int]]:
+        """On a thread: the number of partitions, and which broker leads each."""
+        self._session.forget(name)
+        count = len(self._session.fetch_topic(name).partitions)
+        return count, self._session.leaders(name)
+
+    # Brokers
+
+    def _leader(self, topic: _Topic, state: LaneState) -> _Node | None:
+        node_id = topic.leaders.get(state.lane.partition)
+        if node_id is None:
+            return None
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = _Node(self, node_id)
+        return node
+
+    def _await(self, node: _Node, state: LaneState) -> None:
+        """Have the lane woken when the broker's connection can take a request."""
+        node.waiting[state] = None
+        if node.pipeline is None and not node.connecting and node.timer is None:
+            self._connect(node)
+
+    def _connect(self, node: _Node) -> None:
+        node.timer = None
+        node.connecting = True
+        self._spawn(self._open(node))
+
+    async def _open(self, node: _Node) -> None:
+        try:
+            address = self._session.node(node.node_id)
+            pipeline = await connect(
+                address.host,
+                address.port,
+                node,
+                client_id=self._client_id,
+                timeout_ms=self._request_timeout_ms,
+                connect_timeout_ms=self._connect_timeout_ms,
+            )
+        except PenstockError as error:
+            node.connecting = False
+            self._unreachable(node, error)
+            return
+        node.connecting = False
+        if pipeline.lost_by is not None:
+            self._unreachable(node, pipeline.lost_by)
+            return
+        node.failures = 0
+        node.pipeline = pipeline
+        self._wake(node)
+
+    def _wake(self, node: _Node) -> None:
+        while node.waiting and node.writable:
+            self._pump(node.waiting.popitem(last=False)[0])
+
+    def _unreachable(self, node: _Node, error: PenstockError) -> None:
+        """No connection: one attempt of every batch that waited for it has failed."""
+        node.failures += 1
+        if self._loop is not None and not self._closed:
+            pause = self._backoff_seconds(node.failures)
+            node.timer = self._loop.call_later(pause, self._try_again, node)
+        waiting, node.waiting = node.waiting, OrderedDict()
+        for state in waiting:
+            if isinstance(error, InvalidError):
+                state.fail(error)
+            request = state.next_request({state.lane.partition: node.node_id}, self._now_ms())
+            if request is not None:
+                self._disconnected(state, [request], error)
+            self._pump(state)
+
+    def _try_again(self, node: _Node) -> None:
+        node.timer = None
+        if node.waiting:
+            self._connect(node)
+
+    def _send(self, node: _Node, state: LaneState, request: ProduceRequest) -> None:
+        pipeline = node.pipeline
+        if pipeline is None:
+            raise BugError(f"a request to broker {node.node_id} without a connection")
+        call = produce_call(
+            request,
+            topic=state.lane.topic,
+            acks=_ACKS_ALL,
+            timeout_ms=self._request_timeout_ms,
+            correlation_id=pipeline.next_correlation_id(),
+            client_id=self._client_id,
+        )
+        pipeline.send(call, _Ticket(state, request))
+
+    def _answered(self, ticket: _Ticket, response: Any) -> None:
+        state, request = ticket
+        settled = state.answered(
+            request,
+            read_acknowledgements(response),
+            now_ms=self._now_ms(),
+            chance=self._randomness.uniform(),
+        )
+        self._settle(settled)
+        self._pump(state)
+
+    def _lost(self, node: _Node, tickets: list[_Ticket], error: PenstockError) -> None:
+        by_lane: dict[LaneState, list[ProduceRequest]] = {}
+        for state, request in tickets:
+            by_lane.setdefault(state, []).append(request)
+        for state, requests in by_lane.items():
+            self._disconnected(state, requests, error)
+        waiting, node.waiting = node.waiting, OrderedDict()
+        for state in dict.fromkeys((*by_lane, *waiting)):
+            self._pump(state)
+
+    def _disconnected(
+        self, state: LaneState, requests: Sequence[ProduceRequest], error: PenstockError
+    ) -> None:
+        self.retries += len(requests)
+        state.disconnected(
+            requests, error, now_ms=self._now_ms(), chance=self._randomness.uniform()
+        )
+        state.core.metadata_stale = True
+
+    # The loop
+
+    def _now_ms(self) -> float:
+        return 0.0 if self._loop is None else self._loop.time() * 1000
+
+    def _backoff_seconds(self, failures: int) -> float:
+        counted = min(failures, self._retry.attempts_max - 1)
+        chance = self._randomness.uniform()
+        pause = self._retry.pause_seconds(counted, elapsed_ms=0, chance=chance)
+        return limits.BACKOFF_MAX_MS / 1000 if pause is None else pause
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        if self._loop is None or self._closed:
+            raise ClientClosed("the appender is not running")
+        return await self._loop.run_in_executor(self._calls, work)

@@ -1,0 +1,268 @@
+"""One pipelined connection to one broker on an event loop: calls out, answers matched in order.
+
+The owner sends calls with a ticket each and is told of the answers by their tickets. It asks
+`writable` before it sends: neither the bytes that wait for the socket nor the calls under way
+are without a bound. Pieces go to the transport as they are; uvloop writes them with `writev`
+and keeps what the socket does not take, so a piece must stay as it is until its call has been
+answered or `lost` was called.
+
+`lost` is called exactly once, from `connection_lost`: from then on the transport no longer
+looks at any piece. A call that is not answered in time, an answer that cannot be read and a frame
+above the limit all end the connection, and through it come to `lost` too.
+
+Source: Kafka's protocol guide (answers come in the order of the requests); KIP-35.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from penstock.base.errors import PenstockError
+from penstock.client import limits
+from penstock.client.errors import Disconnected, MalformedResponse, TimedOut
+from penstock.client.protocol import (
+    API_VERSIONS_FIRST,
+    Call,
+    Negotiated,
+    make_call,
+    read_response,
+)
+
+_LENGTH_BYTES: Final = 4
+T = TypeVar("T")
+
+
+class PipelineOwner(Protocol[T]):
+    """Who is told what becomes of calls."""
+
+    def answered(self, ticket: T, response: Any) -> None:
+        """The answer to a call has come."""
+        ...
+
+    def may_send(self) -> None:
+        """Calls may be sent again, after `writable` has been False."""
+        ...
+
+    def lost(self, tickets: list[T], error: PenstockError) -> None:
+        """The connection is gone, with these calls unanswered, oldest first."""
+        ...
+
+
+class _Sent(NamedTuple):
+    call: Call
+    ticket: Any
+    deadline: float
+
+
+class Pipeline(asyncio.Protocol, Generic[T]):
+    """A connection with its calls under way, oldest first; made by `connect`."""
+
+    def __init__(
+        self,
+        owner: PipelineOwner[T],
+        *,
+        where: str,
+        client_id: bytes,
+        timeout_ms: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.where = where
+        self.client_id = client_id
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._owner = owner
+        self._timeout_ms = timeout_ms
+        self._loop = loop
+        self._negotiated = Negotiated()
+        self._greeting: asyncio.Future[Any] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._under_way: deque[_Sent] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rest = b""
+        self._correlation_id = 0
+        self._paused = False
+        self._error: PenstockError | None = None
+
+    @property
+    def writable(self) -> bool:
+        """Whether a call may be sent now."""
+        return (
+            not self._paused
+            and self._error is None
+            and len(self._under_way) < limits.APPENDER_UNDER_WAY_MAX
+        )
+
+    @property
+    def lost_by(self) -> PenstockError | None:
+        """Why the connection is gone or going; None while it is good."""
+        return self._error
+
+    def next_correlation_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    def send(self, call: Call, ticket: T) -> None:
+        """Write a call; its ticket comes back through `answered` or `lost`."""
+        self._write(call, ticket)
+
+    async def negotiate(self, name: str) -> int:
+        """Ask for the broker's versions; returns the one to speak for a call.
+
+        Raises:
+            UnsupportedByBroker: there is none.
+            Disconnected, TimedOut, MalformedResponse: the connection is of no use.
+        """
+        body = {"client_software_name": "penstock", "client_software_version": "0.1.0"}
+        call = make_call(
+            "ApiVersions",
+            API_VERSIONS_FIRST,
+            body,
+            correlation_id=self.next_correlation_id(),
+            client_id=self.client_id,
+        )
+        self._greeting = self._loop.create_future()
+        self._write(call, None)
+        self._negotiated.update(await self._greeting)
+        return self._negotiated.version(name, self.where)
+
+    def abort(self, error: PenstockError) -> None:
+        """End the connection at once; `lost` follows, with this error."""
+        if self._error is None:
+            self._error = error
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=limits.APPENDER_WRITE_BYTES)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self.writable:
+            self._owner.may_send()
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        try:
+            offset = self._take_frames(data)
+        except PenstockError as error:
+            self.abort(error)
+            return
+        self._rest = data[offset:]
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        error = self._error or Disconnected(
+            f"{self.where} closed the connection: {reason or 'end of stream'}"
+        )
+        self._error = error
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(error)
+        # The call without a ticket is the greeting, which the owner knows nothing of.
+        tickets = [sent.ticket for sent in self._under_way if sent.ticket is not None]
+        self._under_way.clear()
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._owner.lost(tickets, error)
+
+    # Frames
+
+    def _take_frames(self, data: bytes) -> int:
+        """Hand on every whole frame; returns where the first one that is not whole begins."""
+        offset, size = 0, len(data)
+        full = not self.writable
+        while size - offset >= _LENGTH_BYTES and self._error is None:
+            length = int.from_bytes(data[offset : offset + _LENGTH_BYTES], "big", signed=True)
+            if not _LENGTH_BYTES <= length <= limits.APPENDER_ANSWER_BYTES_MAX:
+                raise MalformedResponse(
+                    f"{self.where} answered with a frame of {length} bytes; the limit is"
+                    f" {limits.APPENDER_ANSWER_BYTES_MAX}: is it a Kafka listener?"
+                )
+            end = offset + _LENGTH_BYTES + length
+            if end > size:
+                break
+            self._take_frame(memoryview(data)[offset + _LENGTH_BYTES : end])
+            offset = end
+        if full and self.writable:
+            self._owner.may_send()
+        return offset
+
+    def _take_frame(self, frame: memoryview) -> None:
+        if not self._under_way:
+            raise MalformedResponse(f"{self.where} answered although nothing was asked")
+        sent = self._under_way[0]
+        response = read_response(sent.call, frame, self.where)
+        self._under_way.popleft()
+        if sent.ticket is not None:
+            self._owner.answered(sent.ticket, response)
+        elif self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(response)
+
+    # Writing, and waiting for answers
+
+    def _write(self, call: Call, ticket: T | None) -> None:
+        deadline = self._loop.time() + self._timeout_ms / 1000
+        self._under_way.append(_Sent(call, ticket, deadline))
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._look_at_deadline)
+        if self._transport is not None:
+            self._transport.writelines(call.pieces)
+
+    def _look_at_deadline(self) -> None:
+        """Runs once per time-out while calls are under way, not once per call."""
+        self._timer = None
+        if not self._under_way:
+            return
+        oldest = self._under_way[0]
+        if self._loop.time() < oldest.deadline:
+            self._timer = self._loop.call_at(oldest.deadline, self._look_at_deadline)
+            return
+        self.abort(
+            TimedOut(
+                f"{self.where} did not answer {oldest.call.api.name} within {self._timeout_ms} ms"
+            )
+        )
+
+
+async def connect(
+    host: str,
+    port: int,
+    owner: PipelineOwner[T],
+    *,
+    client_id: bytes,
+    timeout_ms: int,
+    connect_timeout_ms: int,
+) -> Pipeline[T]:
+    """Open a connection that can carry Produce requests.
+
+    When this fails after the connection was made, `lost` has been called without tickets.
+
+    Raises:
+        Disconnected, TimedOut, MalformedResponse, UnsupportedByBroker: there is none.
+    """
+    loop = asyncio.get_running_loop()
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    pipeline = Pipeline(owner, where=where, client_id=client_id, timeout_ms=timeout_ms, loop=loop)
+    try:
+        async with asyncio.timeout(connect_timeout_ms / 1000):
+            await loop.create_connection(lambda: pipeline, host, port)
+            await pipeline.negotiate("Produce")
+    except TimeoutError:
+        error = TimedOut(f"{where} did not open a connection in {connect_timeout_ms} ms")
+        pipeline.abort(error)
+        raise error from None
+    except (OSError, UnicodeError) as reason:
+        raise Disconnected(f"{where} refused the connection: {reason}") from reason
+    except (PenstockError, asyncio.CancelledError) as reason:
+        refusal = reason if isinstance(reason, PenstockError) else Disconnected("given up")
+        pipeline.abort(refusal)
+        raise
+    return pipeline
