@@ -384,6 +384,11 @@ class ServerMachine:
         if ring is None or start + size > len(ring):
             have = "no ring" if ring is None else f"a ring of {len(ring)} bytes"
             raise ProtocolViolation(f"payload at {start} to {start + size}, and there is {have}")
+        if size > self.terms.frame_bytes_max:
+            raise ProtocolViolation(
+                f"payload of {size} bytes in the ring is over the limit of"
+                f" {self.terms.frame_bytes_max}"
+            )
         payload = ring[start : start + size]
         if frame.flags & FLAG_PAYLOAD_CRC:
             check_payload(payload, frame.payload_crc)

@@ -1,0 +1,411 @@
+"""The producer's side of one connection, without I/O: publications in, frames out, verdicts back.
+
+What is allowed when stands in one table, `_ALLOWED`. A publication is sent only with credit in all
+three dimensions; its footprint comes back with ACCEPTED, with FAILED, or when the connection ends,
+which fails everything under way with `LostOnDisconnect`. A publication whose time is over is ended
+with `PublishTimedOut`, but its credit stays taken until the agent has answered or is gone: the
+agent's copy of the window is the truth.
+
+The shell calls `connected`, feeds `receive`, and sends `take_output` after every call. Where a
+publication has a `ring_position`, its payload has to be in the ring before the output is sent.
+
+Source: `host-ipc.txt`, a walk through one publish; draining, reconnecting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock.base.errors import PenstockError
+from penstock.host import limits
+from penstock.host.credits import NO_CREDIT, Credit, CreditWindow
+from penstock.host.errors import (
+    ClientClosed,
+    Draining,
+    FrameFailed,
+    FrameRefused,
+    FrameTooLarge,
+    LostOnDisconnect,
+    NoCredit,
+    NotConnected,
+    ProtocolViolation,
+    PublishTimedOut,
+)
+from penstock.host.port import NO_PRODUCER_ID
+from penstock.host.publication import NO_POSITION, NO_SEQUENCE, Publication, Readable
+from penstock.host.ring_space import RingSpace
+from penstock.wire.frames import (
+    ACCEPTED,
+    CREDIT_UPDATE,
+    DRAIN,
+    FAILED,
+    HELLO,
+    HELLO_ACK,
+    PING,
+    PONG,
+    PRELUDE_BYTES,
+    Frame,
+    Header,
+    encode,
+)
+
+
+class ClientState(Enum):
+    """Where the producer's side of a connection stands."""
+
+    DISCONNECTED = "disconnected"
+    HANDSHAKE = "handshake"
+    STARTED = "started"
+    DRAINING = "draining"
+    """The agent goes away: nothing new is sent, what is under way may still be answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTerms:
+    """What a producer asks for."""
+
+    topics: tuple[str, ...] = ()
+    client_name: str = ""
+    publish_timeout_ms: int = 30_000
+    drain_timeout_ms: int = 20_000
+    checksum: bool = False
+    ring_bytes: int = 0
+    ring_payload_bytes_min: int = 64 << 10
+    """Smaller payloads travel on the stream: one copy less is not worth a place in the ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The agent has taken the producer in."""
+
+    credit: Credit
+    partitions: Mapping[str, int]
+    ring: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Publications whose fate is known; accepted when there is no error."""
+
+    publications: Sequence[Publication]
+    error: PenstockError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The agent goes away; the connection is to be closed after at most `deadline_ms`."""
+
+    deadline_ms: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreditChanged:
+    """Credit was granted, or the agent asks for a pause."""
+
+    retry_after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """The connection has to be closed now; `refused` says that a HELLO was answered with no."""
+
+    reason: str
+    refused: bool = False
+
+
+Event = Started | Ended | Drained | CreditChanged | Disconnect
+
+_ANSWERS: Final = (ACCEPTED, FAILED, CREDIT_UPDATE, DRAIN, PING, PONG)
+_ALLOWED: Final[Mapping[ClientState, tuple[int, ...]]] = {
+    ClientState.DISCONNECTED: (),
+    ClientState.HANDSHAKE: (HELLO_ACK, DRAIN),
+    ClientState.STARTED: _ANSWERS,
+    ClientState.DRAINING: _ANSWERS,
+}
+_REJECTIONS: Final[Mapping[ClientState, Callable[[], PenstockError]]] = {
+    ClientState.DISCONNECTED: lambda: NotConnected("there is no connection to the agent"),
+    ClientState.HANDSHAKE: lambda: NotConnected("the agent has not answered HELLO yet"),
+    ClientState.DRAINING: lambda: Draining("the agent is draining"),
+}
+
+
+class ClientMachine:
+    """One producer, over any number of connections one after another.
+
+    Times are milliseconds of a monotonic clock. `producer_id` is -1 until an agent has given one.
+    """
+
+    def __init__(
+        self, terms: ClientTerms, *, producer_id: int = NO_PRODUCER_ID, producer_epoch: int = 0
+    ) -> None:
+        self.terms = terms
+        self.state = ClientState.DISCONNECTED
+        self.closing = False
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.window = CreditWindow(NO_CREDIT)
+        self.partitions: dict[str, int] = {}
+        self.frame_bytes_max = 0
+        self.idle_timeout_ms = 0
+        self.next_sequence = 0
+        self.in_flight: dict[int, Publication] = {}
+        self.space: RingSpace | None = None
+        self._output: list[Readable] = []
+        self._not_before_ms = 0.0
+        self._heard_ms = 0.0
+        self._spoke_ms = 0.0
+        self._drain_by_ms = 0.0
+        self._handlers: dict[int, Callable[[Header, float], list[Event]]] = {
+            HELLO_ACK: self._on_hello_ack,
+            ACCEPTED: self._on_accepted,
+            FAILED: self._on_failed,
+            CREDIT_UPDATE: self._on_credit_update,
+            DRAIN: self._on_drain,
+            PING: self._on_ping,
+            PONG: lambda header, now_ms: [],
+        }
+
+    # Events
+
+    def connected(self, now_ms: float, *, ring: bool = False) -> None:
+        """A connection stands; `ring` says that the ring's descriptor goes with the first bytes."""
+        self.state = ClientState.HANDSHAKE
+        self._output.clear()
+        self._heard_ms = now_ms
+        hello = Header(
+            type=HELLO,
+            version_min=limits.VERSION_MIN,
+            version_max=limits.VERSION_MAX,
+            producer_epoch=self.producer_epoch,
+            topics=self.terms.topics,
+            client_name=self.terms.client_name,
+            ring_size_bytes=self.terms.ring_bytes if ring else 0,
+        )
+        if self.producer_id != NO_PRODUCER_ID:
+            hello.producer_id = self.producer_id
+        self._send(hello, now_ms)
+
+    def publish(self, publication: Publication, now_ms: float) -> None:
+        """Send a publication.
+
+        Raises:
+            NotConnected, Draining, ClientClosed: the state does not allow it.
+            NoCredit: a dimension of the window has no room for it now.
+            FrameTooLarge: it could never be sent to this agent.
+        """
+        if self.state is not ClientState.STARTED or self.closing:
+            raise self._rejection()
+        window = self.window
+        size = publication.payload_bytes
+        if now_ms < self._not_before_ms:
+            raise NoCredit("the agent asked for a pause", int(self._not_before_ms - now_ms) + 1)
+        if not window.try_acquire(publication.count, publication.event_count, size):
+            self._refuse_credit(publication)
+        if publication.first_sequence == NO_SEQUENCE:
+            publication.first_sequence = self.next_sequence
+            self.next_sequence += publication.count
+        head = self._head(publication)
+        if len(head) - PRELUDE_BYTES + size > self.frame_bytes_max:
+            self._give_ring_back(publication)
+            window.restore(*publication.footprint)
+            raise FrameTooLarge(
+                f"a frame of {len(head) - PRELUDE_BYTES + size} bytes is over the agent's limit"
+                f" of {self.frame_bytes_max}"
+            )
+        publication.deadline_ms = now_ms + self.terms.publish_timeout_ms
+        if publication.first_sent_ms < 0:
+            publication.first_sent_ms = now_ms
+        self.in_flight[publication.first_sequence] = publication
+        self._spoke_ms = now_ms
+        self._output.append(head)
+        if publication.ring_position == NO_POSITION:
+            self._output.extend(publication.payload)
+
+    def receive(self, frame: Frame, now_ms: float) -> list[Event]:
+        """Take one frame of the agent in.
+
+        Raises:
+            ProtocolViolation: the agent cannot be trusted; the connection has to be closed.
+        """
+        header = frame.header
+        kind = header.type
+        if kind not in _ALLOWED[self.state]:
+            raise ProtocolViolation(
+                f"frame type {int(kind)} from the agent in state {self.state.value}"
+            )
+        self._heard_ms = now_ms
+        return self._handlers[kind](header, now_ms)
+
+    def disconnected(self, reason: str) -> list[Event]:
+        """The connection has ended; everything under way is lost, and its credit is free."""
+        lost = list(self.in_flight.values())
+        self.in_flight.clear()
+        self._output.clear()
+        self.window = CreditWindow(NO_CREDIT)
+        self.space = None
+        self._not_before_ms = 0.0
+        self.state = ClientState.DISCONNECTED
+        for publication in lost:
+            publication.ring_position = NO_POSITION
+        return [Ended(lost, LostOnDisconnect(f"the connection ended: {reason}"))] if lost else []
+
+    def close(self) -> None:
+        """Nothing more is published; what is under way may still be answered."""
+        self.closing = True
+
+    def tick(self, now_ms: float) -> list[Event]:
+        """Look at the clock: time-outs of publications, silence, pings, the end of a drain."""
+        if self.state is ClientState.DISCONNECTED:
+            return []
+        expired = self._expired(now_ms)
+        events: list[Event] = (
+            [Ended(expired, PublishTimedOut(f"no answer in {self.terms.publish_timeout_ms} ms"))]
+            if expired
+            else []
+        )
+        if self.state is ClientState.DRAINING and (
+            not self.in_flight or now_ms >= self._drain_by_ms
+        ):
+            events.append(Disconnect("the agent is draining"))
+        elif self.idle_timeout_ms and now_ms - self._heard_ms >= self.idle_timeout_ms:
+            events.append(
+                Disconnect(f"nothing was heard of the agent for {self.idle_timeout_ms} ms")
+            )
+        elif self.idle_timeout_ms and now_ms - self._spoke_ms >= self.idle_timeout_ms / 3:
+            self._send(Header(type=PING, token=int(now_ms)), now_ms)
+        return events
+
+    # Output
+
+    def take_output(self) -> list[Readable]:
+        """The bytes to send, in order, in pieces."""
+        output, self._output = self._output, []
+        return output
+
+    def _send(self, header: Header, now_ms: float) -> None:
+        self._spoke_ms = now_ms
+        self._output.append(encode(header))
+
+    def _head(self, publication: Publication) -> bytes:
+        header = publication.header()
+        space = self.space
+        publication.ring_position = NO_POSITION
+        if space is not None and publication.payload_bytes >= self.terms.ring_payload_bytes_min:
+            position = space.take(publication.payload_bytes)
+            if position is not None:
+                publication.ring_position = position
+                header.ring_position = position
+                header.ring_bytes = publication.payload_bytes
+        return encode(
+            header,
+            publication.payload,
+            payload_bytes=publication.payload_bytes,
+            in_ring=publication.ring_position != NO_POSITION,
+            checksum=self.terms.checksum,
+        )
+
+    def _give_ring_back(self, publication: Publication) -> None:
+        if publication.ring_position != NO_POSITION and self.space is not None:
+            self.space.give_back(publication.ring_position)
+            publication.ring_position = NO_POSITION
+
+    def _rejection(self) -> PenstockError:
+        if self.closing:
+            return ClientClosed("the client has been closed")
+        return _REJECTIONS[self.state]()
+
+    def _refuse_credit(self, publication: Publication) -> None:
+        footprint = publication.footprint
+        if not self.window.ever_fits(footprint):
+            raise FrameTooLarge(
+                f"a frame of {footprint} is more than the agent ever grants: {self.window.granted}"
+            )
+        raise NoCredit(f"a frame of {footprint} with {self.window.available} left")
+
+    def _expired(self, now_ms: float) -> list[Publication]:
+        expired = []
+        for publication in self.in_flight.values():
+            if publication.deadline_ms > now_ms:
+                break
+            if not publication.ended:
+                expired.append(publication)
+        return expired
+
+    # Frames
+
+    def _on_hello_ack(self, header: Header, now_ms: float) -> list[Event]:
+        if not header.accepted:
+            return [Disconnect(header.reason or "the agent gave no reason", refused=True)]
+        if not limits.VERSION_MIN <= header.version <= limits.VERSION_MAX:
+            raise ProtocolViolation(f"the agent chose version {header.version}")
+        self.producer_id = header.producer_id
+        self.window = CreditWindow(
+            Credit(header.chunk_slots, header.raw_events, header.payload_bytes)
+        )
+        self.frame_bytes_max = header.frame_bytes_max
+        self.idle_timeout_ms = header.idle_timeout_ms
+        counts = header.partition_counts
+        self.partitions = dict(zip(self.terms.topics, counts, strict=False))
+        ring = 0 < header.ring_size_bytes == self.terms.ring_bytes
+        self.space = RingSpace(self.terms.ring_bytes) if ring else None
+        self.state = ClientState.STARTED
+        return [Started(self.window.granted, self.partitions, ring)]
+
+    def _on_accepted(self, header: Header, now_ms: float) -> list[Event]:
+        ranges = header.ranges
+        done: list[Publication] = []
+        for index in range(0, len(ranges), 2):
+            sequence, end = ranges[index], ranges[index] + ranges[index + 1]
+            while sequence < end:
+                publication = self._settle(sequence)
+                sequence += publication.count
+                done.append(publication)
+        return [Ended(done, None)] if done else []
+
+    def _on_failed(self, header: Header, now_ms: float) -> list[Event]:
+        if not header.count:
+            return [Disconnect(header.reason or "the agent gave no reason")]
+        publication = self._settle(header.first_sequence)
+        restored = Credit(header.chunk_slots, header.raw_events, header.payload_bytes)
+        if restored != publication.footprint:
+            raise ProtocolViolation(
+                f"the agent restored {restored} for a frame of {publication.footprint}"
+            )
+        if header.retry_after_ms:
+            self._not_before_ms = now_ms + header.retry_after_ms
+        error: PenstockError = (
+            FrameFailed(header.reason, header.retry_after_ms)
+            if header.retryable
+            else FrameRefused(header.reason)
+        )
+        return [Ended([publication], error)]
+
+    def _settle(self, sequence: int) -> Publication:
+        publication = self.in_flight.pop(sequence, None)
+        if publication is None:
+            raise ProtocolViolation(f"the agent answered sequence {sequence}: not under way")
+        self._give_ring_back(publication)
+        self.window.restore(publication.count, publication.event_count, publication.payload_bytes)
+        return publication
+
+    def _on_credit_update(self, header: Header, now_ms: float) -> list[Event]:
+        self.window.grant(Credit(header.chunk_slots, header.raw_events, header.payload_bytes))
+        if header.retry_after_ms:
+            self._not_before_ms = now_ms + header.retry_after_ms
+        return [CreditChanged(header.retry_after_ms)]
+
+    def _on_drain(self, header: Header, now_ms: float) -> list[Event]:
+        if self.state is ClientState.HANDSHAKE:
+            return [Disconnect(header.reason or "the agent is draining", refused=True)]
+        budget_ms = min(header.deadline_ms, self.terms.drain_timeout_ms)
+        self._drain_by_ms = now_ms + budget_ms
+        self.state = ClientState.DRAINING
+        return [Drained(budget_ms, header.reason)]
+
+    def _on_ping(self, header: Header, now_ms: float) -> list[Event]:
+        self._send(Header(type=PONG, token=header.token), now_ms)
+        return []

@@ -1,0 +1,202 @@
+"""One frame on its way from a producer to its agent.
+
+A publication is made once and may be sent several times: its sequences are given to it when it is
+sent first, and it keeps them. What becomes of it is said exactly once, by `end`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.base.errors import PenstockError
+from penstock.host import limits
+from penstock.host.credits import Credit
+from penstock.host.errors import InvalidChunks
+from penstock.host.port import NO_LOG_SEQUENCE, NO_PARTITION, ChunkFormat
+from penstock.wire.frames import DATA, DATA_BATCH, Header
+
+Readable = bytes | bytearray | memoryview
+
+NO_SEQUENCE: Final = -1
+NO_POSITION: Final = -1
+
+
+class Publication:
+    """Chunks with one target, to be accepted or failed as one.
+
+    `payload` are the pieces of the chunks' bytes, one after another. `records` is how many records
+    they become in the log, `batches` in how many record batches.
+    """
+
+    __slots__ = (
+        "batches",
+        "count",
+        "deadline_ms",
+        "ended",
+        "error",
+        "event_count",
+        "event_counts",
+        "failures",
+        "first_sent_ms",
+        "first_sequence",
+        "format",
+        "lengths",
+        "log_sequence",
+        "on_end",
+        "partition",
+        "payload",
+        "payload_bytes",
+        "records",
+        "ring_position",
+        "topic",
+        "waiter",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        payload: Sequence[Readable],
+        *,
+        payload_bytes: int,
+        count: int = 1,
+        event_count: int = 1,
+        lengths: bytes = b"",
+        event_counts: bytes = b"",
+        topic: str = "",
+        partition: int = NO_PARTITION,
+        format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
+        on_end: Callable[[Publication], None] | None = None,
+    ) -> None:
+        self.payload = payload
+        self.payload_bytes = payload_bytes
+        self.count = count
+        self.event_count = event_count
+        self.lengths = lengths
+        self.event_counts = event_counts
+        self.topic = topic
+        self.partition = partition
+        self.format = format
+        self.on_end = on_end
+        batched = format is ChunkFormat.RECORD_BATCH
+        self.records = event_count if batched else count
+        self.batches = count if batched else 1
+        self.log_sequence = NO_LOG_SEQUENCE
+        self.first_sequence = NO_SEQUENCE
+        self.ring_position = NO_POSITION
+        self.deadline_ms = 0.0
+        self.first_sent_ms = -1.0
+        self.failures = 0
+        self.ended = False
+        self.error: PenstockError | None = None
+        self.waiter: Any = None
+        """Whatever the shell has waiting for the end."""
+
+    @property
+    def footprint(self) -> Credit:
+        return Credit(self.count, self.event_count, self.payload_bytes)
+
+    def end(self, error: PenstockError | None) -> None:
+        """Say what became of it: accepted, without an error. Only the first call counts."""
+        if self.ended:
+            return
+        self.ended = True
+        self.error = error
+        self.payload = ()
+        if self.on_end is not None:
+            self.on_end(self)
+
+    def header(self) -> Header:
+        """The header of its frame; DATA for a single chunk, DATA_BATCH for several."""
+        header = Header(
+            type=DATA_BATCH if self.lengths else DATA,
+            first_sequence=self.first_sequence,
+            event_count=self.event_count,
+            topic=self.topic,
+            format=int(self.format),  # type: ignore[arg-type]
+        )
+        if self.lengths:
+            header.count = self.count
+            header.lengths = self.lengths
+            if self.event_counts:
+                header.event_counts = self.event_counts
+        if self.partition >= 0:
+            header.partition = self.partition
+        if self.log_sequence >= 0:
+            header.log_sequence = self.log_sequence
+        return header
+
+
+def single(
+    payload: Readable,
+    *,
+    event_count: int = 1,
+    topic: str = "",
+    partition: int = NO_PARTITION,
+    format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
+) -> Publication:
+    """One chunk, as a DATA frame.
+
+    Raises:
+        InvalidChunks: an event count out of range.
+    """
+    _check_events(event_count)
+    return Publication(
+        (payload,),
+        payload_bytes=len(payload),
+        event_count=event_count,
+        topic=topic,
+        partition=partition,
+        format=format,
+    )
+
+
+def batch(
+    payloads: Sequence[Readable],
+    *,
+    event_counts: Sequence[int] | None = None,
+    topic: str = "",
+    partition: int = NO_PARTITION,
+    format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
+) -> Publication:
+    """Several chunks with one target, as a DATA_BATCH frame.
+
+    `event_counts` has the number of events of each chunk; without it every chunk is one event.
+
+    Raises:
+        InvalidChunks: no chunk, more than 4,096, or event counts of another length or out of range.
+    """
+    count = len(payloads)
+    if not 0 < count <= limits.CHUNKS_PER_FRAME_MAX:
+        raise InvalidChunks(
+            f"{count} chunks in one frame; 1 to {limits.CHUNKS_PER_FRAME_MAX} are allowed"
+        )
+    lengths = np.fromiter(map(len, payloads), dtype="<u4", count=count)
+    packed, events = b"", count
+    if event_counts is not None:
+        if len(event_counts) != count:
+            raise InvalidChunks(f"{len(event_counts)} event counts for {count} chunks")
+        events = sum(event_counts)
+        _check_events(events)
+        if min(event_counts) < 0:
+            raise InvalidChunks(f"event count {min(event_counts)}: must not be negative")
+        packed = np.array(event_counts, dtype="<u4").tobytes()
+    return Publication(
+        payloads,
+        payload_bytes=int(lengths.sum(dtype=np.int64)),
+        count=count,
+        event_count=events,
+        lengths=lengths.tobytes(),
+        event_counts=packed,
+        topic=topic,
+        partition=partition,
+        format=format,
+    )
+
+
+def _check_events(events: int) -> None:
+    if not 0 <= events <= limits.EVENTS_PER_FRAME_MAX:
+        raise InvalidChunks(
+            f"{events} events in one frame; 0 to {limits.EVENTS_PER_FRAME_MAX} are allowed"
+        )

@@ -1,0 +1,59 @@
+"""Where in the ring the next payload goes: first in, first out, each payload in one piece.
+
+A payload keeps its place until its frame is settled. Frames may be settled out of order; space
+becomes free in the order in which it was taken. A payload that does not fit before the end of the
+ring starts at its beginning, and the rest of the end is left out until it is free again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class _Place:
+    __slots__ = ("free", "size", "taken")
+
+    def __init__(self, size: int, taken: int) -> None:
+        self.size = size
+        self.taken = taken
+        self.free = False
+
+
+class RingSpace:
+    """The free and taken bytes of a ring of `size_bytes`."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.taken_bytes = 0
+        self._next = 0
+        self._order: deque[_Place] = deque()
+        self._places: dict[int, _Place] = {}
+
+    def take(self, size_bytes: int) -> int | None:
+        """The position of `size_bytes` free bytes, or None when there are not as many."""
+        if not 0 < size_bytes <= self.size_bytes:
+            return None
+        position, taken = self._next, size_bytes
+        if position + size_bytes > self.size_bytes:
+            taken += self.size_bytes - position
+            position = 0
+        if self.taken_bytes + taken > self.size_bytes:
+            return None
+        place = _Place(size_bytes, taken)
+        self._order.append(place)
+        self._places[position] = place
+        self.taken_bytes += taken
+        self._next = (position + size_bytes) % self.size_bytes
+        return position
+
+    def give_back(self, position: int) -> None:
+        """The payload at `position` is not needed any more."""
+        place = self._places.pop(position, None)
+        if place is None:
+            return
+        place.free = True
+        order = self._order
+        while order and order[0].free:
+            self.taken_bytes -= order.popleft().taken
+        if not order:
+            self._next = 0
