@@ -1,0 +1,191 @@
+"""Records of an outbox topic to rows that say what each one carries, by columns.
+
+Every record gives one row of `DECODED_SCHEMA`, in order. A row with a `problem` is no record that
+an outbox wrote; its other columns are null. Pointers are decoded a column at a time; only where a
+bad one is among them is its part of the column halved until the bad ones stand alone, so that a
+few bad records cost a few calls more and thousands of good ones still go together.
+
+Inline payloads are not summed up here: the log's own checksum covers them, and the consumer, which
+touches each one anyway, compares theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.errors import InvalidError
+from penstock.outbox.errors import InvalidPointer
+from penstock.outbox.layout import BATCH_PATTERN, PARTITION_PATTERN
+from penstock.outbox.pointer import (
+    CODEC_PATTERN,
+    HEADER_BATCH_ID,
+    HEADER_CODEC,
+    HEADER_CRC32C,
+    HEADER_EVENT_COUNT,
+    HEADER_KIND,
+    KIND_INLINE,
+    KIND_POINTER,
+    decode_pointer,
+)
+from penstock.outbox.pointer_table import POINTER_SCHEMA, decode_pointers
+from penstock.outbox.record_columns import header_column, where
+
+POINTER: Final = KIND_POINTER.decode()
+INLINE: Final = KIND_INLINE.decode()
+DECODED_SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        *((field.name, field.type) for field in POINTER_SCHEMA),
+        ("problem", pa.string()),
+    ]
+)
+_ALONE: Final = 8
+"""Pointers below which a bad one is looked for row by row."""
+_COUNT_PATTERN: Final = "^[0-9]{1,18}$"
+_CRC_PATTERN: Final = "^[0-9a-fA-F]{8}$"
+
+
+def decode_records(keys: Any, values: Any, headers: Any) -> Any:
+    """A table of `DECODED_SCHEMA` with a row for every record; never raises for what they hold.
+
+    For inline records `file_path` is null and `size_bytes` is that of the value.
+
+    Raises:
+        InvalidError: the columns are of unequal length.
+    """
+    count = len(values)
+    if len(keys) != count or len(headers) != count:
+        raise InvalidError(
+            f"{len(keys)} keys, {count} values and {len(headers)} headers: must be as many"
+        )
+    keys, values = _flat(keys), _flat(values)
+    kinds = header_column(headers, HEADER_KIND)
+    whole = pc.is_valid(values)
+    pointers = where(pc.and_(pc.equal(kinds, KIND_POINTER), whole))
+    inlines = where(pc.and_(pc.equal(kinds, KIND_INLINE), whole))
+    others = np.setdiff1d(np.arange(count), np.concatenate([pointers, inlines]))
+    parts = [
+        _decode_pointers(keys.take(pa.array(pointers)), values.take(pa.array(pointers))),
+        _decode_inlines(
+            keys.take(pa.array(inlines)),
+            values.take(pa.array(inlines)),
+            headers.take(pa.array(inlines)),
+        ),
+        _bad(len(others), f"the record has no value, or no header {HEADER_KIND}"),
+    ]
+    rows = np.concatenate([pointers, inlines, others])
+    order = np.empty(count, np.int64)
+    order[rows] = np.arange(count)
+    return pa.concat_tables(parts).take(pa.array(order)).combine_chunks()
+
+
+def _decode_pointers(keys: Any, values: Any) -> Any:
+    table = pa.concat_tables(_tolerant(values)) if len(values) else DECODED_SCHEMA.empty_table()
+    strays = pc.not_equal(keys.cast(pa.binary()), table.column("partition_id").cast(pa.binary()))
+    strays = strays.fill_null(True)
+    strays = pc.and_(strays, pc.is_null(table.column("problem")))
+    return _with_problem(table, strays, "the record's key is not the pointer's partition id")
+
+
+def _tolerant(values: Any) -> list[Any]:
+    """Tables that together have a row for every pointer, bad ones with their problem."""
+    count = len(values)
+    try:
+        return [_good(decode_pointers(values), POINTER)]
+    except InvalidPointer as error:
+        if count == 1:
+            return [_bad(1, error.reason)]
+    except pa.ArrowException as error:
+        if count == 1:
+            return [_bad(1, f"is no pointer: {error}")]
+    if count <= _ALONE:
+        return [table for row in range(count) for table in _alone(values.slice(row, 1))]
+    half = count // 2
+    return _tolerant(values.slice(0, half)) + _tolerant(values.slice(half))
+
+
+def _alone(value: Any) -> list[Any]:
+    try:
+        decode_pointer(value[0].as_py())
+    except InvalidPointer as error:
+        return [_bad(1, error.reason)]
+    return _tolerant(value)
+
+
+def _good(table: Any, kind: str) -> Any:
+    count = table.num_rows
+    columns = [pa.repeat(pa.scalar(kind), count), *table.columns, pa.nulls(count, pa.string())]
+    return pa.table(columns, schema=DECODED_SCHEMA)
+
+
+def _bad(count: int, problem: str) -> Any:
+    columns = {field.name: pa.nulls(count, field.type) for field in DECODED_SCHEMA}
+    columns["problem"] = pa.repeat(pa.scalar(problem, pa.string()), count)
+    return pa.table(columns, schema=DECODED_SCHEMA)
+
+
+def _decode_inlines(keys: Any, values: Any, headers: Any) -> Any:
+    count = len(values)
+    if not count:
+        return DECODED_SCHEMA.empty_table()
+    texts = {
+        "partition_id": (_utf8(keys.cast(pa.binary())), f"^{PARTITION_PATTERN}$"),
+        "batch_id": (_utf8(header_column(headers, HEADER_BATCH_ID)), f"^{BATCH_PATTERN}$"),
+        "codec": (_utf8(header_column(headers, HEADER_CODEC)), f"^{CODEC_PATTERN}$"),
+        "crc32c": (_utf8(header_column(headers, HEADER_CRC32C)), _CRC_PATTERN),
+        "event_count": (_utf8(header_column(headers, HEADER_EVENT_COUNT)), _COUNT_PATTERN),
+    }
+    good = pc.invert(pc.is_in(texts["partition_id"][0], value_set=pa.array([".", ".."])))
+    for text, pattern in texts.values():
+        good = pc.and_(good, pc.match_substring_regex(text, pattern).fill_null(False))
+    sizes = pc.binary_length(values).cast(pa.int64())
+    columns = {
+        "kind": pa.repeat(pa.scalar(INLINE), count),
+        "file_path": pa.nulls(count, pa.string()),
+        "batch_id": texts["batch_id"][0],
+        "partition_id": texts["partition_id"][0],
+        "size_bytes": sizes,
+        "crc32c": _numbers(pc.if_else(good, texts["crc32c"][0], "00000000")),
+        "codec": texts["codec"][0],
+        "event_count": pc.if_else(good, texts["event_count"][0], "0").cast(pa.int64()),
+        "problem": pa.nulls(count, pa.string()),
+    }
+    table = pa.table([columns[name] for name in DECODED_SCHEMA.names], schema=DECODED_SCHEMA)
+    return _with_problem(table, pc.invert(good), "a header of the inline record is missing or bad")
+
+
+def _with_problem(table: Any, bad: Any, problem: str) -> Any:
+    """The table with the rows that are bad emptied but for the problem."""
+    empty = _bad(table.num_rows, problem)
+    columns = [
+        pc.if_else(bad, empty.column(name), table.column(name)) for name in DECODED_SCHEMA.names
+    ]
+    return pa.table(columns, schema=DECODED_SCHEMA)
+
+
+def _utf8(column: Any) -> Any:
+    """Bytes as text; null where they are longer than any id, or are no text."""
+    fits = pc.less_equal(pc.binary_length(column), 256)
+    column = pc.if_else(fits, column, pa.scalar(None, pa.binary()))
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        ascii_only = pc.match_substring_regex(column, "^[\\x20-\\x7e]*$")
+        return pc.if_else(ascii_only, column, pa.scalar(None, pa.binary())).cast(pa.string())
+
+
+def _numbers(digits: Any) -> Any:
+    """Text of 8 hex digits each, as unsigned numbers."""
+    joined = pc.binary_join(
+        pa.ListArray.from_arrays(pa.array([0, len(digits)], pa.int32()), digits.cast(pa.string())),
+        "",
+    )[0].as_py()
+    return pa.array(np.frombuffer(bytes.fromhex(joined), ">u4").astype(np.uint32))
+
+
+def _flat(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
