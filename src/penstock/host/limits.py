@@ -30,3 +30,28 @@ LOG_SEQUENCES: Final = 2**31
 
 LANE_BATCHES_IN_FLIGHT_MAX: Final = 5
 """Record batches of a lane that may be unacknowledged: what the log remembers of a producer."""
+
+SMALL_FRAME_BYTES: Final = 128 << 10
+"""The beginning of a frame up to this size is kept as it is; a larger one gets its buffer."""
+
+SCRATCH_BYTES: Final = 1 << 20
+"""The buffer that all connections of an agent receive into."""
+
+RECEIVE_BYTES_MAX: Final = 1 << 20
+"""What is received of a large frame in one step; others have their turn in between."""
+
+HELLO_BYTES_MAX: Final = 64 << 10
+"""What is received at once while a descriptor may come along."""
+
+ANSWER_BACKLOG_BYTES_MAX: Final = 256 << 10
+"""Unsent answers of a producer above which nothing more is read from it."""
+
+ANSWER_STALL_MS: Final = 10_000
+"""A producer that reads none of its answers for so long is cut off."""
+
+LAST_ANSWER_MS: Final = 1_000
+"""How long a connection that ends waits for its last answer to leave."""
+
+FRAME_GRACE_MS: Final = 5_000.0
+FRAME_BYTES_PER_MS_MIN: Final = 64
+"""A frame may take the grace, and its size by this rate, to arrive."""

@@ -1,0 +1,1 @@
+"""The agent: sockets and files around the protocol's core."""

@@ -1,0 +1,408 @@
+"""One accepted socket of an agent: bytes to frames, verdicts to bytes, within bounds.
+
+Receiving. The loop says that bytes are there, and one `recv_into` takes as many as fit. Frames that
+arrived whole are handled where they lie, in a buffer that all connections share; a sink that keeps
+one gets a copy in a recycled buffer. A large frame that did not arrive whole gets a buffer of its
+own and the rest of it is received straight into that, exactly to its end. The event loop's own
+transports are not used, because they drop the descriptor that comes with HELLO.
+
+Sending. Answers go out at the end of what one read brought, so many frames share one ACCEPTED.
+What the kernel does not take waits here; above a bound nothing more is read from this producer, and
+one that does not read its answers for too long is cut off.
+
+Source: `host-ipc.txt`, concurrency without sadness (nothing here blocks the loop).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from functools import partial
+from typing import Final
+
+from penstock.base.buffers import Lease
+from penstock.base.errors import PenstockError
+from penstock.host import limits
+from penstock.host.errors import InvalidRing, ProtocolViolation
+from penstock.host.port import Chunks, Failed, Introduction, Pending, Settled
+from penstock.host.ring import Ring, receive_with_ring
+from penstock.host.server.door import Door
+from penstock.host.server_machine import (
+    Close,
+    Deliver,
+    Effect,
+    Introduce,
+    ServerMachine,
+    ServerState,
+)
+from penstock.wire.frames import PRELUDE_BYTES, Frame, MalformedFrame, decode, decode_body
+from penstock.wire.frames.codec import Prelude, decode_prelude
+
+logger = logging.getLogger(__name__)
+
+_BROKEN: Final = Failed("the sink failed; the agent's log says why", retryable=True)
+
+
+class HostConnection:
+    """The agent's end of one producer's socket. All calls come from the loop's thread."""
+
+    __slots__ = (
+        "_backlog", "_closing_by_ms", "_door", "_filled", "_flushing", "_frame_allowed_ms",
+        "_frame_since_ms", "_lease",
+        "_loop", "_prelude", "_progress_ms", "_reading", "_ring", "_ring_fd", "_socket", "_tail",
+        "closed", "machine",
+    )  # fmt: skip
+
+    def __init__(
+        self, accepted: socket.socket, door: Door, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._socket = accepted
+        self._door = door
+        self._loop = loop
+        self.machine = ServerMachine(door.terms(), now_ms=door.now_ms(), draining=door.draining)
+        self.closed = False
+        self._tail = b""
+        """The beginning of a small frame, or of a prelude."""
+        self._lease: Lease | None = None
+        """The buffer of a large frame of which a part has arrived."""
+        self._prelude: Prelude | None = None
+        self._filled = 0
+        self._frame_since_ms = 0.0
+        """When the first byte of a frame came that is not whole yet; 0 when there is none."""
+        self._frame_allowed_ms = 0.0
+        self._backlog = bytearray()
+        self._progress_ms = 0.0
+        self._closing_by_ms = 0.0
+        self._reading = False
+        self._flushing = False
+        self._ring: Ring | None = None
+        self._ring_fd: int | None = None
+
+    def start(self) -> None:
+        """Begin to read; a connection too many is closed at once."""
+        if not self._door.opened(self):
+            self._apply(self.machine.refuse("the agent has too many connections"))
+            self._send_output()
+            return
+        self._resume()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way: no verdict is awaited, no answer waits."""
+        return not (self.machine.in_flight or self._backlog or self._flushing)
+
+    # What the agent asks for
+
+    def tick(self, now_ms: float) -> None:
+        """Look at the clock."""
+        if self.closed:
+            return
+        if self._closing_by_ms:
+            if now_ms >= self._closing_by_ms:
+                self.abort("it did not take its last answer")
+            return
+        if self._backlog and now_ms - self._progress_ms >= limits.ANSWER_STALL_MS:
+            self.abort(f"it did not read its answers for {limits.ANSWER_STALL_MS} ms")
+            return
+        since_ms = self._frame_since_ms
+        if self._reading and since_ms and now_ms - since_ms >= self._frame_allowed_ms:
+            self._apply(self.machine.violated("a frame took too long to arrive"))
+        elif close := self.machine.tick(now_ms):
+            self._apply(close)
+        self._send_output()
+
+    def drain(self, deadline_ms: int, reason: str) -> None:
+        """Tell the producer that the agent goes away."""
+        self.machine.drain(deadline_ms, reason)
+        self._send_output()
+
+    def close(self, reason: str) -> None:
+        """Close after what is to be said has been said."""
+        self._apply(Close(reason))
+        self._send_output()
+
+    def abort(self, reason: str) -> None:
+        """Close now."""
+        if self.closed:
+            return
+        self.closed = True
+        self._pause()
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        self._drop_frame()
+        self._tail = b""
+        self._backlog.clear()
+        if self._ring_fd is not None:
+            os.close(self._ring_fd)
+            self._ring_fd = None
+        self.machine.ring = None
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+        self._door.pool.forget(self._resume)
+        self._door.closed(self, self.machine.disconnected(), reason)
+
+    # Receiving
+
+    def _resume(self) -> None:
+        """Read, unless answers or memory stand in the way."""
+        if self.closed or self._reading or self._closing_by_ms:
+            return
+        if len(self._backlog) > limits.ANSWER_BACKLOG_BYTES_MAX:
+            return
+        if self._lease is not None and not self._door.pool.may_read(self._lease):
+            self._door.pool.wait(self._resume)
+            return
+        self._reading = True
+        self._loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def _pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _on_readable(self) -> None:
+        try:
+            if self._lease is not None:
+                self._receive_rest(self._lease)
+            else:
+                self._receive_frames()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.abort(f"receiving failed: {error}")
+            return
+        except (ProtocolViolation, MalformedFrame) as error:
+            self._door.rejected(self, error)
+            self._apply(self.machine.violated(str(error)))
+        except Exception as error:
+            logger.exception("a connection failed")
+            self._door.rejected(self, error)
+            self._apply(self.machine.violated("an internal error"))
+        self.machine.flush()
+        self._send_output()
+
+    def _receive_frames(self) -> None:
+        """Receive into the shared buffer, behind what is left of the last time."""
+        scratch, kept = self._door.scratch, len(self._tail)
+        if self.machine.state is ServerState.HANDSHAKE:
+            received = self._receive_hello(scratch[kept:])
+        else:
+            received = self._socket.recv_into(scratch[kept:])
+        if not received:
+            self.abort("the producer closed the connection")
+            return
+        if kept:
+            scratch[:kept] = self._tail
+            self._tail = b""
+        self._heard(received)
+        self._parse(scratch[: kept + received])
+
+    def _receive_hello(self, target: memoryview) -> int:
+        """Receive with a descriptor, should one come along."""
+        data, descriptor = receive_with_ring(self._socket, limits.HELLO_BYTES_MAX)
+        if descriptor is not None:
+            if self._ring_fd is not None:
+                os.close(self._ring_fd)
+            self._ring_fd = descriptor
+        target[: len(data)] = data
+        return len(data)
+
+    def _heard(self, received: int) -> None:
+        self._door.bytes_in += received
+        self.machine.heard(self._door.now_ms())
+
+    def _parse(self, data: memoryview) -> None:
+        """Handle the frames in `data` and keep the one that is cut off at its end."""
+        at, end = 0, len(data)
+        limit = self.machine.terms.frame_bytes_max
+        while at < end and not self._closing_by_ms:
+            frame, size = decode(data, at, limit)
+            if frame is None:
+                if at:
+                    self._frame_since_ms = 0.0
+                self._begin(data[at:], size)
+                return
+            at += size
+            self._handle(frame, None)
+            if self.closed:
+                return
+        self._frame_since_ms = 0.0
+
+    def _begin(self, part: memoryview, size: int) -> None:
+        """Keep the part of a frame of `size` bytes that has arrived."""
+        self._frame_since_ms = self._frame_since_ms or self._door.now_ms()
+        self._frame_allowed_ms = limits.FRAME_GRACE_MS + size / limits.FRAME_BYTES_PER_MS_MIN
+        if size <= limits.SMALL_FRAME_BYTES:
+            self._tail = bytes(part)
+            return
+        body_bytes = size - PRELUDE_BYTES
+        self._prelude = decode_prelude(part, 0, body_bytes)
+        lease = self._lease = self._door.pool.take(body_bytes)
+        self._filled = len(part) - PRELUDE_BYTES
+        lease.view[: self._filled] = part[PRELUDE_BYTES:]
+        if not self._door.pool.received(lease, self._filled):
+            self._wait_for_memory()
+
+    def _receive_rest(self, lease: Lease) -> None:
+        size = lease.size_bytes
+        stop = min(size, self._filled + limits.RECEIVE_BYTES_MAX)
+        received = self._socket.recv_into(lease.view[self._filled : stop])
+        if not received:
+            self.abort("the producer closed the connection within a frame")
+            return
+        self._heard(received)
+        self._filled += received
+        more = self._door.pool.received(lease, received)
+        if self._filled < size:
+            if not more:
+                self._wait_for_memory()
+            return
+        prelude, self._prelude, self._lease = self._prelude, None, None
+        self._frame_since_ms = 0.0
+        try:
+            if prelude is not None:
+                self._handle(decode_body(prelude, lease.view[:size]), lease)
+        finally:
+            lease.release()
+
+    def _wait_for_memory(self) -> None:
+        self._pause()
+        self._door.pool.wait(self._resume)
+
+    def _drop_frame(self) -> None:
+        lease, self._lease, self._prelude = self._lease, None, None
+        if lease is not None:
+            lease.release()
+
+    # Frames and verdicts
+
+    def _handle(self, frame: Frame, lease: Lease | None) -> None:
+        effect = self.machine.receive(frame)
+        if type(effect) is Deliver:
+            self._deliver(effect.chunks, lease)
+        elif effect is not None:
+            self._apply(effect)
+
+    def _deliver(self, chunks: Chunks, lease: Lease | None) -> None:
+        if self._ring is None or chunks.payload.obj is not self._ring.memory.obj:
+            if lease is not None:
+                chunks.lease = lease
+            else:
+                chunks.keeper = self._keep
+        try:
+            verdict = self._door.sink.accept(chunks, partial(self._settled, chunks))
+        except Exception:
+            logger.exception("the sink %s failed", self._door.sink.name)
+            verdict = _BROKEN
+        if not isinstance(verdict, Pending):
+            self.machine.settled(chunks, verdict)
+
+    def _keep(self, chunks: Chunks) -> None:
+        """Copy a payload out of the shared buffer, into a recycled one."""
+        size = len(chunks.payload)
+        lease = self._door.pool.take(max(size, 1))
+        lease.view[:size] = chunks.payload
+        self._door.pool.received(lease, lease.size_bytes)
+        chunks.payload = lease.view[:size]
+        chunks.lease = lease
+        chunks.keeper = None
+
+    def _settled(self, chunks: Chunks, verdict: Settled) -> None:
+        self.machine.settled(chunks, verdict)
+        if not self._flushing and not self.closed:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not self.closed:
+            self.machine.flush()
+            self._send_output()
+
+    def _apply(self, effect: Effect) -> None:
+        if isinstance(effect, Introduce):
+            self._introduce(effect)
+        elif isinstance(effect, Close) and not self.closed and not self._closing_by_ms:
+            logger.info("closing a producer's connection: %s", effect.reason)
+            self._closing_by_ms = self._door.now_ms() + limits.LAST_ANSWER_MS
+            self._pause()
+
+    def _introduce(self, effect: Introduce) -> None:
+        ring_offered = effect.ring_bytes > 0 and self._ring_fd is not None
+
+        def done(result: Introduction | PenstockError) -> None:
+            if self.closed:
+                return
+            if isinstance(result, PenstockError):
+                self._apply(self.machine.refuse(str(result)))
+            else:
+                if ring_offered:
+                    self._adopt_ring(effect.ring_bytes)
+                self.machine.introduced(result, ring=self._ring is not None)
+            self._send_output()
+
+        self._door.introduce(self, effect.producer_id, effect.topics, done)
+
+    def _adopt_ring(self, ring_bytes: int) -> None:
+        """Map the producer's ring; without one its payloads come over the socket."""
+        descriptor, self._ring_fd = self._ring_fd, None
+        if descriptor is None:
+            return
+        try:
+            self._ring = Ring.adopt(descriptor, ring_bytes)
+        except InvalidRing as error:
+            logger.warning("a producer's ring is not used: %s", error)
+            return
+        self.machine.ring = self._ring.memory
+
+    # Sending
+
+    def _send_output(self) -> None:
+        if self.closed:
+            return
+        output = self.machine.take_output()
+        if output and not self._backlog:
+            self._send(b"".join(output))
+        elif output:
+            for piece in output:
+                self._backlog += piece
+        if self._backlog and len(self._backlog) > limits.ANSWER_BACKLOG_BYTES_MAX:
+            self._pause()
+        if self._closing_by_ms and not self._backlog and not self.closed:
+            self.abort("closed")
+
+    def _send(self, data: bytes) -> None:
+        try:
+            sent = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self.abort(f"sending failed: {error}")
+            return
+        self._door.bytes_out += sent
+        if sent < len(data):
+            self._backlog += memoryview(data)[sent:]
+            self._progress_ms = self._door.now_ms()
+            self._loop.add_writer(self._socket.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            with memoryview(self._backlog) as view:
+                sent = self._socket.send(view)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.abort(f"sending failed: {error}")
+            return
+        self._door.bytes_out += sent
+        self._progress_ms = self._door.now_ms()
+        del self._backlog[:sent]
+        if not self._backlog:
+            with contextlib.suppress(OSError):
+                self._loop.remove_writer(self._socket.fileno())
+        self._send_output()
+        self._resume()
