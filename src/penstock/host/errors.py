@@ -70,6 +70,10 @@ class InvalidChunks(InvalidError):
     """Chunks that cannot be sent as they are."""
 
 
+class InvalidRing(InvalidError):
+    """Shared memory that cannot be made, or that cannot be trusted."""
+
+
 class HandshakeRefused(UnavailableError):
     """The agent did not take this producer in."""
 
