@@ -202,7 +202,7 @@ class Appender:
             return refused
         state.add(batches, base_sequence, done)
         self.pending_appends += 1
-        self._pump(state)
+        self._pump(state, appending=True)
         return None
 
     async def stop(self, deadline_seconds: float) -> None:
@@ -268,15 +268,19 @@ class Appender:
                 del self._lanes[lane]
                 return
 
-    def _pump(self, state: LaneState, *, looked_up: bool = False) -> None:
+    def _pump(self, state: LaneState, *, looked_up: bool = False, appending: bool = False) -> None:
         """Send what the lane may send; leave it where it will be woken.
 
-        `looked_up` says that the topic's metadata is as new as it can be had.
+        `looked_up` says that the topic's metadata is as new as it can be had, `appending` that no
+        callback may be called before `append` has returned.
         """
-        while not self._closed:
+        while not self._closed and self._loop is not None:
             core = state.core
             if core.error is not None:
-                self._settle(state.collapse())
+                if appending:
+                    self._loop.call_soon(self._pump, state)
+                else:
+                    self._settle(state.collapse())
                 return
             if not core.waiting:
                 return

@@ -1,1 +1,1 @@
-"""Where an agent's chunks go: nowhere, memory, the outbox, the log."""
+"""Where an agent's chunks go: nowhere, memory, an outbox, or the log."""

@@ -1,0 +1,43 @@
+"""What a sink has done, as plain counters that its owner reads when metrics are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.host.port import Accepted, Chunks, Settled
+
+
+@dataclass(slots=True)
+class Counts:
+    """Frames, chunks, events and payload bytes accepted; frames sent back, by whether for good."""
+
+    accepted_frames: int = 0
+    accepted_chunks: int = 0
+    accepted_events: int = 0
+    accepted_bytes: int = 0
+    failed_frames: int = 0
+    """Failed, and may be sent again."""
+    refused_frames: int = 0
+    """Failed for good."""
+
+    def settled(self, verdict: Settled, *, chunks: int, events: int, size_bytes: int) -> None:
+        """Count one frame's verdict."""
+        if isinstance(verdict, Accepted):
+            self.accepted_frames += 1
+            self.accepted_chunks += chunks
+            self.accepted_events += events
+            self.accepted_bytes += size_bytes
+        elif verdict.retryable:
+            self.failed_frames += 1
+        else:
+            self.refused_frames += 1
+
+    def frame(self, chunks: Chunks, verdict: Settled) -> Settled:
+        """Count the verdict of a frame that is still at hand, and hand it back."""
+        self.settled(
+            verdict,
+            chunks=chunks.count,
+            events=chunks.event_count,
+            size_bytes=len(chunks.payload),
+        )
+        return verdict

@@ -1,0 +1,157 @@
+"""Frames as record batches that carry their producer's identity.
+
+An OPAQUE frame becomes one batch, encoded by columns straight from where the chunks lie: each
+chunk is a record's value. Which sequences it takes follows from `log_sequence` and `count` alone,
+so a frame that is sent again is recognised, whenever and by whichever agent it is encoded again.
+Its timestamps are not part of that: they are the agent's time of the first attempt that was
+written.
+
+The chunks of a RECORD_BATCH frame are batches already. Each is checked as a broker would check it,
+because after its header has been rewritten the new checksum would vouch for whatever it covers.
+The records are not copied: a batch leaves as a new header and a view of the rest.
+
+Source: KIP-98; `docs/decisions/0010-identity-carried-into-the-log.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from penstock.client.lanes import Pieces
+from penstock.host import limits as host_limits
+from penstock.host.port import NO_LOG_SEQUENCE, Chunks
+from penstock.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    InvalidRecord,
+    RecordTooLarge,
+    decode_header,
+    stamp_identity,
+    validate_batch,
+    verify_crc,
+)
+from penstock.records.columnar.encode import encode_batches
+from penstock.records.columnar.inputs import Column, Input
+from penstock.records.header import NO_PRODUCER_ID
+
+_RECORD_OVERHEAD_BYTES: Final = 10
+"""Beside its value of up to 8,191 bytes: two lengths of two bytes, attributes, timestamp delta, an
+offset delta of two bytes, no key, no headers."""
+_LONG_OVERHEAD_BYTES: Final = 2
+"""More for a longer value, of up to 1 MiB: a third byte for both lengths."""
+_LONG_VALUE_BYTES: Final = 8_000
+_ENCODER_SLACK_BYTES: Final = 32
+"""Per record: more than the encoder allows for, so that it never cuts a frame in two."""
+_NO_EPOCH: Final = -1
+
+
+def frame_bytes_max(message_bytes_max: int) -> int:
+    """Payload bytes that fit one batch of that size, in however many chunks.
+
+    Raises:
+        InvalidRecord: no frame would fit.
+    """
+    chunks = host_limits.CHUNKS_PER_FRAME_MAX
+    room = message_bytes_max - HEADER_BYTES - chunks * _RECORD_OVERHEAD_BYTES
+    room -= _LONG_OVERHEAD_BYTES * (room // _LONG_VALUE_BYTES + 1)
+    if room <= 0:
+        raise InvalidRecord(
+            f"batches of {message_bytes_max} bytes have no room for a frame of {chunks} chunks"
+        )
+    return room
+
+
+def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> list[Pieces]:
+    """One batch of one record per chunk, timestamped `now_ms`.
+
+    Raises:
+        RecordTooLarge: it is larger than `message_bytes_max`.
+    """
+    idempotent = chunks.log_sequence != NO_LOG_SEQUENCE
+    count = chunks.count
+    data = np.frombuffer(chunks.payload or bytes(1), np.uint8)
+    values = Column(
+        array=data,
+        at=chunks.offsets.astype(np.int64) + data.ctypes.data,
+        lengths=chunks.lengths.astype(np.int64),
+    )
+    rows = Input(
+        size=count, key=None, value=values, timestamps=np.full(count, now_ms), headers=None
+    )
+    (batch,) = encode_batches(
+        rows,
+        now_ms=now_ms,
+        producer_id=chunks.producer_id if idempotent else NO_PRODUCER_ID,
+        producer_epoch=chunks.producer_epoch if idempotent else _NO_EPOCH,
+        base_sequence=chunks.log_sequence,
+        max_batch_bytes=HEADER_BYTES + len(data) + count * _ENCODER_SLACK_BYTES,
+        records_per_batch=count,
+    )
+    if batch.size_bytes > message_bytes_max:
+        raise RecordTooLarge(
+            f"a frame of {count} chunks and {len(chunks.payload)} bytes is a batch of"
+            f" {batch.size_bytes} bytes; the limit is {message_bytes_max} bytes"
+        )
+    return [Pieces(batch.data, batch.record_count)]
+
+
+def stamp_batches(chunks: Chunks, *, message_bytes_max: int) -> list[Pieces]:
+    """The frame's batches with the producer's identity, as header and view of the records.
+
+    Raises:
+        CorruptBatch: a chunk is no whole batch, or its checksum is another one.
+        InvalidRecord: a batch that clients may not produce, or that is transactional; or the
+            batches have more or fewer records than the frame has events.
+        UnsupportedCodec: a codec that Kafka does not define.
+        RecordTooLarge: a batch is larger than `message_bytes_max`.
+    """
+    pieces: list[Pieces] = []
+    sequence = chunks.log_sequence
+    records = 0
+    extents = zip(chunks.offsets.tolist(), chunks.lengths.tolist(), strict=True)
+    for index, (at, size) in enumerate(extents):
+        batch = chunks.payload[at : at + size]
+        header = _checked(batch, index, message_bytes_max)
+        pieces.append(_stamped(batch, header, chunks, sequence))
+        records += header.record_count
+        if sequence != NO_LOG_SEQUENCE:
+            sequence = (chunks.log_sequence + records) % host_limits.LOG_SEQUENCES
+    if records != chunks.event_count:
+        raise InvalidRecord(
+            f"a frame of {chunks.event_count} events holds {records} records; sequences count"
+            f" records, so they must be as many"
+        )
+    return pieces
+
+
+def _checked(batch: memoryview, index: int, message_bytes_max: int) -> BatchHeader:
+    header = decode_header(batch)
+    if header.size_bytes != len(batch):
+        raise CorruptBatch(
+            f"chunk {index} has {len(batch)} bytes, the batch in it says {header.size_bytes}"
+        )
+    if len(batch) > message_bytes_max:
+        raise RecordTooLarge(
+            f"chunk {index} is a batch of {len(batch)} bytes; the limit is {message_bytes_max}"
+        )
+    validate_batch(header)
+    if header.is_transactional:
+        raise InvalidRecord(f"chunk {index} is a transactional batch; an agent has no transactions")
+    verify_crc(batch, header)
+    return header
+
+
+def _stamped(batch: memoryview, header: BatchHeader, chunks: Chunks, sequence: int) -> Pieces:
+    if sequence != NO_LOG_SEQUENCE:
+        producer_id, epoch = chunks.producer_id, chunks.producer_epoch
+    elif header.producer_id == NO_PRODUCER_ID:
+        return Pieces(batch, header.record_count)
+    else:
+        producer_id, epoch = NO_PRODUCER_ID, _NO_EPOCH
+    head = stamp_identity(
+        batch, header, producer_id=producer_id, epoch=epoch, base_sequence=sequence
+    )
+    return Pieces(head, header.record_count, batch[HEADER_BYTES:])

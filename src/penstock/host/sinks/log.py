@@ -1,0 +1,258 @@
+"""The sink that appends to the log, each frame with its producer's own identity.
+
+Accepted means: every batch of the frame is on the log, acknowledged by the broker with acks=all.
+The agent keeps no state for that. A producer counts its records per topic and partition, keeps at
+most five batches of each unacknowledged, and after any crash sends the same frames again in order;
+the broker's producer state knows which of them it has written already.
+
+| what happened                                             | verdict                        |
+|-----------------------------------------------------------|--------------------------------|
+| all batches written, now or by an earlier attempt         | accepted                       |
+| no broker, no leader or no answer until the time is over  | failed, may be sent again      |
+| out of order: an earlier frame of the lane failed         | failed, may be sent again      |
+| the queue here is full, or the agent stops                | failed, may be sent again      |
+| unknown topic or partition, too large, corrupt, invalid   | failed for good                |
+| a newer epoch of the producer has written                 | failed for good                |
+
+A frame of several batches that fails for good may have been written in part.
+
+Source: `host-ipc.txt`, the chunk sink; `docs/decisions/0009-pending-verdicts.md`,
+`0010-identity-carried-into-the-log.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import InvalidSetting, PenstockError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.client.appender import Appender
+from penstock.client.errors import ClientClosed, UnknownTopic
+from penstock.client.lanes import Lane, Pieces
+from penstock.client.retry import RetryPolicy
+from penstock.host.port import (
+    ACCEPTED,
+    NO_LOG_SEQUENCE,
+    NO_PRODUCER_ID,
+    PENDING,
+    ChunkFormat,
+    Chunks,
+    Failed,
+    Introduction,
+    Settle,
+    Settled,
+    Verdict,
+)
+from penstock.host.sinks import limits
+from penstock.host.sinks.counting import Counts
+from penstock.host.sinks.encoding import encode_opaque, frame_bytes_max, stamp_batches
+from penstock.host.sinks.verdicts import failure
+from penstock.records import InvalidRecord
+
+_EPOCH_MAX: Final = 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSinkOptions:
+    """Where the log is, and how long and how much the sink holds for it."""
+
+    bootstrap: str
+    client_id: str = "penstock-host"
+    message_bytes_max: int = limits.LOG_MESSAGE_BYTES_MAX
+    """The topics' max.message.bytes; a frame becomes batches no larger."""
+    retained_bytes_max: int = limits.RETAINED_BYTES_MAX
+    retained_frames_max: int = limits.RETAINED_FRAMES_MAX
+    retry_after_ms: int = limits.RETRY_AFTER_MS
+    delivery_timeout_ms: int = limits.LOG_DELIVERY_TIMEOUT_MS
+    request_timeout_ms: int = limits.LOG_REQUEST_TIMEOUT_MS
+    api_timeout_ms: int = limits.LOG_API_TIMEOUT_MS
+
+
+class _Frame:
+    """A frame under way; called with what became of its batches."""
+
+    __slots__ = ("_count", "_events", "_kept", "_settle", "_sink", "_size_bytes")
+
+    def __init__(self, sink: LogSink, chunks: Chunks, settle: Settle) -> None:
+        self._sink = sink
+        self._settle = settle
+        self._count = chunks.count
+        self._events = chunks.event_count
+        self._size_bytes = len(chunks.payload)
+        self._kept: Chunks | None = None
+        if chunks.format is ChunkFormat.RECORD_BATCH:
+            chunks.keep()
+            self._kept = chunks
+
+    def release(self) -> None:
+        if self._kept is not None:
+            self._kept.release()
+            self._kept = None
+
+    def __call__(self, error: PenstockError | None) -> None:
+        self.release()
+        sink = self._sink
+        verdict: Settled = ACCEPTED if error is None else sink._failure(error)
+        sink._settled(verdict, self._count, self._events, self._size_bytes)
+        self._settle(verdict)
+
+
+class LogSink:
+    """Appends frames to the log.
+
+    Raises:
+        InvalidSetting: no frame would fit a batch, or the largest would not fit the queue.
+        InvalidArgument: `bootstrap` is no list of addresses.
+    """
+
+    name = "log"
+
+    def __init__(
+        self,
+        options: LogSinkOptions,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max(options.message_bytes_max)
+        if options.retained_bytes_max < self.frame_bytes_max:
+            raise InvalidSetting(
+                "retained_bytes_max",
+                options.retained_bytes_max,
+                f"must have room for the largest frame, {self.frame_bytes_max} bytes",
+            )
+        self.counts = Counts()
+        self.retained_frames = 0
+        self._retained_bytes = 0
+        self._options = options
+        self._clock = clock
+        self._stopping = False
+        self._appender = Appender(
+            options.bootstrap,
+            client_id=options.client_id,
+            retry=RetryPolicy(delivery_timeout_ms=options.delivery_timeout_ms),
+            request_timeout_ms=options.request_timeout_ms,
+            api_timeout_ms=options.api_timeout_ms,
+            randomness=randomness,
+        )
+
+    @property
+    def retained_bytes(self) -> int:
+        return self._retained_bytes
+
+    @property
+    def retries(self) -> int:
+        """Requests that had to be sent again because their connection failed."""
+        return self._appender.retries
+
+    async def start(self) -> None:
+        """Find the cluster.
+
+        Raises:
+            PenstockError: no broker answers.
+        """
+        await self._appender.start()
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Let the broker acknowledge what is queued; give the rest back, to be sent again."""
+        self._stopping = True
+        await self._appender.stop(deadline_seconds)
+
+    async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
+        """A producer id of the broker for a producer without one, and its topics' partitions.
+
+        Raises:
+            UnknownTopic: the cluster does not have a topic.
+            PenstockError: no broker answers.
+        """
+        if producer_id == NO_PRODUCER_ID:
+            producer_id = await self._appender.producer_id()
+        names = list(dict.fromkeys(topics))
+        counts = await asyncio.gather(*(self._appender.partitions(name) for name in names))
+        return Introduction(
+            producer_id=producer_id, partitions=dict(zip(names, counts, strict=True))
+        )
+
+    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+        refused = self._refusal(chunks)
+        if refused is not None:
+            return self.counts.frame(chunks, refused)
+        size_bytes = len(chunks.payload)
+        frame = _Frame(self, chunks, settle)
+        error: PenstockError | None
+        try:
+            _check(chunks)
+            batches = self._batches(chunks)
+            error = self._appender.append(_lane(chunks), batches, chunks.log_sequence, frame)
+        except PenstockError as wrong:
+            error = wrong
+        if error is not None:
+            verdict = self.counts.frame(chunks, self._failure(error))
+            frame.release()
+            return verdict
+        self.retained_frames += 1
+        self._retained_bytes += size_bytes
+        return PENDING
+
+    def _refusal(self, chunks: Chunks) -> Failed | None:
+        """Why no frame like this can be taken now."""
+        if self._stopping:
+            return failure(ClientClosed("the log sink is stopping"))
+        options = self._options
+        size_bytes = self._retained_bytes + len(chunks.payload)
+        full = self.retained_frames >= options.retained_frames_max
+        if full or size_bytes > options.retained_bytes_max:
+            return Failed(
+                f"the log sink holds {self.retained_frames} frames of {self._retained_bytes}"
+                f" bytes; its limits are {options.retained_frames_max} and"
+                f" {options.retained_bytes_max}",
+                retryable=True,
+                retry_after_ms=options.retry_after_ms,
+            )
+        return None
+
+    def _batches(self, chunks: Chunks) -> list[Pieces]:
+        most = self._options.message_bytes_max
+        if chunks.format is ChunkFormat.RECORD_BATCH:
+            return stamp_batches(chunks, message_bytes_max=most)
+        return encode_opaque(chunks, now_ms=self._clock.now_ms(), message_bytes_max=most)
+
+    def _failure(self, error: PenstockError) -> Failed:
+        return failure(error, retry_after_ms=self._options.retry_after_ms)
+
+    def _settled(self, verdict: Settled, chunks: int, events: int, size_bytes: int) -> None:
+        self.retained_frames -= 1
+        self._retained_bytes -= size_bytes
+        self.counts.settled(verdict, chunks=chunks, events=events, size_bytes=size_bytes)
+
+
+def _check(chunks: Chunks) -> None:
+    """Check what makes a lane.
+
+    Raises:
+        UnknownTopic, InvalidRecord: it makes none.
+    """
+    if not chunks.topic or chunks.partition < 0:
+        raise UnknownTopic(f"topic {chunks.topic!r}, partition {chunks.partition}: name both")
+    if chunks.count < 1:
+        raise InvalidRecord("a frame without a chunk")
+    if chunks.log_sequence == NO_LOG_SEQUENCE:
+        return
+    if chunks.producer_id < 0 or not 0 <= chunks.producer_epoch <= _EPOCH_MAX:
+        raise InvalidRecord(
+            f"producer {chunks.producer_id} of epoch {chunks.producer_epoch} cannot be idempotent:"
+            f" ids begin at 0, epochs are 0 to {_EPOCH_MAX}"
+        )
+
+
+def _lane(chunks: Chunks) -> Lane:
+    return Lane(
+        chunks.producer_id,
+        chunks.producer_epoch,
+        chunks.topic,
+        chunks.partition,
+        chunks.log_sequence != NO_LOG_SEQUENCE,
+    )

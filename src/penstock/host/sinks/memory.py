@@ -1,0 +1,120 @@
+"""A sink that keeps copies in memory until they are drained: for tests, and for embedding.
+
+Accepted means held by this process, until it ends. The list is bounded: a frame that does not fit
+any more is sent back, to be tried again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.host.port import (
+    ACCEPTED,
+    NO_PRODUCER_ID,
+    ChunkFormat,
+    Chunks,
+    Failed,
+    Introduction,
+    Settle,
+    Verdict,
+)
+from penstock.host.sinks import limits
+from penstock.host.sinks.counting import Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFrame:
+    """A copy of an accepted frame; `chunks` are its chunks' bytes, in order."""
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    event_count: int
+    topic: str
+    partition: int
+    log_sequence: int
+    format: ChunkFormat
+    chunks: tuple[bytes, ...]
+    size_bytes: int
+
+
+class MemorySink:
+    """Keeps frames until `drain` takes them."""
+
+    name = "memory"
+
+    def __init__(
+        self,
+        *,
+        bytes_max: int = limits.MEMORY_BYTES_MAX,
+        frames_max: int = limits.MEMORY_FRAMES_MAX,
+        frame_bytes_max: int = limits.FRAME_BYTES_MAX,
+        retry_after_ms: int = limits.RETRY_AFTER_MS,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self.frame_bytes_max = min(frame_bytes_max, bytes_max)
+        self.counts = Counts()
+        self.held_bytes = 0
+        self._bytes_max = bytes_max
+        self._frames_max = frames_max
+        self._retry_after_ms = retry_after_ms
+        self._randomness = randomness
+        self._frames: deque[StoredFrame] = deque()
+
+    @property
+    def retained_bytes(self) -> int:
+        """0: every frame is settled at once; `held_bytes` are what waits to be drained."""
+        return 0
+
+    async def start(self) -> None:
+        """There is nothing to get ready."""
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """There is nothing to wait for; what is held stays until it is drained."""
+
+    async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
+        """A random id for a producer without one; topics mean nothing here."""
+        if producer_id == NO_PRODUCER_ID:
+            producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
+        return Introduction(producer_id=producer_id)
+
+    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+        size_bytes = len(chunks.payload)
+        if len(self._frames) >= self._frames_max or self.held_bytes + size_bytes > self._bytes_max:
+            full = Failed(
+                f"the memory sink holds {len(self._frames)} frames of {self.held_bytes} bytes;"
+                f" its limits are {self._frames_max} and {self._bytes_max}",
+                retryable=True,
+                retry_after_ms=self._retry_after_ms,
+            )
+            return self.counts.frame(chunks, full)
+        self._frames.append(_copy(chunks))
+        self.held_bytes += size_bytes
+        return self.counts.frame(chunks, ACCEPTED)
+
+    def drain(self, frames_max: int | None = None) -> list[StoredFrame]:
+        """Take what is held, oldest first: all of it, or at most so many frames."""
+        count = len(self._frames) if frames_max is None else min(frames_max, len(self._frames))
+        drained = [self._frames.popleft() for _ in range(count)]
+        self.held_bytes -= sum(frame.size_bytes for frame in drained)
+        return drained
+
+
+def _copy(chunks: Chunks) -> StoredFrame:
+    content = bytes(chunks.payload)
+    offsets, lengths = chunks.offsets.tolist(), chunks.lengths.tolist()
+    return StoredFrame(
+        producer_id=chunks.producer_id,
+        producer_epoch=chunks.producer_epoch,
+        first_sequence=chunks.first_sequence,
+        event_count=chunks.event_count,
+        topic=chunks.topic,
+        partition=chunks.partition,
+        log_sequence=chunks.log_sequence,
+        format=chunks.format,
+        chunks=tuple(content[at : at + size] for at, size in zip(offsets, lengths, strict=True)),
+        size_bytes=len(content),
+    )

@@ -1,0 +1,48 @@
+"""A sink that counts and forgets: what the transport alone can do.
+
+It promises nothing: an accepted chunk is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.host.port import ACCEPTED, NO_PRODUCER_ID, Chunks, Introduction, Settle, Verdict
+from penstock.host.sinks import limits
+from penstock.host.sinks.counting import Counts
+
+
+class NullSink:
+    """Accepts every frame and keeps none."""
+
+    name = "null"
+
+    def __init__(
+        self,
+        *,
+        frame_bytes_max: int = limits.FRAME_BYTES_MAX,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.counts = Counts()
+        self._randomness = randomness
+
+    @property
+    def retained_bytes(self) -> int:
+        return 0
+
+    async def start(self) -> None:
+        """There is nothing to get ready."""
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """There is nothing to wait for."""
+
+    async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
+        """A random id for a producer without one; topics mean nothing here."""
+        if producer_id == NO_PRODUCER_ID:
+            producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
+        return Introduction(producer_id=producer_id)
+
+    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+        return self.counts.frame(chunks, ACCEPTED)

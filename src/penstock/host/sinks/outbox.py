@@ -1,0 +1,243 @@
+"""The sink that puts each frame into the filesystem outbox, as one payload.
+
+Accepted means what the outbox promises: the file is synced, renamed, its directory synced, and its
+pointer is published (or the payload itself, when it is small enough to go inline).
+
+The batch id is the frame's identity, `<producer id in hex>-<epoch>-<first sequence>`. So a frame
+that is sent again finds the file of the first attempt, also when another agent wrote it, and its
+pointer names the same batch. A file's directory is the hour of acceptance: a frame that is sent
+again in another hour is written to another directory. That costs space, not correctness: readers
+drop what they have seen by its batch id, and the sweeper removes both.
+
+The payload is copied when it is taken: a writer that timed out may still be reading it after the
+frame was settled, when the producer may already write to where it lay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.host.port import (
+    ACCEPTED,
+    NO_PRODUCER_ID,
+    PENDING,
+    Chunks,
+    Failed,
+    Introduction,
+    Settle,
+    Settled,
+    Verdict,
+)
+from penstock.host.sinks import limits
+from penstock.host.sinks.counting import Counts
+from penstock.host.sinks.verdicts import failure
+
+logger = logging.getLogger(__name__)
+
+_UNSIGNED: Final = 2**64 - 1
+
+
+class OutboxSender(Protocol):
+    """What the sink needs of an outbox writer, which is started and stopped by whoever made it."""
+
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        partition_id: str,
+        batch_id: str | None = None,
+        event_count: int = 1,
+        codec: str = "none",
+        at_ms: int | None = None,
+    ) -> object:
+        """Write and publish; returns when the payload is as safe as the outbox makes it.
+
+        Raises:
+            PenstockError: it is not.
+        """
+        ...
+
+
+class NoPartitionId(InvalidError):
+    """A frame that names no topic, for a sink that has no partition id of its own."""
+
+
+class _Pending:
+    """A frame under way; the same frame may be sent again meanwhile and waits with it."""
+
+    __slots__ = ("chunks", "events", "settles", "size_bytes")
+
+    def __init__(self, chunks: Chunks, settle: Settle) -> None:
+        self.chunks = chunks.count
+        self.events = chunks.event_count
+        self.size_bytes = len(chunks.payload)
+        self.settles = [settle]
+
+
+class OutboxSink:
+    """Sends frames to an outbox.
+
+    Args:
+        sender: the outbox writer.
+        partition_id: where all frames go; without it each goes to its topic.
+        frame_bytes_max: largest frame.
+        retained_bytes_max: payload bytes that may be under way.
+    """
+
+    name = "outbox"
+
+    def __init__(
+        self,
+        sender: OutboxSender,
+        *,
+        partition_id: str | None = None,
+        frame_bytes_max: int = limits.FRAME_BYTES_MAX,
+        retained_bytes_max: int = limits.RETAINED_BYTES_MAX,
+        retained_frames_max: int = limits.RETAINED_FRAMES_MAX,
+        retry_after_ms: int = limits.RETRY_AFTER_MS,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self.frame_bytes_max = min(frame_bytes_max, retained_bytes_max)
+        self.counts = Counts()
+        self._sender = sender
+        self._partition_id = partition_id
+        self._retained_bytes_max = retained_bytes_max
+        self._retained_frames_max = retained_frames_max
+        self._retry_after_ms = retry_after_ms
+        self._clock = clock
+        self._randomness = randomness
+        self._retained_bytes = 0
+        self._pending: dict[str, _Pending] = {}
+        self._tasks: set[asyncio.Task[Settled]] = set()
+        self._stopping = False
+
+    @property
+    def retained_bytes(self) -> int:
+        return self._retained_bytes
+
+    @property
+    def retained_frames(self) -> int:
+        return len(self._pending)
+
+    async def start(self) -> None:
+        """There is nothing to get ready; the writer's owner starts it."""
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Wait for what is under way, then give the rest back, to be sent again."""
+        self._stopping = True
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=deadline_seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
+        """A random id for a producer without one; an outbox's topics have no partitions."""
+        if producer_id == NO_PRODUCER_ID:
+            producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
+        return Introduction(producer_id=producer_id)
+
+    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+        partition_id = self._partition_id or chunks.topic
+        if not partition_id:
+            error = NoPartitionId("the frame names no topic, and the sink has no partition id")
+            return self.counts.frame(chunks, failure(error))
+        batch_id = batch_id_of(chunks)
+        known = self._pending.get(batch_id)
+        if known is not None:
+            return self._join(known, chunks, settle, batch_id)
+        refused = self._refusal(chunks)
+        if refused is not None:
+            return self.counts.frame(chunks, refused)
+        pending = self._pending[batch_id] = _Pending(chunks, settle)
+        self._retained_bytes += pending.size_bytes
+        work = self._send(_content(chunks), partition_id, batch_id, pending.events)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._sent, batch_id))
+        return PENDING
+
+    def _refusal(self, chunks: Chunks) -> Failed | None:
+        if self._stopping:
+            return Failed("the outbox sink is stopping", retryable=True)
+        size_bytes = self._retained_bytes + len(chunks.payload)
+        full = len(self._pending) >= self._retained_frames_max
+        if full or size_bytes > self._retained_bytes_max:
+            return Failed(
+                f"the outbox sink holds {len(self._pending)} frames of {self._retained_bytes}"
+                f" bytes; its limits are {self._retained_frames_max} and"
+                f" {self._retained_bytes_max}",
+                retryable=True,
+                retry_after_ms=self._retry_after_ms,
+            )
+        return None
+
+    def _join(self, known: _Pending, chunks: Chunks, settle: Settle, batch_id: str) -> Verdict:
+        """The frame is under way already: its verdict is that of the first."""
+        if (known.chunks, known.size_bytes) != (chunks.count, len(chunks.payload)):
+            differs = Failed(
+                f"batch {batch_id} is under way with {known.chunks} chunks of {known.size_bytes}"
+                f" bytes, and came again with {chunks.count} of {len(chunks.payload)}",
+                retryable=False,
+            )
+            return self.counts.frame(chunks, differs)
+        if len(known.settles) >= limits.JOINED_MAX:
+            return self.counts.frame(
+                chunks,
+                Failed(f"batch {batch_id} is under way", True, self._retry_after_ms),
+            )
+        known.settles.append(settle)
+        return PENDING
+
+    async def _send(self, content: bytes, partition_id: str, batch_id: str, events: int) -> Settled:
+        try:
+            await self._sender.send(
+                content,
+                partition_id=partition_id,
+                batch_id=batch_id,
+                event_count=events,
+                at_ms=self._clock.now_ms(),
+            )
+        except PenstockError as error:
+            return failure(error, retry_after_ms=self._retry_after_ms)
+        except Exception as error:
+            logger.exception("the outbox failed batch %s", batch_id)
+            return Failed(f"the outbox failed: {error!r}", True, self._retry_after_ms)
+        return ACCEPTED
+
+    def _sent(self, batch_id: str, task: asyncio.Task[Settled]) -> None:
+        """A write has ended, or was given up before it began."""
+        self._tasks.discard(task)
+        pending = self._pending.pop(batch_id)
+        self._retained_bytes -= pending.size_bytes
+        stopped = Failed("the outbox sink has been stopped", retryable=True)
+        verdict: Settled = stopped if task.cancelled() else task.result()
+        for settle in pending.settles:
+            self.counts.settled(
+                verdict,
+                chunks=pending.chunks,
+                events=pending.events,
+                size_bytes=pending.size_bytes,
+            )
+            settle(verdict)
+
+
+def batch_id_of(chunks: Chunks) -> str:
+    """A frame's identity as the outbox's batch id: at most 43 of its 64 characters."""
+    producer = chunks.producer_id & _UNSIGNED
+    return f"{producer:x}-{chunks.producer_epoch}-{chunks.first_sequence}"
+
+
+def _content(chunks: Chunks) -> bytes:
+    """The chunks' bytes, one after another."""
+    if chunks.adjacent:
+        return bytes(chunks.payload)
+    extents = zip(chunks.offsets.tolist(), chunks.lengths.tolist(), strict=True)
+    return b"".join(chunks.payload[at : at + size] for at, size in extents)

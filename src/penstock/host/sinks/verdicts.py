@@ -1,0 +1,33 @@
+"""Errors as verdicts: one mapping for all sinks.
+
+| error                                              | verdict                              |
+|----------------------------------------------------|--------------------------------------|
+| retriable, unavailable                             | failed, may be sent again            |
+| fenced: out of order, or closed by ourselves       | failed, may be sent again            |
+| fenced otherwise: a newer epoch has taken over     | failed for good                      |
+| invalid, corrupt, bug                              | failed for good                      |
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.base.errors import FencedError, PenstockError, RetriableError, UnavailableError
+from penstock.host import limits as host_limits
+from penstock.host.port import Failed
+
+_PASSING_FENCES: Final = frozenset({"out_of_order_sequence_number", "network_exception"})
+
+
+def retryable(error: PenstockError) -> bool:
+    """Whether the same frame may be accepted later."""
+    if isinstance(error, FencedError):
+        return error.code in _PASSING_FENCES
+    return isinstance(error, (RetriableError, UnavailableError))
+
+
+def failure(error: PenstockError, *, retry_after_ms: int = 0) -> Failed:
+    """The verdict that an error amounts to."""
+    again = retryable(error)
+    reason = str(error)[: host_limits.REASON_CHARS_MAX]
+    return Failed(reason, again, retry_after_ms if again else 0)
