@@ -98,7 +98,11 @@ class SizeConflict(BatchError, InvalidError):
 
 
 class NotAFile(BatchError, InvalidError):
-    """Something that is no regular file stands where a payload belongs."""
+    """Something of another kind stands where a directory or a payload belongs."""
+
+
+class NameTooLong(BatchError, InvalidError):
+    """The file system takes shorter names than the outbox makes."""
 
 
 class PayloadMissing(UnavailableError):
@@ -194,7 +198,7 @@ _BY_ERRNO: Final[Mapping[int, type[PenstockError]]] = {
     errno.EPERM: AccessDenied,
     errno.ENOTDIR: NotAFile,
     errno.EISDIR: NotAFile,
-    errno.ENAMETOOLONG: NotAFile,
+    errno.ENAMETOOLONG: NameTooLong,
 }
 
 

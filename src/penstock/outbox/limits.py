@@ -32,6 +32,8 @@ PAYLOAD_BUFFERS_MAX: Final = 1 << 20
 """Most buffers of one payload."""
 PAYLOAD_BYTES_MAX: Final = 1 << 30
 """Largest payload."""
+MISSING_MAX: Final = 16
+"""Names that may be found missing in one attempt, because a sweeper removes them under it."""
 HOUR_DIRECTORIES_OPEN_MAX: Final = 128
 """Hour directories held open by a writer; the least recently used is closed beyond it."""
 

@@ -96,17 +96,18 @@ def walk_beneath(root_fd: int, relative: str, flags: int) -> int:
     above = root_fd
     try:
         for part in parts[:-1]:
-            below = _open_no_follow(above, part, _DIRECTORY)
+            below = open_no_follow(above, part, _DIRECTORY)
             if above != root_fd:
                 os.close(above)
             above = below
-        return _open_no_follow(above, parts[-1], flags)
+        return open_no_follow(above, parts[-1], flags)
     finally:
         if above != root_fd:
             os.close(above)
 
 
-def _open_no_follow(directory: int, name: str, flags: int) -> int:
+def open_no_follow(directory: int, name: str, flags: int) -> int:
+    """Open one name below a directory; raises OSError, ELOOP when it is a symlink."""
     try:
         return os.open(name, flags | _ALWAYS | os.O_NOFOLLOW, dir_fd=directory)
     except NotADirectoryError:

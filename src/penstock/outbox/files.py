@@ -1,0 +1,311 @@
+"""Performing the safe write's calls: one port, the machine's file system behind it, and a tree.
+
+`FileSystem` has one method per file call, so that whoever stands in for it can fail, shorten,
+record or be killed at any one of them. `Tree` runs whole attempts on it, from several threads at
+once, and keeps the hours' directories open between them: a directory that is open stays the one
+that was walked to and synced, whatever happens to its name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from penstock.outbox import limits
+from penstock.outbox.errors import OutboxClosed, RootUnavailable
+from penstock.outbox.paths import open_no_follow
+from penstock.outbox.safe_write import SafeWrite, WritePlan, Written
+from penstock.outbox.write_table import NO_HANDLE, Action, Step
+
+FILE_MODE: Final = 0o666
+DIRECTORY_MODE: Final = 0o777
+"""Both less the process's umask: who may read is the deployment's decision."""
+
+_RENAME_NOREPLACE: Final = 1
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class FileSystem(Protocol):
+    """File calls below open directories; every one raises OSError when it fails."""
+
+    def open_root(self, path: Path) -> int:
+        """Open the root itself, through symlinks if need be."""
+        ...
+
+    def open_directory(self, directory: int, name: str) -> int:
+        """Open a directory; ELOOP for a symlink."""
+        ...
+
+    def make_directory(self, directory: int, name: str) -> None: ...
+
+    def size_of(self, directory: int, name: str) -> int:
+        """The bytes of a regular file; ELOOP for a symlink, EISDIR for anything else."""
+        ...
+
+    def open_file(self, directory: int, name: str) -> int:
+        """Open a file for reading; ELOOP for a symlink."""
+        ...
+
+    def create(self, directory: int, name: str) -> int:
+        """Create a file for writing; EEXIST when the name is taken."""
+        ...
+
+    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
+        """Write some of the buffers, in order; the number of bytes written."""
+        ...
+
+    def sync_file(self, file: int) -> None: ...
+
+    def sync_directory(self, directory: int) -> None: ...
+
+    def rename(self, directory: int, name: str, target: str) -> None:
+        """Rename; EEXIST when the target is taken, EINVAL or ENOSYS when that cannot be held."""
+        ...
+
+    def link(self, directory: int, name: str, target: str) -> None:
+        """Give a file a second name; EEXIST when it is taken."""
+        ...
+
+    def remove(self, directory: int, name: str) -> None: ...
+
+    def close(self, handle: int) -> None: ...
+
+
+class MachineFiles:
+    """The machine's own file system calls."""
+
+    def open_root(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def open_directory(self, directory: int, name: str) -> int:
+        return open_no_follow(directory, name, os.O_RDONLY | os.O_DIRECTORY)
+
+    def make_directory(self, directory: int, name: str) -> None:
+        os.mkdir(name, DIRECTORY_MODE, dir_fd=directory)
+
+    def size_of(self, directory: int, name: str) -> int:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode):
+            number = errno.ELOOP if stat.S_ISLNK(found.st_mode) else errno.EISDIR
+            raise OSError(number, os.strerror(number), name)
+        return found.st_size
+
+    def open_file(self, directory: int, name: str) -> int:
+        return open_no_follow(directory, name, os.O_RDONLY)
+
+    def create(self, directory: int, name: str) -> int:
+        return os.open(name, _CREATE, FILE_MODE, dir_fd=directory)
+
+    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
+        return os.writev(file, buffers)
+
+    def sync_file(self, file: int) -> None:
+        os.fdatasync(file)
+
+    def sync_directory(self, directory: int) -> None:
+        os.fsync(directory)
+
+    def rename(self, directory: int, name: str, target: str) -> None:
+        rename_new(directory, name, target)
+
+    def link(self, directory: int, name: str, target: str) -> None:
+        os.link(name, target, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+
+    def remove(self, directory: int, name: str) -> None:
+        os.unlink(name, dir_fd=directory)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+
+def rename_new(directory: int, name: str, target: str) -> None:
+    """`renameat2(RENAME_NOREPLACE)`, which Python does not offer.
+
+    Raises:
+        OSError: EEXIST when the target is taken; EINVAL where the file system, ENOSYS where the
+            kernel or the C library does not have it.
+    """
+    call = getattr(_LIBC, "renameat2", None)
+    if call is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), name)
+    result = call(directory, os.fsencode(name), directory, os.fsencode(target), _RENAME_NOREPLACE)
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+
+
+def _then_zero(call: Callable[[FileSystem, Step], None]) -> Callable[[FileSystem, Step], int]:
+    def calling(files: FileSystem, step: Step) -> int:
+        call(files, step)
+        return 0
+
+    return calling
+
+
+_make: Final = _then_zero(lambda files, step: files.make_directory(step.handle, step.name))
+_close: Final = _then_zero(lambda files, step: files.close(step.handle))
+_remove: Final = _then_zero(lambda files, step: files.remove(step.handle, step.name))
+_sync: Final = _then_zero(lambda files, step: files.sync_file(step.handle))
+CALLS: Final[Mapping[Action, Callable[[FileSystem, Step], int]]] = {
+    Action.OPEN_LEVEL: lambda files, step: files.open_directory(step.handle, step.name),
+    Action.MAKE_LEVEL: _make,
+    Action.MAKE_BATCH: _make,
+    Action.OPEN_BATCH: lambda files, step: files.open_directory(step.handle, step.name),
+    Action.LOOK: lambda files, step: files.size_of(step.handle, step.name),
+    Action.OPEN_DATA: lambda files, step: files.open_file(step.handle, step.name),
+    Action.SYNC_DATA: _sync,
+    Action.CLOSE_DATA: _close,
+    Action.CREATE: lambda files, step: files.create(step.handle, step.name),
+    Action.WRITE: lambda files, step: files.write(step.handle, step.buffers),
+    Action.SYNC: _sync,
+    Action.CLOSE: _close,
+    Action.RENAME: _then_zero(
+        lambda files, step: files.rename(step.handle, step.name, step.target)
+    ),
+    Action.LINK: _then_zero(lambda files, step: files.link(step.handle, step.name, step.target)),
+    Action.REMOVE_LINKED: _remove,
+    Action.REMOVE_LOSER: _remove,
+    Action.SYNC_DIRECTORY: _then_zero(lambda files, step: files.sync_directory(step.handle)),
+    Action.CLOSE_FAILED: _close,
+    Action.REMOVE_FAILED: _remove,
+    Action.CLOSE_STALE: _close,
+    Action.CLOSE_DIRECTORY: _close,
+}
+
+
+def perform(write: SafeWrite, files: FileSystem) -> None:
+    """Make the calls of an attempt until it has ended; what it came to is `write.outcome()`."""
+    while (step := write.step) is not None:
+        try:
+            value = CALLS[step.action](files, step)
+        except OSError as error:
+            write.failed(error.errno or errno.EIO)
+        else:
+            write.done(value)
+
+
+@dataclass(slots=True)
+class _Hour:
+    """An open directory of an hour. It is closed by the last of its users once it is dropped."""
+
+    handle: int
+    settled: bool
+    users: int = 0
+    dropped: bool = False
+
+
+class Tree:
+    """The tree below one root, for attempts from any number of threads.
+
+    Raises:
+        RootUnavailable: the root is not there or is no directory. It is not made: where it is a
+            mount that is missing, that would fill the disk below it.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        files: FileSystem | None = None,
+        *,
+        hours_max: int = limits.HOUR_DIRECTORIES_OPEN_MAX,
+    ) -> None:
+        self._files = files or MachineFiles()
+        self._hours: OrderedDict[str, _Hour] = OrderedDict()
+        self._hours_max = hours_max
+        self._lock = threading.Lock()
+        try:
+            self._root = self._files.open_root(root)
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, str(error.errno))
+            raise RootUnavailable(
+                f"outbox root {root}: {name}; it must be a directory and is not made"
+            ) from error
+
+    def write(self, plan: WritePlan) -> Written:
+        """Make one attempt; returns when the file is there, durable where the plan says so.
+
+        Raises:
+            PenstockError: as `SafeWrite.outcome`.
+            OutboxClosed: `close` was called.
+        """
+        hour = self._borrow(plan.hour_directory)
+        write = SafeWrite(
+            plan,
+            root=self._root,
+            hour=hour.handle if hour else NO_HANDLE,
+            hour_settled=hour.settled if hour else False,
+        )
+        try:
+            perform(write, self._files)
+        finally:
+            self._give_back(plan.hour_directory, hour, write)
+        return write.outcome()
+
+    def close(self) -> None:
+        """Close all directories; no attempt may be under way or come after."""
+        with self._lock:
+            root, self._root = self._root, NO_HANDLE
+            hours = list(self._hours.values())
+            self._hours.clear()
+        for hour in hours:
+            self._files.close(hour.handle)
+        if root != NO_HANDLE:
+            self._files.close(root)
+
+    def _borrow(self, path: str) -> _Hour | None:
+        with self._lock:
+            if self._root == NO_HANDLE:
+                raise OutboxClosed("outbox: its tree was closed")
+            hour = self._hours.get(path)
+            if hour is not None:
+                hour.users += 1
+                self._hours.move_to_end(path)
+            return hour
+
+    def _give_back(self, path: str, hour: _Hour | None, write: SafeWrite) -> None:
+        closing: list[int] = []
+        with self._lock:
+            if hour is not None:
+                hour.users -= 1
+                if write.hour_is_stale:
+                    self._drop(path, hour)
+                if hour.dropped and not hour.users:
+                    closing.append(hour.handle)
+            if write.opened_hour != NO_HANDLE:
+                closing += self._keep(path, write)
+        for handle in closing:
+            self._files.close(handle)
+
+    def _keep(self, path: str, write: SafeWrite) -> list[int]:
+        """Keep a directory that an attempt opened; return handles to close in its place."""
+        kept = self._hours.get(path)
+        worse = kept is not None and (kept.settled or not write.hour_settled)
+        if write.error is not None or worse:
+            return [write.opened_hour]
+        closing = []
+        if kept is not None and self._drop(path, kept):
+            closing.append(kept.handle)
+        self._hours[path] = _Hour(write.opened_hour, write.hour_settled)
+        if len(self._hours) > self._hours_max:
+            oldest, least_used = next(iter(self._hours.items()))
+            if self._drop(oldest, least_used):
+                closing.append(least_used.handle)
+        return closing
+
+    def _drop(self, path: str, hour: _Hour) -> bool:
+        """Forget a directory; whether its handle is to be closed now, for it has no users."""
+        if self._hours.get(path) is hour:
+            del self._hours[path]
+        if hour.dropped:
+            return False
+        hour.dropped = True
+        return hour.users == 0

@@ -1,0 +1,135 @@
+"""How many writes may be under way: bytes and operations, first come, first served.
+
+Bytes bound the memory that payloads hold, operations the load on the file system; a limit on
+operations alone would let a few large payloads take all memory. Both must have room before a
+request is admitted, and a request that has none waits behind those that came before it, also when
+it is small and would fit: else small ones could keep a large one waiting for ever. A request
+larger than the limit is counted as the limit, so that it runs, alone.
+
+A core: it has no clock and no futures. A ticket is any hashable name for a request.
+
+Source: `filesystem-outbox.txt`, "Byte-based backpressure, not request-based".
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from enum import Enum
+from typing import Generic, TypeVar
+
+from penstock.outbox.errors import OutboxBug, OutboxBusy
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Admission(Enum):
+    """What became of a request for room."""
+
+    ADMITTED = "admitted"
+    QUEUED = "queued"
+
+
+class Limiter(Generic[T]):
+    """Room for `bytes_max` bytes and `operations_max` operations, and a queue for `pending_max`."""
+
+    __slots__ = (
+        "_in_flight",
+        "_pending",
+        "bytes_max",
+        "in_flight_bytes",
+        "operations_max",
+        "pending_bytes",
+        "pending_max",
+    )
+
+    def __init__(self, *, bytes_max: int, operations_max: int, pending_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.operations_max = operations_max
+        self.pending_max = pending_max
+        self.in_flight_bytes = 0
+        self.pending_bytes = 0
+        self._in_flight: dict[T, int] = {}
+        self._pending: OrderedDict[T, int] = OrderedDict()
+
+    @property
+    def in_flight_operations(self) -> int:
+        """Requests that were admitted and not released."""
+        return len(self._in_flight)
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait."""
+        return len(self._pending)
+
+    def acquire(self, ticket: T, size_bytes: int) -> Admission:
+        """Ask for room for `size_bytes`; a queued ticket comes back from `release` in its turn.
+
+        Raises:
+            OutboxBusy: `pending_max` requests wait already.
+            OutboxBug: the ticket is in use.
+        """
+        if ticket in self._in_flight or ticket in self._pending:
+            raise OutboxBug(f"limiter: ticket {ticket!r} is in use")
+        # An empty payload counts as one byte, so that it too waits for one that runs alone.
+        reserved = min(max(size_bytes, 1), self.bytes_max)
+        if not self._pending and self._fits(reserved):
+            self._admit(ticket, reserved)
+            return Admission.ADMITTED
+        if len(self._pending) >= self.pending_max:
+            raise OutboxBusy(
+                f"outbox: {len(self._pending)} writes wait for room, of at most {self.pending_max};"
+                f" {self.in_flight_bytes} of {self.bytes_max} bytes and"
+                f" {len(self._in_flight)} of {self.operations_max} operations are under way"
+            )
+        self._pending[ticket] = reserved
+        self.pending_bytes += reserved
+        return Admission.QUEUED
+
+    def release(self, ticket: T) -> list[T]:
+        """Give back an admitted ticket's room; return those that are admitted now, in order.
+
+        Raises:
+            OutboxBug: the ticket was not admitted, or was released before.
+        """
+        reserved = self._in_flight.pop(ticket, None)
+        if reserved is None:
+            raise OutboxBug(f"limiter: ticket {ticket!r} was not admitted")
+        self.in_flight_bytes -= reserved
+        return self._drain()
+
+    def withdraw(self, ticket: T) -> list[T]:
+        """Take a waiting ticket out of the queue; return those that are admitted now, in order.
+
+        They can be some, because what waited behind a large request may be small.
+
+        Raises:
+            OutboxBug: the ticket does not wait.
+        """
+        reserved = self._pending.pop(ticket, None)
+        if reserved is None:
+            raise OutboxBug(f"limiter: ticket {ticket!r} does not wait")
+        self.pending_bytes -= reserved
+        return self._drain()
+
+    def _fits(self, reserved: int) -> bool:
+        return (
+            len(self._in_flight) < self.operations_max
+            and self.in_flight_bytes + reserved <= self.bytes_max
+        )
+
+    def _admit(self, ticket: T, reserved: int) -> None:
+        self._in_flight[ticket] = reserved
+        self.in_flight_bytes += reserved
+
+    def _drain(self) -> list[T]:
+        admitted: list[T] = []
+        while self._pending:
+            ticket, reserved = next(iter(self._pending.items()))
+            if not self._fits(reserved):
+                break
+            del self._pending[ticket]
+            self.pending_bytes -= reserved
+            self._admit(ticket, reserved)
+            admitted.append(ticket)
+        return admitted

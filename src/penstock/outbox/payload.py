@@ -1,0 +1,43 @@
+"""Payloads: any number of buffers, seen as flat views; nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.base.crc import crc32c
+from penstock.outbox import limits
+from penstock.outbox.errors import InvalidPayload
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes; at run time anything that gives its memory in one piece, Arrow buffers too."""
+Payload = Buffer | Sequence[Buffer]
+
+
+def as_buffers(payload: Payload) -> tuple[list[memoryview], int]:
+    """The payload's memory as flat views, and its size in bytes; empty buffers are left out.
+
+    Raises:
+        InvalidPayload: no buffer, one that is not in one piece, or more than the limits allow.
+    """
+    parts = payload if isinstance(payload, (list, tuple)) else (payload,)
+    if len(parts) > limits.PAYLOAD_BUFFERS_MAX:
+        raise InvalidPayload(
+            f"payload: {len(parts)} buffers, of at most {limits.PAYLOAD_BUFFERS_MAX}"
+        )
+    try:
+        views = [memoryview(part) for part in parts]
+        flat = [view if view.format == "B" and view.ndim == 1 else view.cast("B") for view in views]
+    except TypeError as error:
+        raise InvalidPayload(f"payload: not bytes in one piece: {error}") from None
+    buffers = [view for view in flat if view.nbytes]
+    return buffers, sum([view.nbytes for view in buffers])
+
+
+def checksum(buffers: Sequence[memoryview], initial: int = 0) -> int:
+    """The CRC32C of the buffers one after the other."""
+    if len(buffers) > 1 and sum([view.nbytes for view in buffers]) < len(buffers) << 10:
+        # A call a buffer costs more than a copy where buffers are small.
+        return crc32c(b"".join(buffers), initial)
+    for view in buffers:
+        initial = crc32c(view, initial)
+    return initial
