@@ -140,6 +140,7 @@ def test_the_unit_is_confined() -> None:
             file=UNIT, old="CapabilityBoundingSet=\n", new="", complaint="✗ CapabilityBounding"
         ),
         Mistake(file=UNIT, old="ProtectSystem=strict", new="", complaint="✗ ProtectSystem"),
+        Mistake(file=UNIT, old="NoNewPrivileges=yes", new="", complaint="✗ NoNewPrivileges"),
         Mistake(file=UNIT, old="User=penstock\n", new="", complaint="✗ User="),
     ],
     ids=str,
