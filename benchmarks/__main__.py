@@ -26,6 +26,7 @@ ALL = (
     "columnar_client",
     "broker_peer",
     "spark_source",
+    "host_socket",
 )
 
 

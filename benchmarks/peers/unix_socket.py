@@ -1,0 +1,124 @@
+"""The least that two processes can do over a Unix stream socket: take bytes, or echo them.
+
+    python -m benchmarks.peers.unix_socket MODE PATH
+
+`take` reads as many bytes as it is told into one buffer, again and again, and says when it has
+them: the limit that a protocol over such a socket cannot exceed. `echo` sends back what it reads
+from a blocking socket, `uvloop` does the same from uvloop: the shortest round trips there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import cast
+
+import uvloop
+
+BUFFER_BYTES = 4 << 20
+ORDER = struct.Struct(">QQ")
+ECHO_BYTES = 64 << 10
+
+
+def listen(path: str) -> socket.socket:
+    """A listening socket whose connections have large buffers."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    enlarge(listener)
+    listener.bind(path)
+    listener.listen()
+    return listener
+
+
+def connect(path: str) -> socket.socket:
+    """A connection with large buffers."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    enlarge(connection)
+    connection.connect(path)
+    return connection
+
+
+def enlarge(sock: socket.socket) -> None:
+    """Ask for socket buffers of 4 MiB."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+
+
+class RawLimit:
+    """A writer to a process that takes bytes."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = connect(path)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def write(self, payload: bytes, count: int, read_bytes: int) -> float:
+        """Write `payload` `count` times; the megabytes a second until the reader has them all."""
+        send = self._connection.sendall
+        begun = time.perf_counter()
+        send(ORDER.pack(len(payload) * count, read_bytes))
+        for _ in range(count):
+            send(payload)
+        if self._connection.recv(1) != b"+":
+            raise ConnectionError("the reader is gone")
+        return len(payload) * count / (time.perf_counter() - begun) / 1e6
+
+
+def take(connection: socket.socket) -> None:
+    """Serve orders until the peer closes."""
+    memory = memoryview(bytearray(BUFFER_BYTES))
+    while order := connection.recv(ORDER.size, socket.MSG_WAITALL):
+        left, read_bytes = ORDER.unpack(order)
+        buffer = memory[:read_bytes]
+        while left:
+            left -= connection.recv_into(buffer)
+        connection.sendall(b"+")
+    connection.close()
+
+
+def echo(connection: socket.socket) -> None:
+    """Send back what comes until the peer closes."""
+    while data := connection.recv(ECHO_BYTES):
+        connection.sendall(data)
+    connection.close()
+
+
+class UvloopEcho(asyncio.Protocol):
+    """Sends back what comes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._write = cast("asyncio.Transport", transport).write
+
+    def data_received(self, data: bytes) -> None:
+        self._write(data)
+
+
+async def _serve_uvloop(listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(UvloopEcho, sock=listener)
+    print("ready", flush=True)
+    await server.serve_forever()
+
+
+def main() -> None:
+    mode, path = sys.argv[1:]
+    listener = listen(path)
+    if mode == "uvloop":
+        with contextlib.suppress(asyncio.CancelledError):
+            uvloop.run(_serve_uvloop(listener))
+        return
+    serve = {"take": take, "echo": echo}[mode]
+    print("ready", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()
