@@ -1,0 +1,266 @@
+"""The host agent's settings.
+
+Penstock's own names, since Kafka has no such agent; `bootstrap.servers` is Kafka's. The
+configuration reference is made from these declarations.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import INT_MAX, LONG_MAX, setting
+from penstock.host import limits
+from penstock.host.credits import Credit
+
+SINKS: Final = ("null", "memory", "outbox", "log")
+DEFAULT_SOCKET: Final = "/var/run/penstock/host.sock"
+_MODE: Final = re.compile(r"0?o?[0-7]{3}")
+
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """Everything a host agent is told; a change takes a restart."""
+
+    socket_path: str = setting(
+        DEFAULT_SOCKET,
+        name="host.socket.path",
+        doc="Path of the socket file; at most 107 bytes.",
+    )
+    socket_mode: str = setting(
+        "0660",
+        name="host.socket.mode",
+        doc="Permissions of the socket file, in octal: who may write to it may publish.",
+    )
+    directory_mode: str = setting(
+        "0770",
+        name="host.socket.directory.mode",
+        doc="Permissions of the socket's directory, in octal, where the agent has to create it.",
+    )
+    socket_takeover: bool = setting(
+        False,
+        name="host.socket.takeover",
+        doc="Whether a starting agent takes the path from one that still serves it; connections"
+        " of the other one live on until it is stopped. Otherwise the start is refused.",
+    )
+    socket_buffer_bytes: int = setting(
+        4 * _MIB,
+        name="host.socket.buffer.bytes",
+        doc="Send and receive buffer of a connection; the kernel caps it (net.core.wmem_max).",
+        unit="bytes",
+        minimum=4096,
+        maximum=INT_MAX // 2,
+    )
+    frame_max_bytes: int = setting(
+        8 * _MIB,
+        name="host.frame.max.bytes",
+        doc="Longest frame, header and payload; a longer one ends its connection.",
+        unit="bytes",
+        minimum=65_536,
+        maximum=INT_MAX,
+    )
+    queued_max_bytes: int = setting(
+        256 * _MIB,
+        name="host.queued.max.bytes",
+        doc="Received bytes of frames of all connections; above it, reading pauses for all but"
+        " the oldest frame under way.",
+        unit="bytes",
+        minimum=65_536,
+        maximum=LONG_MAX,
+    )
+    credit_chunks: int = setting(
+        65_536,
+        name="host.credit.chunks",
+        doc="Chunks that one connection may have unanswered.",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    credit_events: int = setting(
+        16_777_216,
+        name="host.credit.events",
+        doc="Events that one connection may have unanswered.",
+        minimum=1,
+        maximum=LONG_MAX,
+    )
+    credit_bytes: int = setting(
+        16 * _MIB,
+        name="host.credit.bytes",
+        doc="Payload bytes that one connection may have unanswered.",
+        unit="bytes",
+        minimum=1024,
+        maximum=LONG_MAX,
+    )
+    credit_total_bytes: int = setting(
+        512 * _MIB,
+        name="host.credit.total.bytes",
+        doc="Payload bytes that all connections together may have unanswered. Half of it is kept"
+        " for those to come, so that each of `host.connections.max` gets an equal share of that"
+        " half at least; the other two dimensions shrink in proportion.",
+        unit="bytes",
+        minimum=65_536,
+        maximum=LONG_MAX,
+    )
+    connections_max: int = setting(
+        1024,
+        name="host.connections.max",
+        doc="Connections at a time; more are refused with a reason.",
+        minimum=1,
+        maximum=65_536,
+    )
+    idle_timeout_ms: int = setting(
+        30_000,
+        name="host.idle.timeout.ms",
+        doc="A connection of which nothing was heard for so long is closed.",
+        unit="ms",
+        minimum=100,
+        maximum=INT_MAX,
+    )
+    ping_interval_ms: int = setting(
+        10_000,
+        name="host.ping.interval.ms",
+        doc="A connection that was quiet for so long is sent a PING.",
+        unit="ms",
+        minimum=50,
+        maximum=INT_MAX,
+    )
+    drain_timeout_ms: int = setting(
+        20_000,
+        name="host.drain.timeout.ms",
+        doc="Time that a stopping agent gives to what is under way; the supervisor's own limit"
+        " must be longer.",
+        unit="ms",
+        minimum=0,
+        maximum=3_600_000,
+    )
+    retry_after_ms: int = setting(
+        100,
+        name="host.retry.after.ms",
+        doc="Pause asked of a producer that went beyond its credit.",
+        unit="ms",
+        minimum=0,
+        maximum=INT_MAX,
+    )
+    ring_max_bytes: int = setting(
+        64 * _MIB,
+        name="host.ring.max.bytes",
+        doc="Largest ring of shared memory that a producer may bring; 0 turns rings off.",
+        unit="bytes",
+        minimum=0,
+        maximum=INT_MAX,
+    )
+    http_listener: str = setting(
+        "",
+        name="host.http.listener",
+        doc="host:port of the HTTP front; empty turns it off, port 0 picks a free one.",
+    )
+    http_body_max_bytes: int = setting(
+        8 * _MIB,
+        name="host.http.body.max.bytes",
+        doc="Largest body that the HTTP front takes; a larger one is answered 413.",
+        unit="bytes",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    http_max_connections: int = setting(
+        256,
+        name="host.http.max.connections",
+        doc="Requests that the HTTP front handles at a time; more are answered 503.",
+        minimum=1,
+        maximum=65_536,
+    )
+    sink: str = setting(
+        "log",
+        name="host.sink",
+        doc="Where chunks go: `log` appends them to topics, `outbox` writes files and pointers,"
+        " `memory` holds them until it is full, `null` drops all.",
+        choices=SINKS,
+    )
+
+    def __post_init__(self) -> None:
+        for name, text in (
+            ("host.socket.mode", self.socket_mode),
+            ("host.socket.directory.mode", self.directory_mode),
+        ):
+            if not _MODE.fullmatch(text):
+                raise InvalidSetting(name, text, "must be three octal digits, such as 0660")
+        if self.ping_interval_ms >= self.idle_timeout_ms:
+            raise InvalidSetting(
+                "host.ping.interval.ms",
+                self.ping_interval_ms,
+                f"must be below host.idle.timeout.ms, {self.idle_timeout_ms}",
+            )
+        if self.credit_bytes > self.credit_total_bytes:
+            raise InvalidSetting(
+                "host.credit.bytes",
+                self.credit_bytes,
+                f"must be at most host.credit.total.bytes, {self.credit_total_bytes}",
+            )
+        if self.credit_chunks < limits.CHUNKS_PER_FRAME_MAX:
+            raise InvalidSetting(
+                "host.credit.chunks",
+                self.credit_chunks,
+                f"must be at least {limits.CHUNKS_PER_FRAME_MAX}, the most chunks of one frame",
+            )
+
+    @property
+    def credit(self) -> Credit:
+        """What one connection gets where there is enough for all."""
+        return Credit(self.credit_chunks, self.credit_events, self.credit_bytes)
+
+    @property
+    def socket_permissions(self) -> int:
+        return _octal(self.socket_mode)
+
+    @property
+    def directory_permissions(self) -> int:
+        return _octal(self.directory_mode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """What the agent's sink stands on."""
+
+    bootstrap_servers: str = setting(
+        "127.0.0.1:9092",
+        name="bootstrap.servers",
+        doc="Brokers that the log sink appends to, and that the outbox sink's pointers go to.",
+    )
+    topic: str = setting(
+        "",
+        name="host.topic",
+        doc="Topic of frames that name none; for the outbox sink the topic of all pointers.",
+    )
+    delivery_timeout_ms: int = setting(
+        30_000,
+        name="host.delivery.timeout.ms",
+        doc="Time that the log sink has for a frame before it is failed as retryable.",
+        unit="ms",
+        minimum=100,
+        maximum=INT_MAX,
+    )
+    memory_bytes: int = setting(
+        64 * _MIB,
+        name="host.memory.bytes",
+        doc="Payload bytes that the memory sink holds; beyond that it sends frames back.",
+        unit="bytes",
+        minimum=1024,
+        maximum=LONG_MAX,
+    )
+    outbox_root: str = setting(
+        "",
+        name="host.outbox.root",
+        doc="Directory of the outbox sink's files; it has to exist.",
+    )
+    outbox_partition: str = setting(
+        "host",
+        name="host.outbox.partition",
+        doc="Outbox partition of frames that name no topic.",
+    )
+
+
+def _octal(text: str) -> int:
+    return int(text.replace("o", ""), 8)

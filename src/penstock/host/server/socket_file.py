@@ -1,0 +1,223 @@
+"""The socket file of an agent: whose it is, when it may be replaced, who may remove it.
+
+A file that is left behind by an agent that was killed looks like one that is served. So a starting
+agent connects to it: an answer means that the file is alive and the start is refused, "nobody
+listens" means that it is dead and may be deleted. Anything else than a socket is never touched.
+
+Two agents that start at the same time would both find the same dead file, and the slower one would
+delete the file of the faster. The decision is therefore made under a lock on the directory, which
+is held from the look at the path until the new socket listens, a few milliseconds, and which needs
+no file of its own. A socket accepts nobody before it listens, so its permissions are set by then.
+
+An agent that ends removes the file only if it is still its own, by device and inode; with the
+listener still open the inode cannot have been given to another file.
+
+Source: `host-ipc.txt`, the socket file's life; `unix(7)`, `flock(2)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from typing import ClassVar, Final, NamedTuple
+
+from penstock.base.errors import InvalidError, RetriableError, UnavailableError
+
+PATH_BYTES_MAX: Final = 107
+"""What `sockaddr_un` holds, without the zero at its end."""
+
+BACKLOG: Final = 1024
+
+_DEAD: Final = (errno.ECONNREFUSED, errno.ENOENT)
+_ALIVE: Final = (0, errno.EAGAIN, errno.EINPROGRESS)
+"""A connection that is made, or that only waits for its place in the listener's queue."""
+
+
+class SocketPathUnusable(InvalidError):
+    """A path at which no socket file can be."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class SocketAlive(UnavailableError):
+    """Another agent serves this path."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class SocketDirectoryBusy(RetriableError):
+    """Another agent decides about this directory at this moment."""
+
+
+class _Identity(NamedTuple):
+    device: int
+    inode: int
+
+
+class SocketFile:
+    """A listening socket and its file; made by `claim`."""
+
+    def __init__(self, path: str, listener: socket.socket, identity: _Identity) -> None:
+        self.path = path
+        self.listener = listener
+        self._identity = identity
+        self._removed = False
+
+    @classmethod
+    def claim(
+        cls, path: str, *, mode: int, directory_mode: int, takeover: bool = False
+    ) -> SocketFile:
+        """Listen on `path`; the socket does not block.
+
+        The directory is made if only it is missing. With `takeover` a file that is served is
+        replaced; its agent keeps the connections that it has.
+
+        Raises:
+            SocketPathUnusable: the path is too long, taken by something else than a socket, or
+                its directory cannot be used.
+            SocketAlive: it is served, or that cannot be found out.
+            SocketDirectoryBusy: the directory's lock is held; try again in a moment.
+        """
+        check_path(path)
+        parent, name = os.path.split(path)
+        directory = _open_directory(parent or ".", directory_mode)
+        try:
+            _lock(directory, path)
+            if _look(path, name, directory, takeover=takeover):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory)
+            return cls._listen(path, name, directory, mode)
+        finally:
+            os.close(directory)
+
+    @classmethod
+    def _listen(cls, path: str, name: str, directory: int, mode: int) -> SocketFile:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            try:
+                listener.bind(path)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise SocketAlive(f"socket {path}: another process has just taken it") from None
+                raise SocketPathUnusable(f"socket {path}: {error.strerror}") from None
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            os.chmod(name, mode, dir_fd=directory)
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        return cls(path, listener, _Identity(found.st_dev, found.st_ino))
+
+    @property
+    def ours(self) -> bool:
+        """Whether the path still leads to this socket."""
+        try:
+            found = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            return False
+        return self._identity == (found.st_dev, found.st_ino)
+
+    def remove(self) -> bool:
+        """Remove the file if it is still ours.
+
+        Returns:
+            False when the directory's lock is held, and nothing was done: try again in a moment.
+        """
+        if self._removed:
+            return True
+        parent, name = os.path.split(self.path)
+        try:
+            directory = os.open(parent or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return True
+        try:
+            try:
+                _lock(directory, self.path)
+            except SocketDirectoryBusy:
+                return False
+            if self.ours:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
+            self._removed = True
+            return True
+        finally:
+            os.close(directory)
+
+    def close(self) -> None:
+        """Stop listening; who waits to be accepted is disconnected. `remove` comes before."""
+        self.listener.close()
+
+
+def check_path(path: str) -> None:
+    """See whether a path fits an address.
+
+    Raises:
+        SocketPathUnusable: it is empty, has a zero in it, or is too long.
+    """
+    size = len(os.fsencode(path))
+    if not path or path.endswith("/") or "\0" in path:
+        raise SocketPathUnusable(f"socket {path!r}: must name a file")
+    if size > PATH_BYTES_MAX:
+        raise SocketPathUnusable(
+            f"socket {path}: {size} bytes long, the system's limit is {PATH_BYTES_MAX}"
+        )
+
+
+def _open_directory(parent: str, mode: int) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        try:
+            return os.open(parent, flags)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(parent, mode)
+                os.chmod(parent, mode)  # whatever the umask says
+            return os.open(parent, flags)
+    except OSError as error:
+        raise SocketPathUnusable(f"socket directory {parent}: {error.strerror}") from None
+
+
+def _lock(directory: int, path: str) -> None:
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SocketDirectoryBusy(
+            f"socket {path}: another agent is starting or stopping in its directory"
+        ) from None
+
+
+def _look(path: str, name: str, directory: int, *, takeover: bool) -> bool:
+    """Whether there is a file at `path`, which may be deleted."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise SocketPathUnusable(f"socket {path}: {error.strerror}") from None
+    if not stat.S_ISSOCK(found.st_mode):
+        raise SocketPathUnusable(
+            f"socket {path}: there is {_kind(found.st_mode)}, which is not deleted"
+        )
+    failure = probe(path)
+    if failure in _DEAD or (takeover and failure in _ALIVE):
+        return True
+    if failure in _ALIVE:
+        raise SocketAlive(f"socket {path}: another agent serves it; stop that one first")
+    raise SocketAlive(
+        f"socket {path}: cannot find out whether it is served: {os.strerror(failure)}"
+    )
+
+
+def probe(path: str) -> int:
+    """Connect to a socket file and hang up; the error's number, 0 when somebody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        return client.connect_ex(path)
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link"}
+    return kinds.get(stat.S_IFMT(mode), "something that is no socket")

@@ -1,0 +1,90 @@
+"""Credit out of one total: never too much, never nothing, and more when others leave."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.base.errors import BugError
+from penstock.host.credits import Credit
+from penstock.host.server.budget import STEP_BYTES_MIN, CreditBudget
+
+MIB = 1 << 20
+WHOLE = Credit(65_536, 1 << 24, 16 * MIB)
+
+
+def budget(total_bytes: int = 512 * MIB, connections_max: int = 1024) -> CreditBudget:
+    return CreditBudget(whole=WHOLE, total_bytes=total_bytes, connections_max=connections_max)
+
+
+def test_a_lone_connection_gets_the_whole() -> None:
+    assert budget().open("a") == WHOLE
+
+
+def test_even_the_last_one_gets_its_share() -> None:
+    shared = budget()
+    grants = [shared.open(number) for number in range(1024)]
+    assert grants[0] == WHOLE
+    assert min(grants) == grants[-1] == shared.floor == Credit(1024, 1 << 18, 256 << 10)
+    assert sum(grant.payload_bytes for grant in grants) <= 512 * MIB
+    with pytest.raises(BugError, match="1024 of 1024"):
+        shared.open("one more")
+
+
+def test_a_key_has_one_grant() -> None:
+    shared = budget()
+    shared.open("a")
+    with pytest.raises(BugError):
+        shared.open("a")
+    shared.close("a")
+    shared.close("a")
+    assert shared.granted_bytes == 0
+    assert shared.open("a") == WHOLE
+
+
+def test_what_others_leave_is_spread() -> None:
+    shared = budget()
+    for number in range(1024):
+        shared.open(number)
+    assert shared.top_up() == []
+    for number in range(1022):
+        shared.close(number)
+    grants = dict(shared.top_up())
+    assert set(grants) == {1022, 1023}
+    for more in grants.values():
+        assert Credit(*(a + b for a, b in zip(more, shared.floor, strict=True))) == WHOLE
+    assert shared.top_up() == []
+    assert shared.granted_bytes == 2 * WHOLE.payload_bytes
+
+
+def test_small_totals() -> None:
+    shared = CreditBudget(whole=Credit(10, 10, 100), total_bytes=100, connections_max=3)
+    grants = [shared.open(number) for number in range(3)]
+    assert all(min(grant) > 0 for grant in grants)
+    assert sum(grant.payload_bytes for grant in grants) <= 100
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_coming_and_going(seed: int) -> None:
+    dice = random.Random(seed)
+    shared = budget(total_bytes=dice.choice((8, 64, 512)) * MIB, connections_max=40)
+    held: dict[int, Credit] = {}
+    for number in range(400):
+        if held and (len(held) == 40 or dice.random() < 0.45):
+            shared.close(gone := dice.choice(list(held)))
+            del held[gone]
+        else:
+            held[number] = shared.open(number)
+        if dice.random() < 0.2:
+            for key, more in shared.top_up():
+                assert isinstance(key, int)
+                assert min(more) >= 0
+                grown = Credit(*(a + b for a, b in zip(held[key], more, strict=True)))
+                assert more.payload_bytes >= STEP_BYTES_MIN or grown == WHOLE
+                held[key] = grown
+        assert shared.granted_bytes == sum(grant.payload_bytes for grant in held.values())
+        reserved = shared.floor.payload_bytes * (40 - len(held))
+        assert shared.granted_bytes + reserved <= shared.total_bytes
+        assert all(grant <= WHOLE for grant in held.values())
+        assert all(g.payload_bytes >= shared.floor.payload_bytes for g in held.values())
