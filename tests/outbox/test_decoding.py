@@ -31,7 +31,7 @@ Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 
 def a_pointer(number: int, **more: Any) -> Pointer:
     batch = f"b{number}"
-    given = {
+    given: dict[str, Any] = {
         "file_path": data_path("p", batch, AT_MS),
         "batch_id": batch,
         "partition_id": "p",

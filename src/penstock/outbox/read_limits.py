@@ -21,6 +21,10 @@ DEDUP_AGE_MS: Final = 3_600_000
 """How long a consumer remembers a batch."""
 REBUILD_RECORDS_MAX: Final = 100_000
 """Records per partition below the committed offset that a starting consumer looks at again."""
+REBUILD_PIECE_RECORDS: Final = 2_000
+"""Of these, as many at a time, the newest first."""
+REBUILD_BYTES_MAX: Final = 64 << 20
+"""Most bytes per partition that are read for it: inline payloads come with their records."""
 DEAD_LETTERS_LOOKED_AT_MAX: Final = 10_000
 """Latest records per partition of the dead-letter topic that a starting consumer looks at."""
 

@@ -28,7 +28,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import FencedError, InvalidError
@@ -68,7 +68,7 @@ class OutboxReader:
         except OSError as error:
             raise RootUnavailable(f"outbox root {self.root}: {error.strerror}") from None
 
-    def __enter__(self) -> OutboxReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -179,7 +179,7 @@ class PayloadStream:
         self.verified = False
         """Whether the whole payload was read and its checksum is right."""
 
-    def __enter__(self) -> PayloadStream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

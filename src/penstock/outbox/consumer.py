@@ -1,0 +1,399 @@
+"""The consumer: a topic of pointers and inline payloads to verified payloads, at least once.
+
+    with OutboxReader(root) as reader, OutboxConsumer(client, "weather", reader, group="load",
+                                                      dead_letter_topic="weather-dead") as messages:
+        for message in messages:
+            store(message.payload)
+
+A message counts as processed when the loop asks for the next one (or `commit` is called); offsets
+of processed messages are committed to the group every second or thousand messages and at the end.
+A crash in between hands those messages out again.
+
+**Duplicates.** A batch that was processed within the window (see `dedup`) is passed over. The
+window lives in memory; at the start it is rebuilt from the records below the committed offsets, as
+many and as old as the window reaches, without their payloads. What is lost over a crash is thus
+only what was not committed, which is handed out again anyway.
+
+**Bad payloads.** What `read_policy` says: readings are repeated within bounds, then the record
+goes to the dead-letter topic with its reason, or, where the file system itself fails, the
+consumer stops with the error. Without a dead-letter topic it stops at the first bad payload too.
+
+**A simple consumer.** It is no member of the group: it reads the partitions it is given and
+commits their offsets to the group, as Kafka allows while a group has no members. Two consumers of
+one group must be given different partitions; nothing balances them.
+
+Source: `filesystem-outbox.txt`, consumer pass; `design/host-and-outbox.md`, Read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+
+from penstock.base.crc import crc32c
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.client.errors import OffsetOutOfRange
+from penstock.client.fetch import READ_COMMITTED
+from penstock.outbox import read_limits
+from penstock.outbox.consuming import ConsumerCore, ConsumerCounters, ConsumerLimits
+from penstock.outbox.dead_letters import DeadLetters
+from penstock.outbox.decoding import POINTER, decode_records
+from penstock.outbox.dedup import BatchKey
+from penstock.outbox.errors import InvalidPointer, OutboxClosed
+from penstock.outbox.pointer import Pointer
+from penstock.outbox.read_errors import ChecksumMismatch, MountSuspected, classify
+from penstock.outbox.read_policy import GiveUp, ReadPolicy, TryAgain
+from penstock.outbox.reader import OutboxReader
+from penstock.outbox.rebuilding import processed_before
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxMessage:
+    """One batch. `payload` is verified; `pointer` is None where it came inline.
+
+    `codec` is the producer's word for how the payload is compressed; it is not interpreted.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    partition_id: str
+    batch_id: str
+    codec: str
+    event_count: int
+    payload: bytes
+    pointer: Pointer | None
+
+    @property
+    def key(self) -> BatchKey:
+        """What duplicates share."""
+        return self.partition_id, self.batch_id
+
+
+class OutboxConsumer:
+    """Iterate over it once, from one thread; `stop` may be called from any.
+
+    Args:
+        client: a client of the cluster; the caller closes it.
+        topic: where the outbox publishes.
+        reader: of the root on this machine; the caller closes it.
+        group: whose committed offsets say where to start, and who gets them.
+        dead_letter_topic: where bad records go; None stops at the first one.
+        partitions: those to read; None reads all that there are at the start.
+        start: where to begin in partitions that the group has no offset of.
+        until_end: stop at what is the end of the log when iteration begins.
+        read_payloads: False leaves the payloads of pointers empty; the caller opens
+            `message.pointer` with the reader, for example as a stream, and says `give_up` where
+            that fails.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        reader: OutboxReader,
+        *,
+        group: str,
+        dead_letter_topic: str | None = None,
+        partitions: Sequence[int] | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        until_end: bool = False,
+        read_payloads: bool = True,
+        policy: ReadPolicy | None = None,
+        bounds: ConsumerLimits | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._client = client
+        self._reader = reader
+        self._start: Literal["earliest", "latest"] = start
+        self._until_end = until_end
+        self._read_payloads = read_payloads
+        self._policy = policy or ReadPolicy()
+        self._bounds = bounds or ConsumerLimits()
+        self._clock = clock
+        self._core = ConsumerCore(self._bounds)
+        self._stopped = threading.Event()
+        self._current: OutboxMessage | None = None
+        self._begun = False
+        self._given = partitions
+        self._dead_letters: DeadLetters | None = None
+        self._dead_letter_topic = dead_letter_topic
+        self.topic = topic
+        self.group = group
+
+    @property
+    def counters(self) -> ConsumerCounters:
+        """What it has done so far."""
+        return self._core.counters
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The offset that comes next, per partition; empty before iteration begins."""
+        return self._core.positions
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._stopped.set()
+            try:
+                self._commit()
+            except PenstockError as late:
+                if error is not None:
+                    error.add_note(f"and offsets were not committed: {late}")
+
+    def close(self) -> None:
+        """Commit what was processed and end the iteration.
+
+        Raises:
+            PenstockError: the group does not take the offsets.
+        """
+        self._stopped.set()
+        self._commit()
+
+    def stop(self) -> None:
+        """End the iteration before the next message; from any thread or signal handler."""
+        self._stopped.set()
+
+    def commit(self) -> None:
+        """Commit up to and with the message that was handed out last.
+
+        Raises:
+            PenstockError: the group does not take the offsets, for example because it has
+                members of its own.
+        """
+        self._settle()
+        self._commit()
+
+    def give_up(self, reason: str, message: str) -> None:
+        """Send the record that was handed out last to the dead-letter topic: the caller cannot use
+        its payload. `reason` is a word, `message` a sentence.
+
+        Raises:
+            InvalidError: no message is handed out, or there is no dead-letter topic.
+        """
+        current, self._current = self._current, None
+        if current is None:
+            raise InvalidError("there is no message to give up: none is handed out")
+        if self._dead_letters is None:
+            raise InvalidError("there is no dead-letter topic to give a message up to")
+        table = self._client.read_arrow(
+            self.topic,
+            start={current.partition: current.offset},
+            end={current.partition: current.offset + 1},
+            columns=COLUMNS,
+        )
+        self._bury(self._dead_letters, table.to_batches()[0], 0, reason, message)
+
+    def __iter__(self) -> Iterator[OutboxMessage]:
+        """Yield messages, in order within a partition, until the end or `stop`.
+
+        Raises:
+            PayloadUnreadable: the file system failed and did not come back.
+            MountSuspected: too many records in a row were given up.
+            PenstockError: an error of the broker, or without dead-letter topic of the payload.
+        """
+        if self._begun:
+            raise OutboxClosed("a consumer is iterated over once: make another one")
+        self._begun = True
+        ends = self._begin()
+        while not self._stopped.is_set():
+            if ends is not None and all(self.positions[p] >= end for p, end in ends.items()):
+                break
+            try:
+                yield from self._read_on(ends)
+            except OffsetOutOfRange as error:
+                self._skip(error)
+        self._commit()
+
+    def _begin(self) -> dict[int, int] | None:
+        if self._dead_letter_topic is not None:
+            self._dead_letters = DeadLetters(self._client, self._dead_letter_topic)
+        first = self._client.list_offsets(self.topic, self._start, partitions=self._given)
+        held = self._client.committed(self.group, [(self.topic, p) for p in first])
+        for partition, offset in first.items():
+            at = held.get((self.topic, partition))
+            self._core.begin(partition, offset if at is None else at.offset)
+        given_up = set() if self._dead_letters is None else self._dead_letters.given_up(self.topic)
+        below = {p: at.offset for (_, p), at in held.items()}
+        for key, at_ms in processed_before(
+            self._client, self.topic, below, given_up, self._bounds, self._clock.now_ms()
+        ):
+            self._core.remember(key, at_ms)
+        if not self._until_end:
+            return None
+        return self._client.list_offsets(
+            self.topic, "latest", partitions=list(first), isolation=READ_COMMITTED
+        )
+
+    def _skip(self, error: OffsetOutOfRange) -> None:
+        """Go on where the log begins, or ends: it does not hold what comes next."""
+        partition = error.partition
+        first = self._client.list_offsets(self.topic, "earliest", partitions=[partition])[partition]
+        last = self._client.list_offsets(self.topic, "latest", partitions=[partition])[partition]
+        at = self.positions[partition]
+        if first <= at <= last:
+            raise error
+        self._core.skip_to(partition, first if at < first else last)
+
+    def _read_on(self, ends: dict[int, int] | None) -> Iterator[OutboxMessage]:
+        """Messages until nothing has come for a while, so that commits are not forgotten."""
+        batches = self._client.iter_arrow(
+            self.topic,
+            partitions=list(self.positions),
+            start=self.positions,
+            end=ends,
+            columns=COLUMNS,
+            isolation="read_committed",
+            max_bytes=read_limits.FETCH_BYTES,
+            max_wait_ms=read_limits.POLL_MS,
+            idle_timeout_ms=read_limits.POLL_MS if ends is None else None,
+        )
+        with closing(
+            cast("Generator[Any, None, None]", batches)
+        ):  # gives its connection back at once
+            for batch in batches:
+                for message in self._messages(batch):
+                    self._current = message
+                    yield message
+                    self._settle()
+                    self._commit_if_due()
+                self._commit_if_due()
+                if self._stopped.is_set():
+                    return
+        self._commit_if_due()
+        for partition, end in (ends or {}).items():
+            # What is left below the end are transaction markers and aborted records.
+            self._core.at_end(partition, end)
+
+    def _messages(self, batch: Any) -> Iterator[OutboxMessage]:
+        decoded = decode_records(
+            batch.column("key"), batch.column("value"), batch.column("headers")
+        ).to_pylist()
+        places = zip(
+            batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True
+        )
+        for row, (fields, (partition, offset)) in enumerate(zip(decoded, places, strict=True)):
+            if self._stopped.is_set():
+                return
+            key = fields["partition_id"], fields["batch_id"]
+            if fields["problem"] is None and self._core.is_duplicate(key, self._clock.now_ms()):
+                self._core.passed(partition, offset)
+                continue
+            message = self._resolve(batch, row, fields, partition, offset)
+            if message is not None:
+                yield message
+
+    def _resolve(
+        self, batch: Any, row: int, fields: dict[str, Any], partition: int, offset: int
+    ) -> OutboxMessage | None:
+        """The message of a record; None when it was given up, or the consumer is to stop."""
+        timestamp_ms = int(batch.column("timestamp")[row].as_py())
+        attempts = 0
+        while not self._stopped.is_set():
+            attempts += 1
+            try:
+                pointer, payload = self._payload(batch, row, fields)
+            except PenstockError as error:
+                trouble, reason = classify(error)
+                age_ms = self._clock.now_ms() - timestamp_ms
+                judged = self._policy.judge(trouble, attempts=attempts, record_age_ms=age_ms)
+                if isinstance(judged, TryAgain):
+                    self._core.counters.retries += 1
+                    self._stopped.wait(judged.pause_ms / 1000)
+                    continue
+                if isinstance(judged, GiveUp) and self._dead_letters is not None:
+                    self._bury(self._dead_letters, batch, row, reason, str(error))
+                    return None
+                error.add_note(f"{self.topic}-{partition} at offset {offset}")
+                raise
+            self._core.counters.payload_bytes += len(payload)
+            self._core.counters.inline += pointer is None
+            return OutboxMessage(
+                topic=self.topic,
+                partition=partition,
+                offset=offset,
+                timestamp_ms=timestamp_ms,
+                partition_id=fields["partition_id"],
+                batch_id=fields["batch_id"],
+                codec=fields["codec"],
+                event_count=fields["event_count"],
+                payload=payload,
+                pointer=pointer,
+            )
+        return None
+
+    def _payload(
+        self, batch: Any, row: int, fields: dict[str, Any]
+    ) -> tuple[Pointer | None, bytes]:
+        if fields["problem"] is not None:
+            raise InvalidPointer(fields["problem"])
+        if fields["kind"] != POINTER:
+            payload: bytes = batch.column("value")[row].as_py()
+            found = crc32c(payload)
+            if found != fields["crc32c"]:
+                where = f"inline batch {fields['batch_id']}"
+                raise ChecksumMismatch(where, found, fields["crc32c"])
+            return None, payload
+        pointer = Pointer(**{name: fields[name] for name in Pointer.__dataclass_fields__})
+        return pointer, self._reader.read(pointer) if self._read_payloads else b""
+
+    def _bury(
+        self, dead_letters: DeadLetters, batch: Any, row: int, reason: str, message: str
+    ) -> None:
+        partition = int(batch.column("partition")[row].as_py())
+        offset = int(batch.column("offset")[row].as_py())
+        headers = batch.column("headers")[row].as_py() or ()
+        dead_letters.send(
+            batch.column("key")[row].as_py(),
+            batch.column("value")[row].as_py(),
+            [(header["key"], header["value"]) for header in headers],
+            source=(self.topic, partition, offset),
+            reason=reason,
+            message=message,
+        )
+        self._core.gave_up(partition, offset, reason)
+        if self._core.suspicious:
+            raise MountSuspected(
+                f"{self.topic}-{partition}: {self._bounds.dead_letters_in_a_row_max} records in a"
+                f" row were given up, the last one at offset {offset} ({reason}); is the outbox's"
+                f" file system mounted at {self._reader.root}?"
+            )
+
+    def _settle(self) -> None:
+        """The message that was handed out last is processed."""
+        current, self._current = self._current, None
+        if current is not None:
+            now_ms = self._clock.now_ms()
+            self._core.processed(current.partition, current.offset, current.key, now_ms)
+
+    def _commit_if_due(self) -> None:
+        if self._core.due(self._clock.now_ms()):
+            self._commit()
+
+    def _commit(self) -> None:
+        positions = self._core.to_commit()
+        if positions:
+            self._client.commit_offsets(
+                self.group, {(self.topic, p): offset for p, offset in positions.items()}
+            )
+            self._core.committed(positions, self._clock.now_ms())

@@ -1,0 +1,154 @@
+"""The consumer's bookkeeping: positions, duplicates, records given up, when to commit.
+
+A core: the shell asks it what to do with each record and tells it what became of it.
+
+    begin(partition, position)      where reading starts; what lies below counts as committed
+    is_duplicate(key, now)          whether a batch was processed lately
+    processed(...), passed(...), gave_up(...)      a record is dealt with: its position moves on
+    due(now), to_commit(), committed(...)          commits: what, and when
+
+A position is the offset after the last record that was dealt with in order; it moves only when a
+record was processed, was a duplicate, or is in the dead-letter topic. Committing positions is
+therefore safe at any time, and a crash repeats at most what was processed since the last commit.
+
+A batch enters the dedup window when it was *processed*, not when it was handed out. A batch that
+was given up never enters it: once its payload is repaired, a new pointer to it is to be read.
+
+Source: `design/host-and-outbox.md`, Read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.outbox import read_limits
+from penstock.outbox.dedup import BatchKey, DedupWindow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerLimits:
+    """Bounds of a consumer; see `read_limits` for their meaning."""
+
+    dedup_entries_max: int = read_limits.DEDUP_ENTRIES_MAX
+    dedup_age_ms: int = read_limits.DEDUP_AGE_MS
+    rebuild_records_max: int = read_limits.REBUILD_RECORDS_MAX
+    commit_interval_ms: int = read_limits.COMMIT_INTERVAL_MS
+    commit_messages: int = read_limits.COMMIT_MESSAGES
+    dead_letters_in_a_row_max: int = read_limits.DEAD_LETTERS_IN_A_ROW_MAX
+    """0: no bound."""
+
+
+@dataclass(slots=True)
+class ConsumerCounters:
+    """What a consumer has done so far."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+    inline: int = 0
+    duplicates: int = 0
+    retries: int = 0
+    dead_letters: int = 0
+    dead_letters_by_reason: dict[str, int] = field(default_factory=dict)
+    commits: int = 0
+    lost_records: int = 0
+    """Offsets that were gone from the log before they were read."""
+    remembered: int = 0
+    """Batches that were put into the dedup window at the start."""
+
+
+class ConsumerCore:
+    """Positions and duplicates of one consumer of one topic."""
+
+    def __init__(self, bounds: ConsumerLimits) -> None:
+        self._bounds = bounds
+        self._window = DedupWindow(
+            entries_max=bounds.dedup_entries_max, age_max_ms=bounds.dedup_age_ms
+        )
+        self._positions: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self._since_commit = 0
+        self._last_commit_ms: int | None = None
+        self._in_a_row = 0
+        self.counters = ConsumerCounters()
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The offset that comes next, per partition."""
+        return dict(self._positions)
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether so many records were given up in a row that something else must be wrong."""
+        most = self._bounds.dead_letters_in_a_row_max
+        return most > 0 and self._in_a_row >= most
+
+    def begin(self, partition: int, position: int) -> None:
+        """Start a partition at a position."""
+        self._positions[partition] = position
+        self._committed[partition] = position
+
+    def skip_to(self, partition: int, position: int) -> None:
+        """Go on at another position, because the log does not hold the one that comes next."""
+        self.counters.lost_records += max(0, position - self._positions[partition])
+        self._positions[partition] = position
+
+    def remember(self, key: BatchKey, at_ms: int) -> None:
+        """Put a batch that was processed before the start into the window."""
+        self._window.add(key, at_ms)
+        self.counters.remembered += 1
+
+    def is_duplicate(self, key: BatchKey, now_ms: int) -> bool:
+        """Whether the batch was processed within the window."""
+        return self._window.seen(key, now_ms)
+
+    def processed(self, partition: int, offset: int, key: BatchKey, now_ms: int) -> None:
+        """The caller is done with a record's batch; saying it twice changes nothing."""
+        if offset < self._positions[partition]:
+            return
+        self._window.add(key, now_ms)
+        self._in_a_row = 0
+        self.counters.messages += 1
+        self._move(partition, offset)
+
+    def passed(self, partition: int, offset: int) -> None:
+        """A record was a duplicate."""
+        self.counters.duplicates += 1
+        self._move(partition, offset)
+
+    def gave_up(self, partition: int, offset: int, reason: str) -> None:
+        """A record is in the dead-letter topic."""
+        self.counters.dead_letters += 1
+        by_reason = self.counters.dead_letters_by_reason
+        by_reason[reason] = by_reason.get(reason, 0) + 1
+        self._in_a_row += 1
+        self._move(partition, offset)
+
+    def at_end(self, partition: int, end: int) -> None:
+        """All records of a partition up to `end` have been dealt with."""
+        self._positions[partition] = max(end, self._positions[partition])
+
+    def due(self, now_ms: int) -> bool:
+        """Whether it is time to commit; the first call only notes the time."""
+        if self._last_commit_ms is None:
+            self._last_commit_ms = now_ms
+        if not self._since_commit:
+            return False
+        return (
+            self._since_commit >= self._bounds.commit_messages
+            or now_ms - self._last_commit_ms >= self._bounds.commit_interval_ms
+        )
+
+    def to_commit(self) -> dict[int, int]:
+        """The positions that have moved since the last commit."""
+        return {p: at for p, at in self._positions.items() if at != self._committed.get(p)}
+
+    def committed(self, positions: dict[int, int], now_ms: int) -> None:
+        """The group holds these positions now."""
+        self._committed.update(positions)
+        self._since_commit = 0
+        self._last_commit_ms = now_ms
+        self.counters.commits += 1
+
+    def _move(self, partition: int, offset: int) -> None:
+        self._positions[partition] = offset + 1
+        self._since_commit += 1

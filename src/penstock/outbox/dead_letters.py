@@ -1,0 +1,123 @@
+"""Records that were given up: the whole record, and why, on a topic of their own.
+
+A dead letter has the key, value and headers of the record that was given up, and after them:
+
+| header                            | holds                                                    |
+|-----------------------------------|----------------------------------------------------------|
+| `penstock-dead-letter-reason`     | a word: `missing`, `size-mismatch`, `checksum-mismatch`, |
+|                                   | `too-large`, `path-escapes`, `invalid-pointer` …         |
+| `penstock-dead-letter-message`    | the error as a sentence                                  |
+| `penstock-dead-letter-topic`      | where the record lies                                    |
+| `penstock-dead-letter-partition`  | in decimal digits                                        |
+| `penstock-dead-letter-offset`     | in decimal digits                                        |
+
+A value that is too large for the dead-letter topic is left out (null); the headers say where it is.
+
+A record is on the topic, acknowledged by all replicas, before the consumer's position passes it; a
+crash between the two leaves it there twice. To try it again, produce it to its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from penstock.client.errors import MessageTooLarge
+from penstock.outbox import read_limits
+from penstock.outbox.record_columns import header_column
+from penstock.records.columnar import HEADERS_TYPE
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+REASON_HEADER: Final = "penstock-dead-letter-reason"
+MESSAGE_HEADER: Final = "penstock-dead-letter-message"
+TOPIC_HEADER: Final = "penstock-dead-letter-topic"
+PARTITION_HEADER: Final = "penstock-dead-letter-partition"
+OFFSET_HEADER: Final = "penstock-dead-letter-offset"
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class DeadLetters:
+    """Writes to, and looks into, one dead-letter topic.
+
+    Raises:
+        UnknownTopic: there is no such topic.
+    """
+
+    def __init__(self, client: Client, topic: str) -> None:
+        client.describe_topic(topic)
+        self._client = client
+        self.topic = topic
+
+    def send(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        source: tuple[str, int, int],
+        reason: str,
+        message: str,
+    ) -> None:
+        """Write one; returns when it is acknowledged. `source` is topic, partition and offset.
+
+        Raises:
+            PenstockError: the topic does not take it.
+        """
+        topic, partition, offset = source
+        pairs = [
+            *headers,
+            (REASON_HEADER, reason.encode()[: read_limits.REASON_BYTES_MAX]),
+            (MESSAGE_HEADER, message.encode()[: read_limits.REASON_BYTES_MAX]),
+            (TOPIC_HEADER, topic.encode()),
+            (PARTITION_HEADER, b"%d" % partition),
+            (OFFSET_HEADER, b"%d" % offset),
+        ]
+        listed = [[{"key": name, "value": data} for name, data in pairs]]
+        table = pa.table(
+            {
+                "key": pa.array([key], pa.binary()),
+                "value": pa.array([value], pa.binary()),
+                "headers": pa.array(listed, HEADERS_TYPE),
+            }
+        )
+        try:
+            self._client.write_arrow(self.topic, table)
+        except MessageTooLarge:
+            # The topic takes smaller records than its source; source and reason say the rest.
+            bare = table.set_column(1, "value", pa.nulls(1, pa.binary()))
+            self._client.write_arrow(self.topic, bare)
+
+    def given_up(self, topic: str) -> set[tuple[int, int]]:
+        """Partition and offset of the records of a topic among the latest dead letters."""
+        first = self._client.list_offsets(self.topic, "earliest")
+        last = self._client.list_offsets(self.topic, "latest")
+        most = read_limits.DEAD_LETTERS_LOOKED_AT_MAX
+        start = {p: max(first[p], last[p] - most) for p in last}
+        found: set[tuple[int, int]] = set()
+        for batch in self._client.iter_arrow(
+            self.topic, start=start, end=last, columns=("headers",)
+        ):
+            found |= _sources(batch.column("headers"), topic)
+        return found
+
+
+def _sources(headers: Any, topic: str) -> set[tuple[int, int]]:
+    columns = [
+        header_column(headers, name).to_pylist()
+        for name in (TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER)
+    ]
+    wanted = topic.encode()
+    return {
+        (int(partition), int(offset))
+        for name, partition, offset in zip(*columns, strict=True)
+        if name == wanted and _is_number(partition) and _is_number(offset)
+    }
+
+
+def _is_number(text: bytes | None) -> bool:
+    return text is not None and 1 <= len(text) <= 19 and text.isdigit()
