@@ -22,6 +22,7 @@ SOCKET: Final = "/var/run/penstock/host.sock"
 DIRECTORY: Final = "/var/run/penstock"
 HEALTH: Final = ("host", "health", "--socket", SOCKET)
 DRAIN: Final = "host.drain.timeout.ms"
+TAKEOVER: Final = "host.socket.takeover"
 MARGIN_SECONDS: Final = 5.0
 """What a stop takes besides the drain: closing connections, settling the sink, leaving Python."""
 ALLOWED_ADDRESSES: Final = {"PLAINTEXT://broker:9092"}
@@ -143,10 +144,12 @@ def _image() -> str:
 
 
 def _replacing(deployment: Path) -> Iterator[str]:
-    """An agent does not start over a live socket: the old one has to end first."""
-    update = document(deployment / files.DAEMON_SET, "DaemonSet")["spec"]["updateStrategy"]
-    if update.get("rollingUpdate", {}).get("maxSurge", 0) != 0:
-        yield f"{files.DAEMON_SET}: maxSurge would start a second agent beside the first"
+    """Unless it is told to take over, an agent does not start while another one serves the path."""
+    daemons = document(deployment / files.DAEMON_SET, "DaemonSet")["spec"]
+    surge = daemons["updateStrategy"].get("rollingUpdate", {}).get("maxSurge", 0)
+    takes_over = setting(kubernetes(deployment).serve, TAKEOVER) == "true"
+    if (surge != 0) != takes_over:
+        yield f"{files.DAEMON_SET}: maxSurge is {surge}, {TAKEOVER} is {takes_over}"
     service = from_json(deployment / files.SERVICE)
     if service["schedulingStrategy"] != "DAEMON":
         yield f"{files.SERVICE}: schedulingStrategy is {service['schedulingStrategy']}"

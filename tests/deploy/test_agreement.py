@@ -27,6 +27,7 @@ from tests.deploy.files import (
 BUDGET = "host.drain.timeout.ms="
 LONG = f"{BUDGET}26000"
 SHORT = f"{BUDGET}20000"
+TAKE = "            - -X\n            - host.socket.takeover=true"
 GROUP = "the producer's group"
 
 MISTAKES = [
@@ -56,7 +57,7 @@ MISTAKES = [
     Mistake(file=UNIT, old="StopSec=30", new="StopSec=10", complaint="time-out is 10.0 s"),
     # Another socket, another health check.
     *(
-        Mistake(file=file, old="host.sock", new="ingest.sock", complaint="ingest.sock")
+        Mistake(file=file, old="/host.sock", new="/ingest.sock", complaint="ingest.sock")
         for file in (CONTAINER, COMPOSE, DAEMON_SET, PRODUCER_POD, TASK, PRODUCER_TASK, UNIT)
     ),
     Mistake(
@@ -107,6 +108,7 @@ MISTAKES = [
     ),
     Mistake(file=COMPOSE, old="name: penstock", new="# http://a.example", complaint="a.example"),
     Mistake(file=DAEMON_SET, old="maxSurge: 0", new="maxSurge: 1", complaint="maxSurge"),
+    Mistake(file=DAEMON_SET, old=SHORT, new=f"{SHORT}\n{TAKE}", complaint="takeover is True"),
     Mistake(file=SERVICE, old='"DAEMON"', new='"REPLICA"', complaint="REPLICA"),
     Mistake(file=SERVICE, old="100}", new="200}", complaint="has to end"),
     Mistake(file=TASK, old='"penstock-host"', new='"agent"', complaint="the task is agent"),
@@ -121,6 +123,13 @@ def test_the_files_agree() -> None:
 def test_a_disagreement_is_found(mistake: Mistake, tmp_path: Path) -> None:
     found = disagreements(plant(mistake, tmp_path))
     assert mistake.complaint in "\n".join(found)
+
+
+def test_an_agent_that_takes_over_may_be_started_beside_the_old_one(tmp_path: Path) -> None:
+    taking = Mistake(file=DAEMON_SET, old=SHORT, new=f"{SHORT}\n{TAKE}", complaint="")
+    path = plant(taking, tmp_path) / DAEMON_SET
+    path.write_text(path.read_text().replace("maxSurge: 0", "maxSurge: 1"))
+    assert disagreements(path.parents[1]) == []
 
 
 def test_all_files_are_known() -> None:
