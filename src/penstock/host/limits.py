@@ -31,14 +31,20 @@ LOG_SEQUENCES: Final = 2**31
 LANE_BATCHES_IN_FLIGHT_MAX: Final = 5
 """Record batches of a lane that may be unacknowledged: what the log remembers of a producer."""
 
-SMALL_FRAME_BYTES: Final = 128 << 10
-"""The beginning of a frame up to this size is kept as it is; a larger one gets its buffer."""
+SMALL_FRAME_BYTES: Final = 64 << 10
+"""The beginning of a frame up to this size is copied when a turn ends within it."""
 
-SCRATCH_BYTES: Final = 1 << 20
-"""The buffer that all connections of an agent receive into."""
+SCRATCH_BYTES: Final = (1 << 20) + (80 << 10)
+"""The block that all connections of an agent receive into: a payload of 1 MiB, and its header."""
+
+BLOCKS_ON_LOAN_MAX: Final = 8
+"""Blocks that connections may take along in the middle of a large frame."""
 
 RECEIVE_BYTES_MAX: Final = 1 << 20
 """What is received of a large frame in one step; others have their turn in between."""
+
+TURN_BYTES: Final = 4 << 20
+"""What is received from one producer before others have their turn, and before it is answered."""
 
 HELLO_BYTES_MAX: Final = 64 << 10
 """What is received at once while a descriptor may come along."""

@@ -129,6 +129,7 @@ class ServerMachine:
         self.ring: memoryview | None = None
         """The producer's ring, once the shell has mapped it."""
         self.in_flight: dict[int, Credit] = {}
+        self.frames = 0
         self.accepted_chunks = 0
         self.accepted_events = 0
         self.accepted_bytes = 0
@@ -157,6 +158,7 @@ class ServerMachine:
             ProtocolViolation, MalformedFrame: the connection has to be closed; call `violated`.
         """
         kind = frame.header.type
+        self.frames += 1
         if kind not in _ALLOWED[self.state]:
             raise ProtocolViolation(
                 f"frame type {_name(kind)} is not allowed in state {self.state.value}"

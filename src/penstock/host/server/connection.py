@@ -1,12 +1,11 @@
 """One accepted socket of an agent: bytes to frames, verdicts to bytes, within bounds.
 
-Receiving. The loop says that bytes are there, and one `recv_into` takes as many as fit. Frames that
-arrived whole are handled where they lie, in a buffer that all connections share; a sink that keeps
-one gets a copy in a recycled buffer. A large frame that did not arrive whole gets a buffer of its
-own and the rest of it is received straight into that, exactly to its end. The event loop's own
-transports are not used, because they drop the descriptor that comes with HELLO.
+Receiving. The loop says that bytes are there, and the connection has its turn: it receives until
+nothing more is there, or a bound is reached, and hands every whole frame to the core where it lies
+(`receiving.py`). A sink that keeps a payload gets a copy in a recycled buffer. The event loop's
+own transports are not used, because they drop the descriptor that comes with HELLO.
 
-Sending. Answers go out at the end of what one read brought, so many frames share one ACCEPTED.
+Sending. Answers go out at the end of a turn, so many frames share one ACCEPTED.
 What the kernel does not take waits here; above a bound nothing more is read from this producer, and
 one that does not read its answers for too long is cut off.
 
@@ -30,6 +29,7 @@ from penstock.host.errors import InvalidRing, ProtocolViolation
 from penstock.host.port import Chunks, Failed, Introduction, Pending, Settled
 from penstock.host.ring import Ring, receive_with_ring
 from penstock.host.server.door import Door
+from penstock.host.server.receiving import FrameReader, PeerClosed
 from penstock.host.server_machine import (
     Close,
     Deliver,
@@ -38,8 +38,7 @@ from penstock.host.server_machine import (
     ServerMachine,
     ServerState,
 )
-from penstock.wire.frames import PRELUDE_BYTES, Frame, MalformedFrame, decode, decode_body
-from penstock.wire.frames.codec import Prelude, decode_prelude
+from penstock.wire.frames import Frame, MalformedFrame
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +49,9 @@ class HostConnection:
     """The agent's end of one producer's socket. All calls come from the loop's thread."""
 
     __slots__ = (
-        "_backlog", "_closing_by_ms", "_door", "_filled", "_flushing", "_frame_allowed_ms",
-        "_frame_since_ms", "_lease",
-        "_loop", "_prelude", "_progress_ms", "_reading", "_ring", "_ring_fd", "_socket", "_tail",
-        "closed", "machine",
+        "_backlog", "_closing_by_ms", "_door", "_flushing", "_frame_since_ms", "_frames_seen",
+        "_loop", "_progress_ms", "_reader", "_reading", "_ring", "_ring_fd", "_socket", "closed",
+        "machine",
     )  # fmt: skip
 
     def __init__(
@@ -64,15 +62,10 @@ class HostConnection:
         self._loop = loop
         self.machine = ServerMachine(door.terms(), now_ms=door.now_ms(), draining=door.draining)
         self.closed = False
-        self._tail = b""
-        """The beginning of a small frame, or of a prelude."""
-        self._lease: Lease | None = None
-        """The buffer of a large frame of which a part has arrived."""
-        self._prelude: Prelude | None = None
-        self._filled = 0
+        self._reader = FrameReader(door.scratch, door.pool, self.machine.terms.frame_bytes_max)
         self._frame_since_ms = 0.0
-        """When the first byte of a frame came that is not whole yet; 0 when there is none."""
-        self._frame_allowed_ms = 0.0
+        """When a frame was first seen that is not whole yet; 0 when there is none."""
+        self._frames_seen = 0
         self._backlog = bytearray()
         self._progress_ms = 0.0
         self._closing_by_ms = 0.0
@@ -108,11 +101,15 @@ class HostConnection:
             self.abort(f"it did not read its answers for {limits.ANSWER_STALL_MS} ms")
             return
         since_ms = self._frame_since_ms
-        if self._reading and since_ms and now_ms - since_ms >= self._frame_allowed_ms:
+        if self._reading and since_ms and now_ms - since_ms >= self._frame_allowed_ms():
             self._apply(self.machine.violated("a frame took too long to arrive"))
         elif close := self.machine.tick(now_ms):
             self._apply(close)
         self._send_output()
+
+    def _frame_allowed_ms(self) -> float:
+        size = self._reader.partial_bytes
+        return limits.FRAME_GRACE_MS + size / limits.FRAME_BYTES_PER_MS_MIN
 
     def drain(self, deadline_ms: int, reason: str) -> None:
         """Tell the producer that the agent goes away."""
@@ -132,8 +129,7 @@ class HostConnection:
         self._pause()
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
-        self._drop_frame()
-        self._tail = b""
+        self._reader.drop()
         self._backlog.clear()
         if self._ring_fd is not None:
             os.close(self._ring_fd)
@@ -153,7 +149,8 @@ class HostConnection:
             return
         if len(self._backlog) > limits.ANSWER_BACKLOG_BYTES_MAX:
             return
-        if self._lease is not None and not self._door.pool.may_read(self._lease):
+        lease = self._reader.lease
+        if lease is not None and not self._door.pool.may_read(lease):
             self._door.pool.wait(self._resume)
             return
         self._reading = True
@@ -165,16 +162,15 @@ class HostConnection:
             self._loop.remove_reader(self._socket.fileno())
 
     def _on_readable(self) -> None:
+        """Receive for one turn: until less came than there was room for, or the turn is over."""
         try:
-            if self._lease is not None:
-                self._receive_rest(self._lease)
-            else:
-                self._receive_frames()
+            self._take_turn()
         except (BlockingIOError, InterruptedError):
-            return
+            pass
+        except PeerClosed:
+            self.abort("the producer closed the connection")
         except OSError as error:
             self.abort(f"receiving failed: {error}")
-            return
         except (ProtocolViolation, MalformedFrame) as error:
             self._door.rejected(self, error)
             self._apply(self.machine.violated(str(error)))
@@ -182,101 +178,57 @@ class HostConnection:
             logger.exception("a connection failed")
             self._door.rejected(self, error)
             self._apply(self.machine.violated("an internal error"))
+        if not self.closed:
+            self._end_turn()
+
+    def _take_turn(self) -> None:
+        reader, door = self._reader, self._door
+        turn_ends_at = door.bytes_in + limits.TURN_BYTES
+        more = True
+        while more and self._reading and door.bytes_in < turn_ends_at:
+            more = reader.receive(self._receive_into)
+            for frame, lease in reader.frames():
+                self._handle(frame, lease)
+                if self.closed or self._closing_by_ms:
+                    return
+
+    def _end_turn(self) -> None:
+        now_ms = self._door.now_ms()
+        reader = self._reader
+        if self._closing_by_ms:
+            reader.drop()
+        else:
+            reader.rest()
+        if not reader.partial_bytes:
+            self._frame_since_ms = 0.0
+        elif not self._frame_since_ms or self.machine.frames != self._frames_seen:
+            self._frame_since_ms = now_ms
+        self._frames_seen = self.machine.frames
+        if reader.lease is not None and not self._door.pool.may_read(reader.lease):
+            self._pause()
+            self._door.pool.wait(self._resume)
+        self.machine.heard(now_ms)
         self.machine.flush()
         self._send_output()
 
-    def _receive_frames(self) -> None:
-        """Receive into the shared buffer, behind what is left of the last time."""
-        scratch, kept = self._door.scratch, len(self._tail)
+    def _receive_into(self, target: memoryview) -> int:
         if self.machine.state is ServerState.HANDSHAKE:
-            received = self._receive_hello(scratch[kept:])
+            received = self._receive_hello(target)
         else:
-            received = self._socket.recv_into(scratch[kept:])
-        if not received:
-            self.abort("the producer closed the connection")
-            return
-        if kept:
-            scratch[:kept] = self._tail
-            self._tail = b""
-        self._heard(received)
-        self._parse(scratch[: kept + received])
+            received = self._socket.recv_into(target)
+        self._door.bytes_in += received
+        return received
 
     def _receive_hello(self, target: memoryview) -> int:
         """Receive with a descriptor, should one come along."""
-        data, descriptor = receive_with_ring(self._socket, limits.HELLO_BYTES_MAX)
+        size = min(len(target), limits.HELLO_BYTES_MAX)
+        data, descriptor = receive_with_ring(self._socket, size)
         if descriptor is not None:
             if self._ring_fd is not None:
                 os.close(self._ring_fd)
             self._ring_fd = descriptor
         target[: len(data)] = data
         return len(data)
-
-    def _heard(self, received: int) -> None:
-        self._door.bytes_in += received
-        self.machine.heard(self._door.now_ms())
-
-    def _parse(self, data: memoryview) -> None:
-        """Handle the frames in `data` and keep the one that is cut off at its end."""
-        at, end = 0, len(data)
-        limit = self.machine.terms.frame_bytes_max
-        while at < end and not self._closing_by_ms:
-            frame, size = decode(data, at, limit)
-            if frame is None:
-                if at:
-                    self._frame_since_ms = 0.0
-                self._begin(data[at:], size)
-                return
-            at += size
-            self._handle(frame, None)
-            if self.closed:
-                return
-        self._frame_since_ms = 0.0
-
-    def _begin(self, part: memoryview, size: int) -> None:
-        """Keep the part of a frame of `size` bytes that has arrived."""
-        self._frame_since_ms = self._frame_since_ms or self._door.now_ms()
-        self._frame_allowed_ms = limits.FRAME_GRACE_MS + size / limits.FRAME_BYTES_PER_MS_MIN
-        if size <= limits.SMALL_FRAME_BYTES:
-            self._tail = bytes(part)
-            return
-        body_bytes = size - PRELUDE_BYTES
-        self._prelude = decode_prelude(part, 0, body_bytes)
-        lease = self._lease = self._door.pool.take(body_bytes)
-        self._filled = len(part) - PRELUDE_BYTES
-        lease.view[: self._filled] = part[PRELUDE_BYTES:]
-        if not self._door.pool.received(lease, self._filled):
-            self._wait_for_memory()
-
-    def _receive_rest(self, lease: Lease) -> None:
-        size = lease.size_bytes
-        stop = min(size, self._filled + limits.RECEIVE_BYTES_MAX)
-        received = self._socket.recv_into(lease.view[self._filled : stop])
-        if not received:
-            self.abort("the producer closed the connection within a frame")
-            return
-        self._heard(received)
-        self._filled += received
-        more = self._door.pool.received(lease, received)
-        if self._filled < size:
-            if not more:
-                self._wait_for_memory()
-            return
-        prelude, self._prelude, self._lease = self._prelude, None, None
-        self._frame_since_ms = 0.0
-        try:
-            if prelude is not None:
-                self._handle(decode_body(prelude, lease.view[:size]), lease)
-        finally:
-            lease.release()
-
-    def _wait_for_memory(self) -> None:
-        self._pause()
-        self._door.pool.wait(self._resume)
-
-    def _drop_frame(self) -> None:
-        lease, self._lease, self._prelude = self._lease, None, None
-        if lease is not None:
-            lease.release()
 
     # Frames and verdicts
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError
 from penstock.host.port import ChunkSink, Introduction
+from penstock.host.server.receiving import Scratch
 from penstock.host.server_machine import ServerTerms
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ class Door(Protocol):
 
     sink: ChunkSink
     pool: ReceivePool
-    scratch: memoryview
-    """The buffer that all connections receive into; what lies in it is used up at once."""
+    scratch: Scratch
     draining: bool
     bytes_in: int
     bytes_out: int

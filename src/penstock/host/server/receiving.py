@@ -1,0 +1,207 @@
+"""Bytes of one connection to frames, with as few copies as can be.
+
+All connections of an agent receive into one block, because each uses up what it received before
+the next has its turn. What is asked for ends where a frame of the size seen last would end, so a
+steady stream leaves nothing cut off. A frame that is cut off at the end of a turn
+
+- is copied out when it is small;
+- takes the block along when it is large, and the agent goes on with another one (a few can be on
+  loan);
+- gets a buffer of exactly its size when it is larger than a block, or when too many are on loan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from penstock.base.buffers import Lease, ReceivePool
+from penstock.host import limits
+from penstock.wire.frames import PRELUDE_BYTES, Frame, decode, decode_body
+from penstock.wire.frames.codec import Prelude, decode_prelude
+
+_NOTHING: Final = memoryview(b"")
+
+
+class PeerClosed(Exception):
+    """The producer has closed its end."""
+
+
+class Scratch:
+    """The block that all connections receive into, and those on loan."""
+
+    __slots__ = ("_block_bytes", "_spare", "on_loan", "view")
+
+    def __init__(self, block_bytes: int = limits.SCRATCH_BYTES) -> None:
+        self._block_bytes = block_bytes
+        self._spare: list[memoryview] = []
+        self.on_loan = 0
+        self.view = memoryview(bytearray(block_bytes))
+
+    def lend(self) -> bool:
+        """Leave the present block to the caller and go on with another; False when none is left."""
+        if self.on_loan >= limits.BLOCKS_ON_LOAN_MAX:
+            return False
+        self.on_loan += 1
+        self.view = self._spare.pop() if self._spare else memoryview(bytearray(self._block_bytes))
+        return True
+
+    def give_back(self, block: memoryview) -> None:
+        """A block on loan is free again; it is the next to be received into."""
+        self.on_loan -= 1
+        self._spare.append(self.view)
+        self.view = block
+
+
+class FrameReader:
+    """The receiving side of one connection. Call `receive` and `frames` in turns, then `rest`."""
+
+    __slots__ = (
+        "_block", "_end", "_filled", "_lease", "_limit", "_need", "_pool", "_prelude", "_scratch",
+        "_size", "_start", "_tail",
+    )  # fmt: skip
+
+    def __init__(self, scratch: Scratch, pool: ReceivePool, frame_bytes_max: int) -> None:
+        self._scratch = scratch
+        self._pool = pool
+        self._limit = frame_bytes_max
+        self._block: memoryview | None = None
+        """A block on loan, while a frame lies in it that is not whole."""
+        self._start = self._end = 0
+        """What was received and not handed out lies between the two, in the block."""
+        self._tail = b""
+        self._need = 0
+        """Bytes from `_start` that are needed to say more of the frame that begins there."""
+        self._size = 0
+        """The size of the frame seen last."""
+        self._lease: Lease | None = None
+        self._prelude: Prelude | None = None
+        self._filled = 0
+
+    @property
+    def partial_bytes(self) -> int:
+        """The size of the frame of which a part has arrived, as far as it is known; else 0."""
+        return self._need
+
+    @property
+    def lease(self) -> Lease | None:
+        """The buffer of a frame larger than a block, while a part of it has arrived."""
+        return self._lease
+
+    def receive(self, receive_into: Callable[[memoryview], int]) -> bool:
+        """Receive once.
+
+        Returns:
+            Whether as much came as was asked for, so that there may be more.
+
+        Raises:
+            PeerClosed: nothing comes any more.
+            OSError: as `receive_into` does.
+        """
+        if self._lease is not None:
+            return self._receive_rest(self._lease, receive_into)
+        block = self._scratch.view if self._block is None else self._block
+        start, end, need = self._start, self._end, self._need
+        if self._tail:
+            start, end = 0, len(self._tail)
+        elif start + max(need, PRELUDE_BYTES) > len(block):
+            block[: end - start] = block[start:end]
+            start, end = 0, end - start
+        size = need if need > PRELUDE_BYTES else self._size
+        stop = len(block)
+        if limits.SMALL_FRAME_BYTES < size <= stop - start:
+            stop -= (stop - start) % size
+        received = receive_into(block[end:stop])
+        if not received:
+            raise PeerClosed
+        if self._tail:
+            block[:end] = self._tail
+            self._tail = b""
+        self._start, self._end = start, end + received
+        return received == stop - end
+
+    def _receive_rest(self, lease: Lease, receive_into: Callable[[memoryview], int]) -> bool:
+        stop = min(lease.size_bytes, self._filled + limits.RECEIVE_BYTES_MAX)
+        asked = stop - self._filled
+        received = receive_into(lease.view[self._filled : stop])
+        if not received:
+            raise PeerClosed
+        self._filled += received
+        self._pool.received(lease, received)
+        return received == asked
+
+    def frames(self) -> Iterator[tuple[Frame, Lease | None]]:
+        """The frames that are whole now; each is valid until the next is asked for.
+
+        Raises:
+            MalformedFrame: the stream cannot be trusted any more.
+        """
+        if self._lease is not None:
+            yield from self._large()
+            return
+        block = self._scratch.view if self._block is None else self._block
+        data = block[: self._end]
+        while self._start < self._end:
+            frame, size = decode(data, self._start, self._limit)
+            if frame is None:
+                self._need = size
+                if size > len(block):
+                    self._move_out(data[self._start :], size)
+                return
+            self._start += size
+            self._size = size
+            self._need = 0
+            yield frame, None
+        self._start = self._end = self._need = 0
+        self._return_block()
+
+    def _large(self) -> Iterator[tuple[Frame, Lease | None]]:
+        lease, prelude = self._lease, self._prelude
+        if lease is None or prelude is None or self._filled < lease.size_bytes:
+            return
+        self._lease = self._prelude = None
+        self._need = 0
+        try:
+            yield decode_body(prelude, lease.view[: lease.size_bytes]), lease
+        finally:
+            lease.release()
+
+    def rest(self) -> None:
+        """The turn is over: leave the shared block to the others."""
+        if self._block is not None or self._lease is not None or self._start == self._end:
+            return
+        part = self._scratch.view[self._start : self._end]
+        if len(part) <= limits.SMALL_FRAME_BYTES:
+            self._tail = bytes(part)
+            self._start = self._end = 0
+            return
+        block = self._scratch.view
+        if self._scratch.lend():
+            self._block = block
+        else:
+            self._move_out(part, self._need)
+
+    def _move_out(self, part: memoryview, size: int) -> None:
+        """Go on in a buffer of the frame's own."""
+        body_bytes = size - PRELUDE_BYTES
+        self._prelude = decode_prelude(part, 0, body_bytes)
+        lease = self._lease = self._pool.take(body_bytes)
+        self._filled = len(part) - PRELUDE_BYTES
+        lease.view[: self._filled] = part[PRELUDE_BYTES:]
+        self._pool.received(lease, self._filled)
+        self._start = self._end = 0
+        self._return_block()
+
+    def _return_block(self) -> None:
+        if self._block is not None:
+            block, self._block = self._block, None
+            self._scratch.give_back(block)
+
+    def drop(self) -> None:
+        """Let go of everything."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
+        self._tail = b""
+        self._start = self._end = self._need = 0
+        self._return_block()
