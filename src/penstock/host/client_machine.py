@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Final
 
 from penstock.base.errors import PenstockError
@@ -155,7 +156,8 @@ class ClientMachine:
         self.in_flight: dict[int, Publication] = {}
         self.space: RingSpace | None = None
         self._output: list[Readable] = []
-        self._not_before_ms = 0.0
+        self.not_before_ms = 0.0
+        """Before this nothing is sent: the agent asked for a pause."""
         self._heard_ms = 0.0
         self._spoke_ms = 0.0
         self._drain_by_ms = 0.0
@@ -201,8 +203,8 @@ class ClientMachine:
             raise self._rejection()
         window = self.window
         size = publication.payload_bytes
-        if now_ms < self._not_before_ms:
-            raise NoCredit("the agent asked for a pause", int(self._not_before_ms - now_ms) + 1)
+        if now_ms < self.not_before_ms:
+            raise NoCredit("the agent asked for a pause", int(self.not_before_ms - now_ms) + 1)
         if not window.try_acquire(publication.count, publication.event_count, size):
             self._refuse_credit(publication)
         if publication.first_sequence == NO_SEQUENCE:
@@ -247,7 +249,7 @@ class ClientMachine:
         self._output.clear()
         self.window = CreditWindow(NO_CREDIT)
         self.space = None
-        self._not_before_ms = 0.0
+        self.not_before_ms = 0.0
         self.state = ClientState.DISCONNECTED
         for publication in lost:
             publication.ring_position = NO_POSITION
@@ -278,6 +280,21 @@ class ClientMachine:
         elif self.idle_timeout_ms and now_ms - self._spoke_ms >= self.idle_timeout_ms / 3:
             self._send(Header(type=PING, token=int(now_ms)), now_ms)
         return events
+
+    def next_wake_ms(self) -> float:
+        """When `tick` has something to do next, as far as is known now."""
+        if self.state is ClientState.DISCONNECTED:
+            return inf
+        wake_ms = inf
+        if self.idle_timeout_ms:
+            idle_ms = self.idle_timeout_ms
+            wake_ms = min(self._heard_ms + idle_ms, self._spoke_ms + idle_ms / 3)
+        if self.state is ClientState.DRAINING:
+            wake_ms = min(wake_ms, self._drain_by_ms) if self.in_flight else 0.0
+        for publication in self.in_flight.values():
+            if not publication.ended:
+                return min(wake_ms, publication.deadline_ms)
+        return wake_ms
 
     # Output
 
@@ -376,7 +393,7 @@ class ClientMachine:
                 f"the agent restored {restored} for a frame of {publication.footprint}"
             )
         if header.retry_after_ms:
-            self._not_before_ms = now_ms + header.retry_after_ms
+            self.not_before_ms = now_ms + header.retry_after_ms
         error: PenstockError = (
             FrameFailed(header.reason, header.retry_after_ms)
             if header.retryable
@@ -395,7 +412,7 @@ class ClientMachine:
     def _on_credit_update(self, header: Header, now_ms: float) -> list[Event]:
         self.window.grant(Credit(header.chunk_slots, header.raw_events, header.payload_bytes))
         if header.retry_after_ms:
-            self._not_before_ms = now_ms + header.retry_after_ms
+            self.not_before_ms = now_ms + header.retry_after_ms
         return [CreditChanged(header.retry_after_ms)]
 
     def _on_drain(self, header: Header, now_ms: float) -> list[Event]:

@@ -59,6 +59,12 @@ class CreditWindow:
         self._payload_bytes -= payload_bytes
         return True
 
+    def has_room(self, slots: int, events: int, payload_bytes: int) -> bool:
+        """Whether `try_acquire` would succeed."""
+        return (
+            slots <= self._slots and events <= self._events and payload_bytes <= self._payload_bytes
+        )
+
     def ever_fits(self, footprint: Credit) -> bool:
         """Whether the whole window would be enough."""
         return all(need <= most for need, most in zip(footprint, self.granted, strict=True))

@@ -43,6 +43,8 @@ class Publication:
         "first_sent_ms",
         "first_sequence",
         "format",
+        "in_doubt",
+        "lane",
         "lengths",
         "log_sequence",
         "on_end",
@@ -90,6 +92,10 @@ class Publication:
         self.failures = 0
         self.ended = False
         self.error: PenstockError | None = None
+        self.in_doubt = False
+        """Whether it was sent and may have been taken, though nobody said so."""
+        self.lane: Any = None
+        """The lane of `Delivery` that it is in."""
         self.waiter: Any = None
         """Whatever the shell has waiting for the end."""
 

@@ -1,0 +1,395 @@
+"""From publications to their fate, over any number of connections: decides what is sent next.
+
+A `ClientMachine` knows one connection. `Delivery` keeps publications until they have ended:
+
+| what happens            | `resend`                                     | without `resend`        |
+|-------------------------|----------------------------------------------|-------------------------|
+| no credit, no agent     | waits, within the buffer's bounds            | `submit` raises         |
+| the connection ends     | sent again, as it was                        | `LostOnDisconnect`      |
+| failed, may be retried  | sent again, after those behind it are        | `FrameFailed`           |
+|                         | answered and a pause is over                 |                         |
+| failed for good         | `FrameRefused`                               | `FrameRefused`          |
+| no answer in time       | `PublishTimedOut` after the delivery timeout | `PublishTimedOut` after |
+|                         |                                              | the publish timeout     |
+
+With `resend` order holds within a lane (`lanes.py`). With `idempotent` as well, publications with
+a topic and a partition are numbered, and the log writes them once. Where a number was given up,
+the producer's epoch has to be raised: nothing new is sent until all that was numbered has been
+answered, and the connection is made anew, because HELLO names the epoch.
+
+No clock, no dice, no I/O. After each call the shell copies `take_ring_writes` into the ring and
+sends `take_output`, in this order.
+
+Source: `host-ipc.txt`, delivery; the rules of Kafka's idempotent producer (KIP-98, KIP-360).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Final
+
+from penstock.base.errors import PenstockError
+from penstock.host import limits
+from penstock.host.backoff import Backoff
+from penstock.host.client_machine import (
+    ClientMachine,
+    ClientState,
+    ClientTerms,
+    Disconnect,
+    Ended,
+    Event,
+    Started,
+)
+from penstock.host.errors import (
+    ClientClosed,
+    FrameFailed,
+    FrameRefused,
+    FrameTooLarge,
+    LostOnDisconnect,
+    NoCredit,
+    PublishTimedOut,
+)
+from penstock.host.lanes import Lane, Lanes
+from penstock.host.port import NO_LOG_SEQUENCE, NO_PRODUCER_ID
+from penstock.host.publication import NO_POSITION, Publication, Readable
+from penstock.wire.frames import Frame
+
+_BACKOFF: Final = Backoff()
+
+
+class Delivery:
+    """Everything a producer has to deliver. Times are milliseconds of a monotonic clock."""
+
+    def __init__(
+        self,
+        terms: ClientTerms,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = 0,
+        resend: bool = True,
+        idempotent: bool = True,
+        buffer_bytes_max: int,
+        buffer_frames_max: int,
+        delivery_timeout_ms: int,
+        backoff: Backoff = _BACKOFF,
+    ) -> None:
+        self.machine = ClientMachine(terms, producer_id=producer_id, producer_epoch=producer_epoch)
+        self.resend = resend
+        self.buffer_bytes_max = buffer_bytes_max
+        self.buffer_frames_max = buffer_frames_max
+        self.delivery_timeout_ms = delivery_timeout_ms
+        self.backoff = backoff
+        self.buffered_bytes = 0
+        self.reconnect_at_ms = 0.0
+        self.closing = False
+        self.resent = 0
+        """Frames that were sent more than once."""
+        self.epochs_raised = 0
+        self._lanes = Lanes(idempotent=idempotent and resend)
+        self._alive: dict[Publication, float] = {}
+        """What has not ended and when its time is over, in the order of submission."""
+        self._ready: deque[Lane] = deque()
+        self._paused: list[Lane] = []
+        self._ring_writes: list[Publication] = []
+        self._attempts = 0
+        self._broken = False
+        self._raising = False
+
+    @property
+    def outstanding(self) -> int:
+        """Publications that have not ended."""
+        return len(self._alive)
+
+    def submit(self, publication: Publication, now_ms: float) -> None:
+        """Take a publication in, which has to be sent with `pump`; or send it at once.
+
+        Raises:
+            ClientClosed: after `close`.
+            FrameTooLarge: larger than the buffer; without `resend`, than the agent's limits.
+            NoCredit: the buffer is full; without `resend`, there is no credit.
+            NotConnected, Draining: without `resend`.
+            InvalidChunks: an idempotent frame with more record batches than the log remembers.
+        """
+        if self.closing:
+            raise ClientClosed("the client has been closed")
+        self._check_room(publication)
+        if self.resend:
+            lane = publication.lane = self._lanes.of(publication)
+            lane.waiting.append(publication)
+            self._look_at(lane)
+            expires_ms = now_ms + self.delivery_timeout_ms
+        else:
+            self._publish(publication, now_ms)
+            expires_ms = inf
+        self._alive[publication] = expires_ms
+        self.buffered_bytes += publication.payload_bytes
+
+    def connected(self, now_ms: float, *, ring: bool) -> None:
+        """A connection stands; the ring, if there is one, must not have served another one."""
+        self._ring_writes.clear()
+        if self._may_raise_epoch():
+            self._raise_epoch()
+        self.machine.connected(now_ms, ring=ring)
+
+    def receive(self, frame: Frame, now_ms: float) -> list[Event]:
+        """Take one frame of the agent in; returns what is left for the shell to do.
+
+        Raises:
+            ProtocolViolation: the agent cannot be trusted; the connection has to be closed.
+        """
+        return self._digest(self.machine.receive(frame, now_ms), now_ms)
+
+    def disconnected(self, reason: str, now_ms: float, chance: float) -> None:
+        """The connection has ended, or could not be made; `chance` is a number in [0, 1)."""
+        started = self.machine.state is ClientState.STARTED
+        self._ring_writes.clear()
+        self._digest(self.machine.disconnected(reason), now_ms)
+        if started and self._raising and self._may_raise_epoch():
+            self.reconnect_at_ms = now_ms
+            return
+        self._attempts += 1
+        self.reconnect_at_ms = now_ms + self.backoff.pause_ms(self._attempts, chance=chance)
+
+    def tick(self, now_ms: float) -> list[Event]:
+        """Look at the clock."""
+        if self.resend:
+            self._expire(now_ms)
+        return self._digest(self.machine.tick(now_ms), now_ms)
+
+    def pump(self, now_ms: float) -> None:
+        """Send whatever credit, order and lanes allow."""
+        machine = self.machine
+        if machine.state is not ClientState.STARTED or now_ms < machine.not_before_ms:
+            return
+        if self._paused:
+            self._wake(now_ms)
+        ready = self._ready
+        while ready:
+            lane = ready[0]
+            publication = self._sendable(lane, now_ms)
+            if publication is None:
+                ready.popleft()
+                lane.queued = False
+            elif not self._send(lane, publication, now_ms):
+                return
+            elif len(ready) > 1:
+                ready.rotate(-1)
+
+    def take_output(self) -> list[Readable]:
+        """The bytes to send, in order, in pieces."""
+        return self.machine.take_output()
+
+    def take_ring_writes(self) -> list[Publication]:
+        """Publications whose payload has to be in the ring before the output is sent."""
+        writes, self._ring_writes = self._ring_writes, []
+        return writes
+
+    def next_wake_ms(self, now_ms: float) -> float:
+        """When `tick` and `pump` are to be called next, unless something else happens first."""
+        machine = self.machine
+        wake_ms = machine.next_wake_ms()
+        if machine.state is ClientState.DISCONNECTED:
+            wake_ms = self.reconnect_at_ms
+        elif machine.not_before_ms > now_ms and self._ready:
+            wake_ms = min(wake_ms, machine.not_before_ms)
+        for lane in self._paused:
+            wake_ms = min(wake_ms, lane.resume_at_ms)
+        if self._broken and not self._raising and self._lanes.stuck:
+            wake_ms = now_ms
+        if self.resend:
+            wake_ms = min(wake_ms, next(iter(self._alive.values()), inf))
+        return max(wake_ms, now_ms)
+
+    def close(self) -> None:
+        """Nothing more is taken in; what is here is still delivered."""
+        self.closing = True
+
+    def abandon(self, error: PenstockError) -> None:
+        """End everything that is left with `error`; the connection is to be closed."""
+        self.closing = True
+        self.machine.close()
+        self.machine.take_output()
+        self._ring_writes.clear()
+        for publication in list(self._alive):
+            self._end(publication, error)
+
+    # Sending
+
+    def _check_room(self, publication: Publication) -> None:
+        if publication.payload_bytes > self.buffer_bytes_max:
+            raise FrameTooLarge(
+                f"a frame of {publication.payload_bytes} bytes is larger than the client's buffer"
+                f" of {self.buffer_bytes_max}"
+            )
+        if len(self._alive) >= self.buffer_frames_max:
+            raise NoCredit(
+                f"{len(self._alive)} frames have not ended; at most {self.buffer_frames_max} may be"
+            )
+        if self.buffered_bytes + publication.payload_bytes > self.buffer_bytes_max:
+            raise NoCredit(
+                f"{self.buffered_bytes} bytes have not ended, and {publication.payload_bytes} more"
+                f" are over the limit of {self.buffer_bytes_max}"
+            )
+
+    def _look_at(self, lane: Lane) -> None:
+        if not lane.queued:
+            lane.queued = True
+            self._ready.append(lane)
+
+    def _wake(self, now_ms: float) -> None:
+        for lane in self._paused:
+            if lane.resume_at_ms <= now_ms:
+                self._look_at(lane)
+        self._paused = [lane for lane in self._paused if lane.resume_at_ms > now_ms]
+
+    def _sendable(self, lane: Lane, now_ms: float) -> Publication | None:
+        publication = lane.head()
+        if publication is None or lane.blocked(publication):
+            return None
+        if lane.resume_at_ms > now_ms:
+            if lane not in self._paused:
+                self._paused.append(lane)
+            return None
+        if self._raising and publication.log_sequence == NO_LOG_SEQUENCE:
+            return None
+        return publication
+
+    def _send(self, lane: Lane, publication: Publication, now_ms: float) -> bool:
+        """Send the head of a lane; False when there is no credit for it."""
+        window = self.machine.window
+        need = publication.footprint
+        if not window.has_room(*need) and window.ever_fits(need):
+            return False
+        again = publication.first_sent_ms >= 0
+        numbered_now = lane.number(publication)
+        try:
+            self._publish(publication, now_ms)
+        except FrameTooLarge as error:
+            if numbered_now:
+                publication.log_sequence = NO_LOG_SEQUENCE
+            self._give_up(publication, error)
+            return True
+        publication.deadline_ms = inf
+        lane.sent(publication, numbered_now=numbered_now)
+        self.resent += again
+        return True
+
+    def _publish(self, publication: Publication, now_ms: float) -> None:
+        self.machine.publish(publication, now_ms)
+        if publication.ring_position != NO_POSITION:
+            self._ring_writes.append(publication)
+
+    # What became of it
+
+    def _digest(self, events: list[Event], now_ms: float) -> list[Event]:
+        left: list[Event] = []
+        for event in events:
+            if isinstance(event, Ended):
+                self._ended(event, now_ms)
+                continue
+            if isinstance(event, Started):
+                self._start()
+            left.append(event)
+        if self._broken and not any(isinstance(event, Disconnect) for event in left):
+            left += self._consider_epoch()
+        return left
+
+    def _start(self) -> None:
+        self._attempts = 0
+        self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        for lane in self._lanes.all():
+            self._look_at(lane)
+
+    def _ended(self, event: Ended, now_ms: float) -> None:
+        error = event.error
+        for publication in event.publications:
+            lane: Lane | None = publication.lane
+            if lane is None:
+                self._end(publication, error)
+                continue
+            if isinstance(error, FrameFailed):
+                self._pause(lane, publication, error, now_ms)
+            lane.answered()
+            if error is None:
+                lane.accepted(publication)
+                self._end(publication, None)
+            elif publication.ended or isinstance(error, FrameRefused):
+                self._give_up(publication, error)
+            else:
+                lane.returned(publication)
+            if not isinstance(error, LostOnDisconnect):
+                self._look_at(lane)
+
+    def _pause(
+        self, lane: Lane, publication: Publication, error: FrameFailed, now_ms: float
+    ) -> None:
+        publication.failures += 1
+        # No jitter here: what is retried comes from producers that had credit, one by one.
+        pause_ms = error.retry_after_ms or self.backoff.pause_ms(publication.failures, chance=1.0)
+        lane.recovering = True
+        lane.resume_at_ms = max(lane.resume_at_ms, now_ms + pause_ms)
+
+    def _give_up(self, publication: Publication, error: PenstockError) -> None:
+        lane: Lane = publication.lane
+        lane.given_up(publication, refused=isinstance(error, FrameRefused))
+        self._broken = self._broken or lane.broken
+        self._end(publication, error)
+
+    def _end(self, publication: Publication, error: PenstockError | None) -> None:
+        if self._alive.pop(publication, None) is not None:
+            self.buffered_bytes -= publication.payload_bytes
+        publication.end(error)
+
+    def _expire(self, now_ms: float) -> None:
+        expired = []
+        for publication, expires_ms in self._alive.items():
+            if expires_ms > now_ms:
+                break
+            # Its bytes must be in the ring when the agent looks there.
+            if publication not in self._ring_writes:
+                expired.append(publication)
+        for publication in expired:
+            sent = publication.first_sent_ms >= 0
+            error = PublishTimedOut(
+                f"no answer in {self.delivery_timeout_ms} ms"
+                if sent
+                else f"not sent in {self.delivery_timeout_ms} ms"
+            )
+            if publication.first_sequence in self.machine.in_flight:
+                self._end(publication, error)
+            else:
+                self._give_up(publication, error)
+
+    # Epochs
+
+    def _consider_epoch(self) -> list[Event]:
+        """Raise the epoch when a lane needs it and nothing numbered awaits an answer."""
+        raising = self._lanes.stuck
+        if self._raising and not raising:
+            self._look_at_all()
+        self._raising = raising
+        if raising and self.machine.state is ClientState.STARTED and self._may_raise_epoch():
+            return [Disconnect("the producer's epoch has to be raised")]
+        return []
+
+    def _may_raise_epoch(self) -> bool:
+        return (
+            self._broken
+            and self._lanes.stuck
+            and self._lanes.settled
+            and not self.machine.in_flight
+        )
+
+    def _raise_epoch(self) -> None:
+        machine = self.machine
+        known = machine.producer_epoch < limits.PRODUCER_EPOCH_MAX
+        if known:
+            machine.producer_epoch += 1
+        else:
+            machine.producer_id, machine.producer_epoch = NO_PRODUCER_ID, 0
+        self._lanes.restart(known=known)
+        self._broken = self._raising = False
+        self.epochs_raised += 1

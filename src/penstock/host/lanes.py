@@ -1,0 +1,214 @@
+"""Lanes: what is sent to one partition, in order, and numbered as the log counts records.
+
+The log writes a producer's batches once and in order, as long as they come with a producer id, an
+epoch and the record sequence that follows the last one. It remembers five batches of a producer
+in a partition. So a lane
+
+- numbers a frame when it is sent first, and keeps the number over every repetition;
+- has at most five record batches without an answer, so that any of them may be repeated;
+- sends its first frame alone: a log that knows nothing of a producer takes any number, so a
+  second frame could overtake a first one that failed, which could then never be written;
+- stops numbering after a gap, which is a numbered frame that was given up. When nothing that was
+  numbered is without an answer any more, the producer goes on with the next epoch, from 0.
+
+A frame that may stand in the log is never numbered anew. One that follows a frame which certainly
+does not stand in the log cannot stand there either, and may be.
+
+Source: KIP-98 and KIP-360; `penstock.storage.producers` is the other side of this contract.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import Final
+
+from penstock.host import limits
+from penstock.host.errors import InvalidChunks
+from penstock.host.port import NO_LOG_SEQUENCE
+from penstock.host.publication import NO_SEQUENCE, Publication
+
+_NOWHERE: Final = limits.SEQUENCE_MAX
+LaneKey = tuple[str, int]
+
+
+def _latest_first(publication: Publication) -> int:
+    return -publication.first_sequence
+
+
+class Lane:
+    """Publications that are sent in order; those without a partition share one, not numbered."""
+
+    __slots__ = (
+        "_dead_after", "_gap_at", "_known", "_next", "again", "batches", "numbered", "queued",
+        "recovering", "resume_at_ms", "under_way", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, *, numbered: bool) -> None:
+        self.numbered = numbered
+        self.waiting: deque[Publication] = deque()
+        """Never sent."""
+        self.again: list[Publication] = []
+        """Sent before and to be sent again: the earliest is last."""
+        self.under_way = 0
+        """Frames whose answer is awaited, also those whose time is over."""
+        self.batches = 0
+        """Record batches that are numbered and may or may not stand in the log."""
+        self.recovering = False
+        """A frame failed: nothing is sent until those behind it have been answered too."""
+        self.resume_at_ms = 0.0
+        self.queued = False
+        """Whether `Delivery` has it among those to look at."""
+        self._next = 0
+        self._known = False
+        self._gap_at = NO_SEQUENCE
+        self._dead_after = _NOWHERE
+
+    def head(self) -> Publication | None:
+        """What is to be sent next; those that have ended are dropped."""
+        again = self.again
+        while again and again[-1].ended:
+            again.pop()
+        if again:
+            return again[-1]
+        waiting = self.waiting
+        while waiting and waiting[0].ended:
+            waiting.popleft()
+        return waiting[0] if waiting else None
+
+    def blocked(self, publication: Publication) -> bool:
+        """Whether the head has to wait for answers."""
+        if self.recovering:
+            return True
+        if not self.numbered or publication.log_sequence != NO_LOG_SEQUENCE:
+            return False
+        if self._gap_at != NO_SEQUENCE:
+            return True
+        if not self._known:
+            return self.batches > 0
+        return self.batches + publication.batches > limits.LANE_BATCHES_IN_FLIGHT_MAX
+
+    @property
+    def stuck(self) -> bool:
+        """Whether only a new epoch helps."""
+        return self._gap_at != NO_SEQUENCE and not self.batches and self.head() is not None
+
+    @property
+    def broken(self) -> bool:
+        return self._gap_at != NO_SEQUENCE
+
+    def number(self, publication: Publication) -> bool:
+        """Give the head its log sequence, unless it has one; whether it has got one now."""
+        if not self.numbered or publication.log_sequence != NO_LOG_SEQUENCE:
+            return False
+        publication.log_sequence = self._next
+        return True
+
+    def sent(self, publication: Publication, *, numbered_now: bool) -> None:
+        """The head was sent."""
+        if publication is (self.again[-1] if self.again else None):
+            self.again.pop()
+        else:
+            self.waiting.popleft()
+        self.under_way += 1
+        if numbered_now:
+            self._next = (self._next + publication.records) % limits.LOG_SEQUENCES
+            self.batches += publication.batches
+
+    def answered(self) -> None:
+        """A frame under way has been answered, or lost."""
+        self.under_way -= 1
+        if not self.under_way:
+            self.recovering = False
+
+    def accepted(self, publication: Publication) -> None:
+        """It stands in the log, and so does everything before it."""
+        self._known = True
+        self._resolve(publication)
+        if publication.first_sequence > self._gap_at:
+            self._gap_at = NO_SEQUENCE
+            self._dead_after = _NOWHERE
+
+    def returned(self, publication: Publication) -> None:
+        """It has to be sent again; it may stand in the log."""
+        publication.in_doubt = True
+        if publication.first_sequence > self._dead_after:
+            self._unnumber(publication)
+        insort(self.again, publication, key=_latest_first)
+
+    def given_up(self, publication: Publication, *, refused: bool = False) -> None:
+        """It was sent and is not sent again; `refused` says that it was just refused for good."""
+        if publication.log_sequence == NO_LOG_SEQUENCE:
+            return
+        self._resolve(publication)
+        self._gap_at = max(self._gap_at, publication.first_sequence)
+        if refused and not publication.in_doubt:
+            self._dead_after = min(self._dead_after, publication.first_sequence)
+            for later in self.again:
+                if later.first_sequence > self._dead_after and not later.ended:
+                    self._unnumber(later)
+
+    def restart(self, *, known: bool) -> None:
+        """Begin at 0 with a new epoch, or with a new producer id, which no log has `known`."""
+        self._next = 0
+        self._gap_at = NO_SEQUENCE
+        self._dead_after = _NOWHERE
+        self._known = self._known and known
+
+    def _resolve(self, publication: Publication) -> None:
+        if publication.log_sequence != NO_LOG_SEQUENCE:
+            self.batches -= publication.batches
+
+    def _unnumber(self, publication: Publication) -> None:
+        self._resolve(publication)
+        publication.log_sequence = NO_LOG_SEQUENCE
+        publication.in_doubt = False
+
+
+class Lanes:
+    """All lanes of a producer."""
+
+    def __init__(self, *, idempotent: bool) -> None:
+        self._idempotent = idempotent
+        self._plain = Lane(numbered=False)
+        self._lanes: dict[LaneKey, Lane] = {}
+
+    def of(self, publication: Publication) -> Lane:
+        """The lane that a publication belongs to.
+
+        Raises:
+            InvalidChunks: more record batches than the log remembers of a producer, or no record.
+        """
+        if not self._idempotent or publication.partition < 0:
+            return self._plain
+        if publication.batches > limits.LANE_BATCHES_IN_FLIGHT_MAX:
+            raise InvalidChunks(
+                f"{publication.batches} record batches in one frame; at most"
+                f" {limits.LANE_BATCHES_IN_FLIGHT_MAX} can be repeated without being written twice"
+            )
+        if publication.records < 1:
+            raise InvalidChunks("a frame without records has no place in the log")
+        key = (publication.topic, publication.partition)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(numbered=True)
+        return lane
+
+    def all(self) -> list[Lane]:
+        """The lane without numbers first."""
+        return [self._plain, *self._lanes.values()]
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a lane goes on with a new epoch only, and has something to send."""
+        return any(lane.stuck for lane in self._lanes.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that was numbered is without an answer."""
+        return not any(lane.batches for lane in self._lanes.values())
+
+    def restart(self, *, known: bool) -> None:
+        """All lanes begin at 0."""
+        for lane in self._lanes.values():
+            lane.restart(known=known)
