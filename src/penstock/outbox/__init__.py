@@ -9,8 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.outbox.blocking import Outbox
     from penstock.outbox.errors import BatchIdentity
+    from penstock.outbox.jobs import SendResult, WriteResult
     from penstock.outbox.pointer import Pointer, decode_pointer, decode_pointers, encode_pointer
+    from penstock.outbox.publisher import PointerPublisher, TopicPublisher
+    from penstock.outbox.settings import OutboxSettings
+    from penstock.outbox.writer import OutboxWriter
 
 _HOMES = {
     "BatchIdentity": "errors",
@@ -21,10 +26,10 @@ _HOMES = {
     "OutboxWriter": "writer",
     "Pointer": "pointer",
     "PointerPublisher": "publisher",
-    "SendResult": "writer",
+    "SendResult": "jobs",
     "Sweeper": "sweeper",
     "TopicPublisher": "publisher",
-    "WriteResult": "writer",
+    "WriteResult": "jobs",
     "audit": "audit",
     "decode_pointer": "pointer",
     "decode_pointers": "pointer",
@@ -33,7 +38,14 @@ _HOMES = {
 
 __all__ = [
     "BatchIdentity",
+    "Outbox",
+    "OutboxSettings",
+    "OutboxWriter",
     "Pointer",
+    "PointerPublisher",
+    "SendResult",
+    "TopicPublisher",
+    "WriteResult",
     "decode_pointer",
     "decode_pointers",
     "encode_pointer",

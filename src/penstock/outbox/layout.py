@@ -105,8 +105,8 @@ def hour_directory(partition_id: str, at_ms: int) -> str:
         InvalidPath: `at_ms` is before 1970 or after the year 9999.
     """
     check_partition_id(partition_id)
-    if not 0 <= at_ms <= limits.AT_MS_MAX:
-        raise InvalidPath(at_ms, f"at_ms must be 0 to {limits.AT_MS_MAX}")
+    if not isinstance(at_ms, int) or not 0 <= at_ms <= limits.AT_MS_MAX:
+        raise InvalidPath(at_ms, f"at_ms must be a whole number from 0 to {limits.AT_MS_MAX}")
     at = _EPOCH + timedelta(milliseconds=at_ms)
     return f"{partition_id}/year={at.year:04}/month={at.month:02}/day={at.day:02}/hour={at.hour:02}"
 

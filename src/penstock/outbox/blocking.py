@@ -1,0 +1,170 @@
+"""The outbox for programs without an event loop: thread-safe, with futures.
+
+A thread of its own runs the loop and an `OutboxWriter` on it. Everything said of the writer holds:
+a future that is cancelled, or a call that timed out, frees nothing that file calls still use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from penstock.base.metrics import Sample
+from penstock.outbox.errors import OutboxClosed
+from penstock.outbox.payload import Payload
+from penstock.outbox.publisher import PointerPublisher, TopicPublisher
+from penstock.outbox.settings import OutboxSettings
+from penstock.outbox.writer import OutboxWriter, SendResult, WriteResult
+
+T = TypeVar("T")
+
+
+class Outbox:
+    """An outbox for any number of threads; open from its making to `close`.
+
+    Args:
+        settings: `root`, and for sending `topic`.
+        bootstrap: the cluster to send to, as `penstock.client.Client` takes it.
+        publisher: in place of `bootstrap`, where records go.
+
+    Raises:
+        RootUnavailable: the root is not there.
+    """
+
+    def __init__(
+        self,
+        settings: OutboxSettings,
+        bootstrap: str | None = None,
+        *,
+        publisher: PointerPublisher | None = None,
+    ) -> None:
+        if publisher is None and bootstrap is not None:
+            publisher = TopicPublisher(
+                bootstrap,
+                settings.topic,
+                queue_records=settings.publish_queue_records,
+                queue_bytes=settings.publish_queue_bytes,
+            )
+        self._writer = OutboxWriter(settings, publisher=publisher)
+        self._loop = asyncio.new_event_loop()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="outbox-loop", daemon=True)
+        self._thread.start()
+        try:
+            self._submit(self._writer.start()).result()
+        except BaseException:
+            self._end()
+            raise
+
+    def write(self, payload: Payload, **options: Any) -> WriteResult:
+        """As `OutboxWriter.write`; returns when the file is there."""
+        return self.write_async(payload, **options).result()
+
+    def send(self, payload: Payload, **options: Any) -> SendResult:
+        """As `OutboxWriter.send`; returns when the record is published."""
+        return self.send_async(payload, **options).result()
+
+    def write_async(
+        self,
+        payload: Payload,
+        *,
+        partition_id: str,
+        batch_id: str | None = None,
+        event_count: int = 1,
+        codec: str = "none",
+        at_ms: int | None = None,
+        released: Callable[[], None] | None = None,
+    ) -> Future[WriteResult]:
+        """As `OutboxWriter.write`, at once; `released` is called on the outbox's own thread."""
+        return self._submit(
+            self._writer.write(
+                payload,
+                partition_id=partition_id,
+                batch_id=batch_id,
+                event_count=event_count,
+                codec=codec,
+                at_ms=at_ms,
+                released=released,
+            )
+        )
+
+    def send_async(
+        self,
+        payload: Payload,
+        *,
+        partition_id: str,
+        batch_id: str | None = None,
+        event_count: int = 1,
+        codec: str = "none",
+        at_ms: int | None = None,
+        released: Callable[[], None] | None = None,
+    ) -> Future[SendResult]:
+        """As `OutboxWriter.send`, at once; `released` is called on the outbox's own thread."""
+        return self._submit(
+            self._writer.send(
+                payload,
+                partition_id=partition_id,
+                batch_id=batch_id,
+                event_count=event_count,
+                codec=codec,
+                at_ms=at_ms,
+                released=released,
+            )
+        )
+
+    def samples(self) -> list[Sample]:
+        """The writer's metrics."""
+
+        async def collect() -> list[Sample]:
+            return list(self._writer.samples())
+
+        return self._submit(collect()).result()
+
+    def close(self, deadline_seconds: float | None = None) -> None:
+        """Take no more calls, finish those under way (see `OutboxWriter.stop`), end the thread."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            stopping = asyncio.run_coroutine_threadsafe(
+                self._writer.stop(deadline_seconds), self._loop
+            )
+        try:
+            stopping.result()
+        finally:
+            self._end()
+
+    def __enter__(self) -> Outbox:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._lock:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise OutboxClosed("outbox: closed")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _end(self) -> None:
+        """Stop the loop's thread once what has ended has told its callers."""
+        self._closed = True
+        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _drain(self) -> None:
+        here = asyncio.current_task()
+        others = asyncio.all_tasks() - {here} if here else set()
+        if others:
+            await asyncio.wait(others)

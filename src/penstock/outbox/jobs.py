@@ -1,0 +1,123 @@
+"""A call of the writer while it is under way: what it holds, and what its caller is told.
+
+A job may outlive its caller. It holds the payload until no file call can read it any more, and
+room among the writes under way until those and its publish have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.outbox.errors import (
+    BatchError,
+    BatchIdentity,
+    OutboxBusy,
+    OutboxClosed,
+    PublishFailed,
+    PublishRefused,
+)
+from penstock.outbox.layout import BATCH_PREFIX, DATA_FILE
+from penstock.outbox.metrics import PartitionCounts
+from penstock.outbox.pointer import Pointer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult:
+    """A file that is there. `idempotent_existing_write`: an earlier attempt had written it."""
+
+    identity: BatchIdentity
+    pointer: Pointer
+    idempotent_existing_write: bool
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """A record that is published; `pointer` is None for a payload that travelled in it."""
+
+    identity: BatchIdentity
+    pointer: Pointer | None
+    size_bytes: int
+    crc32c: int
+    idempotent_existing_write: bool
+    attempts: int
+
+    @property
+    def inline(self) -> bool:
+        """Whether the payload travelled in the record."""
+        return self.pointer is None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """One call under way; it may outlive its caller."""
+
+    identity: BatchIdentity
+    hour_directory: str
+    buffers: list[memoryview]
+    size_bytes: int
+    event_count: int
+    codec: str
+    counts: PartitionCounts
+    released: Callable[[], None] | None
+    to_publish: bool = False
+    has_room: bool = False
+    abandoned: bool = False
+    attempts: int = 0
+    waiter: asyncio.Future[None] | None = None  # for room, or for the end of a pause
+
+    @property
+    def path(self) -> str:
+        name = f"{BATCH_PREFIX}{self.identity.batch_id}"
+        return f"{self.hour_directory}/{name}/{DATA_FILE}"
+
+    def abandon(self) -> None:
+        """Its caller has gone: begin nothing more for it."""
+        self.abandoned = True
+        self.wake()
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def let_go(self) -> None:
+        """The payload is not looked at any more."""
+        self.buffers = []
+        released, self.released = self.released, None
+        if released is not None:
+            released()
+
+
+class Late(Exception):
+    """A caller's time is up."""
+
+
+class Named:
+    """Gives errors about a batch the batch's identity."""
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, identity: BatchIdentity) -> None:
+        self._identity = identity
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, BatchError):
+            error.identity = self._identity
+
+
+def publish_error(error: PenstockError, where: str) -> PenstockError:
+    """An error of the call's own: the publisher's may be shared by all that travelled together."""
+    text = f"{where}: its record was not published: {error}"
+    if isinstance(error, OutboxClosed):
+        return OutboxClosed(text)
+    if isinstance(error, OutboxBusy):
+        return OutboxBusy(text)
+    if isinstance(error, InvalidError):
+        return PublishRefused(text)
+    return PublishFailed(text)

@@ -1,0 +1,110 @@
+"""The writer's metrics, by partition id.
+
+Partition ids are made by callers, and a series each would be unbounded: the first 100 ids that a
+writer sees have series of their own, all later ones share the label `(other)`, which is no valid
+id. (First come, first served, because a label that changed its meaning would break rates.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.base.metrics import Histogram, Metric, Sample
+from penstock.outbox import limits
+
+OTHER: Final = "(other)"
+_BY: Final = ("partition_id",)
+
+
+def _counter(name: str, doc: str, labels: tuple[str, ...] = _BY) -> Metric:
+    return Metric(name=f"penstock_outbox_{name}", kind="counter", doc=doc, labels=labels)
+
+
+def _gauge(name: str, doc: str, labels: tuple[str, ...] = _BY) -> Metric:
+    return Metric(name=f"penstock_outbox_{name}", kind="gauge", doc=doc, labels=labels)
+
+
+SUCCEEDED: Final = _counter("writes_succeeded_total", "Files that are there, found ones included.")
+FAILED: Final = _counter("writes_failed_total", "Writes given up after their last attempt.")
+EXISTING: Final = _counter(
+    "writes_existing_total", "Writes that found their file there, from an earlier attempt."
+)
+WRITTEN: Final = _counter("written_bytes_total", "Bytes of files that were written.")
+RETRIES: Final = _counter("write_retries_total", "Attempts after the first one of a write.")
+TIMED_OUT: Final = _counter(
+    "writes_timed_out_total", "Callers that stopped waiting; their write may have ended well."
+)
+LATENCY: Final = Metric(
+    name="penstock_outbox_write_latency_seconds",
+    kind="histogram",
+    doc="Time from call to file, waiting for room and all attempts included.",
+    labels=_BY,
+)
+INLINE: Final = _counter("inline_records_total", "Payloads that were sent in their record.")
+PUBLISHED: Final = _counter("published_records_total", "Records acknowledged by the topic.")
+PUBLISH_FAILED: Final = _counter("publish_failed_total", "Records that were not acknowledged.")
+IN_FLIGHT_BYTES: Final = _gauge("in_flight_bytes", "Payload bytes of writes under way.")
+IN_FLIGHT_OPERATIONS: Final = _gauge("in_flight_operations", "Writes under way.")
+PENDING: Final = _gauge("backpressure_pending", "Writes that wait for room.")
+QUEUED: Final = _gauge("publish_queue_records", "Records that wait to be published.", ())
+QUEUED_BYTES: Final = _gauge(
+    "publish_queue_bytes", "Bytes of keys and values that wait to be published.", ()
+)
+PUBLISHES: Final = _counter("publishes_total", "Writes to the topic; each has many records.", ())
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionCounts:
+    """What is counted for one partition id, or for all the other ones."""
+
+    succeeded: int = 0
+    failed: int = 0
+    existing: int = 0
+    written_bytes: int = 0
+    retries: int = 0
+    timed_out: int = 0
+    inline: int = 0
+    published: int = 0
+    publish_failed: int = 0
+    in_flight_bytes: int = 0
+    in_flight_operations: int = 0
+    pending: int = 0
+    latency: Histogram = field(default_factory=Histogram)
+
+
+class WriterCounts:
+    """The counts of one writer; they belong to its loop's thread."""
+
+    __slots__ = ("_by_partition",)
+
+    def __init__(self) -> None:
+        self._by_partition: dict[str, PartitionCounts] = {}
+
+    def of(self, partition_id: str) -> PartitionCounts:
+        """The counts that a partition id's events go to."""
+        counts = self._by_partition.get(partition_id)
+        if counts is None:
+            if len(self._by_partition) >= limits.PARTITION_LABELS_MAX:
+                partition_id = OTHER
+            counts = self._by_partition.setdefault(partition_id, PartitionCounts())
+        return counts
+
+    def samples(self) -> Iterator[Sample]:
+        """One sample of every metric for every label value."""
+        for label, counts in self._by_partition.items():
+            labels = (label,)
+            yield Sample(SUCCEEDED, counts.succeeded, labels)
+            yield Sample(FAILED, counts.failed, labels)
+            yield Sample(EXISTING, counts.existing, labels)
+            yield Sample(WRITTEN, counts.written_bytes, labels)
+            yield Sample(RETRIES, counts.retries, labels)
+            yield Sample(TIMED_OUT, counts.timed_out, labels)
+            yield Sample(LATENCY, counts.latency, labels)
+            yield Sample(INLINE, counts.inline, labels)
+            yield Sample(PUBLISHED, counts.published, labels)
+            yield Sample(PUBLISH_FAILED, counts.publish_failed, labels)
+            yield Sample(IN_FLIGHT_BYTES, counts.in_flight_bytes, labels)
+            yield Sample(IN_FLIGHT_OPERATIONS, counts.in_flight_operations, labels)
+            yield Sample(PENDING, counts.pending, labels)

@@ -1,0 +1,248 @@
+"""Publishing records to the topic: a port, and the topic behind it.
+
+`TopicPublisher` works over `penstock.client.Client`, which speaks to any Kafka. The client blocks,
+so it has one thread. While one write is under way, whatever is published meanwhile waits in a queue
+and goes out together as the next one: one sender's record goes at once, a thousand senders' records
+go as one batch. One thread and one queue also keep the order in which `publish` was called; the
+key is the partition id, so that all records of one go to one partition of the topic.
+
+A publish that failed is the caller's to repeat. Consumers drop what they see twice by its batch id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.metrics import Sample
+from penstock.client.errors import Disconnected
+from penstock.outbox import limits, metrics
+from penstock.outbox.errors import OutboxBusy, OutboxClosed
+from penstock.outbox.pointer import OutboxRecord
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+
+class PointerPublisher(Protocol):
+    """Where records go. All calls come from one event loop's thread."""
+
+    async def start(self) -> None:
+        """Get ready to publish."""
+        ...
+
+    async def stop(self, deadline_seconds: float | None = None) -> None:
+        """Publish what waits, at the latest until the deadline; then let go of all."""
+        ...
+
+    async def publish(self, records: Sequence[OutboxRecord]) -> None:
+        """Publish records in their order; returns when all are acknowledged.
+
+        Raises:
+            InvalidError: the topic refuses one of them for good.
+            PenstockError: some may not have been published.
+        """
+        ...
+
+    def samples(self) -> Iterator[Sample]:
+        """The publisher's metrics."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    records: Sequence[OutboxRecord]
+    size_bytes: int
+    done: asyncio.Future[None]
+
+
+class TopicPublisher:
+    """Publishes to one topic of a cluster.
+
+    Args:
+        bootstrap: addresses of the cluster, as `Client` takes them, or a function that makes a
+            client, which the publisher closes.
+        topic: must exist; a wrong name shows at the first publish.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] | Callable[[], Client],
+        topic: str,
+        *,
+        queue_records: int = limits.PUBLISH_QUEUE_RECORDS,
+        queue_bytes: int = limits.PUBLISH_QUEUE_BYTES,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._queue_records = queue_records
+        self._queue_bytes = queue_bytes
+        self._queue: deque[_Request] = deque()
+        self._waiting_records = 0
+        self._waiting_bytes = 0
+        self._client: Client | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._drain: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.publishes = 0
+
+    async def start(self) -> None:
+        """Make the client; nothing is connected before the first publish."""
+        self._stopping = False
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="outbox-publish")
+        self._client = await asyncio.get_running_loop().run_in_executor(self._pool, self._connect)
+
+    def _connect(self) -> Client:
+        if callable(self._bootstrap):
+            return self._bootstrap()
+        from penstock.client import Client
+
+        return Client(self._bootstrap, client_id="penstock-outbox")
+
+    async def stop(self, deadline_seconds: float | None = None) -> None:
+        """Publish what waits; at the deadline what is left fails, as not published."""
+        self._stopping = True
+        if self._drain is not None:
+            await asyncio.wait({self._drain}, timeout=deadline_seconds)
+        waiting = list(self._queue)
+        self._queue.clear()
+        self._settle(waiting, OutboxClosed(f"publisher of {self._topic}: stopped"))
+        if self._client is not None:
+            self._client.close()  # a write that is still under way ends with an error
+            self._client = None
+        if self._drain is not None:
+            await asyncio.wait({self._drain})
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+    async def publish(self, records: Sequence[OutboxRecord]) -> None:
+        """Publish records in their order, after those of earlier calls.
+
+        Raises:
+            OutboxBusy: the queue is full; nothing was published.
+            OutboxClosed: not started, or stopping.
+            PenstockError: as `PointerPublisher.publish`.
+        """
+        if self._stopping or self._pool is None:
+            raise OutboxClosed(f"publisher of {self._topic}: not started or stopping")
+        if not records:
+            return
+        size_bytes = sum([record.size_bytes for record in records])
+        self._check_room(len(records), size_bytes)
+        loop = asyncio.get_running_loop()
+        request = _Request(records, size_bytes, loop.create_future())
+        self._queue.append(request)
+        self._waiting_records += len(records)
+        self._waiting_bytes += size_bytes
+        if self._drain is None:
+            self._drain = loop.create_task(self._publish_waiting())
+        await request.done
+
+    def samples(self) -> Iterator[Sample]:
+        yield Sample(metrics.QUEUED, self._waiting_records)
+        yield Sample(metrics.QUEUED_BYTES, self._waiting_bytes)
+        yield Sample(metrics.PUBLISHES, self.publishes)
+
+    def _check_room(self, records: int, size_bytes: int) -> None:
+        if not self._queue:
+            return  # whatever its size, it is the next one
+        if self._waiting_records + records > self._queue_records:
+            raise OutboxBusy(
+                f"publisher of {self._topic}: {self._waiting_records} records wait,"
+                f" of at most {self._queue_records}"
+            )
+        if self._waiting_bytes + size_bytes > self._queue_bytes:
+            raise OutboxBusy(
+                f"publisher of {self._topic}: {self._waiting_bytes} bytes wait and {size_bytes}"
+                f" come, of at most {self._queue_bytes}"
+            )
+
+    async def _publish_waiting(self) -> None:
+        try:
+            while self._queue:
+                await self._publish_one(self._take())
+        finally:
+            self._drain = None
+
+    def _take(self) -> list[_Request]:
+        """The requests of the next write: what fits, and one in any case."""
+        taken: list[_Request] = []
+        records = size_bytes = 0
+        while self._queue:
+            request = self._queue[0]
+            records += len(request.records)
+            size_bytes += request.size_bytes
+            full = records > limits.PUBLISH_RECORDS_MAX or size_bytes > limits.PUBLISH_BYTES_MAX
+            if taken and full:
+                break
+            taken.append(self._queue.popleft())
+        return taken
+
+    async def _publish_one(self, requests: list[_Request]) -> None:
+        error = await self._write(requests)
+        if isinstance(error, InvalidError) and len(requests) > 1:
+            # One record that is refused for good must not fail those that it travelled with.
+            for request in requests:
+                self._settle([request], await self._write([request]))
+        else:
+            self._settle(requests, error)
+
+    async def _write(self, requests: list[_Request]) -> PenstockError | None:
+        records = list(chain.from_iterable(request.records for request in requests))
+        client, loop = self._client, asyncio.get_running_loop()
+        if client is None:
+            return OutboxClosed(f"publisher of {self._topic}: stopped")
+        self.publishes += 1
+        return await loop.run_in_executor(self._pool, _write, client, self._topic, records)
+
+    def _settle(self, requests: Iterable[_Request], error: PenstockError | None) -> None:
+        for request in requests:
+            self._waiting_records -= len(request.records)
+            self._waiting_bytes -= request.size_bytes
+            if request.done.done():
+                continue  # its caller was cancelled
+            if error is None:
+                request.done.set_result(None)
+            else:
+                request.done.set_exception(error)
+
+
+def _write(client: Client, topic: str, records: Sequence[OutboxRecord]) -> PenstockError | None:
+    """Write the records; runs in the publisher's thread. What goes wrong is returned."""
+    try:
+        client.write_arrow(topic, record_table(records))
+    except PenstockError as error:
+        return error
+    except OSError as error:
+        return Disconnected(f"publish to {topic}: {error!r}")
+    return None
+
+
+def record_table(records: Sequence[OutboxRecord]) -> Any:
+    """Records as an Arrow table of key, value and headers, as `Client.write_arrow` takes it."""
+    import pyarrow as pa
+
+    headers = [record.headers for record in records]
+    flat = list(chain.from_iterable(headers))
+    ends = pa.array(list(accumulate(map(len, headers), initial=0)), pa.int32())
+    pairs = pa.StructArray.from_arrays(
+        [
+            pa.array([name for name, _ in flat], pa.string()),
+            pa.array([value for _, value in flat], pa.binary()),
+        ],
+        names=["key", "value"],
+    )
+    return pa.table(
+        {
+            "key": pa.array([record.key for record in records], pa.binary()),
+            "value": pa.array([record.value for record in records], pa.binary()),
+            "headers": pa.ListArray.from_arrays(ends, pairs),
+        }
+    )

@@ -1,0 +1,517 @@
+"""The writer: payload in, durable file and published pointer out.
+
+    check -> room among the writes under way -> attempts on a bounded pool of threads, with pauses
+    timed by the loop -> publish the pointer -> give the room back
+
+Small payloads skip the file: `send` puts them into the record.
+
+**What a caller keeps for a retry**: the payload, the partition id, the batch id and `at_ms`. The
+path is made of the last three, so a retry that passes the same finds the file of an earlier
+attempt, also one of a process that was killed, and only publishes what was not. When `batch_id` or
+`at_ms` were left to the writer, the results and every error have them as `identity`.
+
+**A timeout frees nothing.** When a caller stops waiting, by the timeout or because it is cancelled,
+the file calls under way go on; the room that the write takes, and the memory of its payload, stay
+taken until they end. A caller whose payload lies in memory that it wants to use again passes
+`released`, which is called once, when the writer will not look at the payload any more; that may be
+long after the call has raised. What has not begun by then (an attempt, a publish) does not begin.
+
+Order: one caller that awaits each `send` before the next gets its records in that order; concurrent
+ones are published in the order in which their files became durable.
+
+Source: `filesystem-outbox.txt`, "Failure semantics, in painful detail"; the design page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.metrics import Sample
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.outbox.errors import (
+    AdmissionTimedOut,
+    BatchIdentity,
+    InvalidPayload,
+    OutboxClosed,
+    PublishTimedOut,
+    WriteTimedOut,
+)
+from penstock.outbox.files import FileSystem, Tree
+from penstock.outbox.jobs import Job, Late, Named, SendResult, WriteResult, publish_error
+from penstock.outbox.layout import (
+    BATCH_PREFIX,
+    check_batch_id,
+    hour_directory,
+    temporary_name,
+)
+from penstock.outbox.limiter import Admission, Limiter
+from penstock.outbox.metrics import WriterCounts
+from penstock.outbox.payload import Payload, as_buffers, checksum
+from penstock.outbox.pointer import (
+    Inline,
+    OutboxRecord,
+    Pointer,
+    check_codec,
+    check_event_count,
+    inline_record,
+    pointer_record,
+)
+from penstock.outbox.publisher import PointerPublisher
+from penstock.outbox.retry import RetryPolicy
+from penstock.outbox.safe_write import WritePlan, Written
+from penstock.outbox.settings import OutboxSettings
+
+__all__ = ["OutboxWriter", "SendResult", "WriteResult"]
+
+T = TypeVar("T")
+_TOKEN_BITS: Final = 64
+
+
+class OutboxWriter:
+    """Writes below one root, for any number of tasks of one event loop.
+
+    Args:
+        settings: `root` must be set.
+        publisher: where `send` publishes; it is started and stopped with the writer. Without one
+            there is only `write`.
+        files: stands in for the machine's file calls.
+    """
+
+    def __init__(
+        self,
+        settings: OutboxSettings,
+        *,
+        publisher: PointerPublisher | None = None,
+        files: FileSystem | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self._settings = settings
+        self._publisher = publisher
+        self._files = files
+        self._clock = clock
+        self._randomness = randomness
+        self._retry = RetryPolicy(
+            attempts_max=settings.attempts_max,
+            backoff_first_ms=settings.backoff_first_ms,
+            backoff_max_ms=settings.backoff_max_ms,
+        )
+        self._limiter: Limiter[Job] = Limiter(
+            bytes_max=settings.in_flight_bytes,
+            operations_max=settings.in_flight_operations,
+            pending_max=settings.pending_max,
+        )
+        self.counts = WriterCounts()
+        self._tasks: dict[asyncio.Task[Any], Job] = {}
+        self._tree: Tree | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._open = False
+
+    async def start(self) -> None:
+        """Open the root and start the publisher.
+
+        Raises:
+            RootUnavailable: the root is not there or is no directory.
+            PenstockError: the publisher cannot start.
+        """
+        pool = ThreadPoolExecutor(self._settings.io_threads, thread_name_prefix="outbox-io")
+        loop = asyncio.get_running_loop()
+        try:
+            self._tree = await loop.run_in_executor(
+                pool, partial(Tree, Path(self._settings.root), self._files)
+            )
+            if self._publisher is not None:
+                await self._publisher.start()
+        except BaseException:
+            pool.shutdown(wait=False)
+            if self._tree is not None:
+                self._tree.close()
+                self._tree = None
+            raise
+        self._pool = pool
+        self._open = True
+
+    async def stop(self, deadline_seconds: float | None = None) -> None:
+        """Take no more calls and wait for those under way, at the longest until the deadline.
+
+        After it nothing new begins, and callers that still wait get OutboxClosed; file calls
+        cannot be taken back, so those under way are waited for all the same.
+        """
+        self._open = False
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=deadline_seconds)
+        for job in list(self._tasks.values()):
+            job.abandon()
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await publisher.stop(0 if self._tasks else deadline_seconds)
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+        tree, pool = self._tree, self._pool
+        self._tree = self._pool = None
+        if pool is not None:
+            pool.shutdown(wait=True)
+        if tree is not None:
+            tree.close()
+
+    async def __aenter__(self) -> OutboxWriter:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+    async def write(
+        self,
+        payload: Payload,
+        *,
+        partition_id: str,
+        batch_id: str | None = None,
+        event_count: int = 1,
+        codec: str = "none",
+        at_ms: int | None = None,
+        released: Callable[[], None] | None = None,
+    ) -> WriteResult:
+        """Write a payload as a file, without publishing it; for what to keep, see the module.
+
+        Args:
+            payload: bytes, or many buffers that are written one after another; their memory must
+                stay as it is until the call returns or `released` is called.
+            batch_id: a random one when it is None.
+            at_ms: milliseconds since the epoch; its hour is part of the path. Now, when None.
+            released: called once when the payload is not looked at any more.
+
+        Raises:
+            InvalidError: an id, the payload or a number that can never be written, or a batch id
+                that was used for a payload of another size.
+            RetriableError: the same call, with the error's `identity`, may succeed later:
+                OutboxBusy, AdmissionTimedOut, WriteTimedOut, StorageFull, SyncFailed, …
+            UnavailableError: the file system is read-only, or refuses the process.
+            OutboxClosed: not started, or stopping.
+        """
+        job = self._job(payload, partition_id, batch_id, event_count, codec, at_ms, released)
+        self._check_open(job)
+        with Named(job.identity):
+            return await self._file(job)
+
+    async def send(
+        self,
+        payload: Payload,
+        *,
+        partition_id: str,
+        batch_id: str | None = None,
+        event_count: int = 1,
+        codec: str = "none",
+        at_ms: int | None = None,
+        released: Callable[[], None] | None = None,
+    ) -> SendResult:
+        """Write a payload as `write` does and publish its pointer, or publish a small one itself.
+
+        The record is published once the file is there, durable where the settings say so. A
+        publish that fails leaves the file: sending again finds it and publishes. So a record may
+        be published twice, with the same message id.
+
+        Raises:
+            PublishRefused: the topic refuses the record for good.
+            PublishFailed, PublishTimedOut, OutboxBusy: it may not have been published.
+            PenstockError: as `write`.
+        """
+        job = self._job(payload, partition_id, batch_id, event_count, codec, at_ms, released)
+        self._check_open(job)
+        if self._publisher is None:
+            job.let_go()
+            raise InvalidPayload("outbox: send needs a publisher, and the writer has none")
+        with Named(job.identity):
+            if job.size_bytes <= self._settings.threshold_bytes:
+                return await self._send_inline(job)
+            job.to_publish = True
+            written = await self._file(job)
+            await self._published(job, pointer_record(written.pointer))
+        return SendResult(
+            identity=job.identity,
+            pointer=written.pointer,
+            size_bytes=job.size_bytes,
+            crc32c=written.pointer.crc32c,
+            idempotent_existing_write=written.idempotent_existing_write,
+            attempts=written.attempts,
+        )
+
+    def samples(self) -> Iterator[Sample]:
+        """The metrics of the writer and of its publisher; to be called on the loop's thread."""
+        yield from self.counts.samples()
+        if self._publisher is not None:
+            yield from self._publisher.samples()
+
+    # A call: what is checked, and how its caller waits.
+
+    def _job(
+        self,
+        payload: Payload,
+        partition_id: str,
+        batch_id: str | None,
+        event_count: int,
+        codec: str,
+        at_ms: int | None,
+        released: Callable[[], None] | None,
+    ) -> Job:
+        try:
+            identity = BatchIdentity(
+                partition_id=partition_id,
+                batch_id=self._randomness.uuid().hex if batch_id is None else batch_id,
+                at_ms=self._clock.now_ms() if at_ms is None else at_ms,
+            )
+            directory = hour_directory(partition_id, identity.at_ms)
+            check_batch_id(identity.batch_id)
+            check_codec(codec)
+            check_event_count(event_count)
+            buffers, size_bytes = as_buffers(payload)
+            if size_bytes > self._settings.payload_bytes_max:
+                raise InvalidPayload(
+                    f"payload of {size_bytes} bytes: outbox.payload.bytes.max is"
+                    f" {self._settings.payload_bytes_max}"
+                )
+        except BaseException:
+            if released is not None:
+                released()
+            raise
+        return Job(
+            identity=identity,
+            hour_directory=directory,
+            buffers=buffers,
+            size_bytes=size_bytes,
+            event_count=event_count,
+            codec=codec,
+            counts=self.counts.of(partition_id),
+            released=released,
+        )
+
+    def _check_open(self, job: Job) -> None:
+        if not self._open:
+            job.let_go()
+            raise OutboxClosed("outbox: not started, or stopping")
+
+    async def _file(self, job: Job) -> WriteResult:
+        task = self._spawn(job, self._write_file(job))
+        timeout_ms = self._settings.write_timeout_ms
+        try:
+            written = await self._settle(task, job, timeout_ms)
+        except Late:
+            raise WriteTimedOut(
+                f"{job.path}: {job.size_bytes} bytes were not written within {timeout_ms} ms"
+                " (outbox.write.timeout.ms)"
+            ) from None
+        except BaseException:
+            if task.done():  # it ended as its caller was cancelled, and kept its room to publish
+                self._give_back(job)
+            raise
+        pointer = Pointer(
+            file_path=job.path,
+            batch_id=job.identity.batch_id,
+            partition_id=job.identity.partition_id,
+            size_bytes=written.size_bytes,
+            crc32c=written.crc32c,
+            codec=job.codec,
+            event_count=job.event_count,
+        )
+        return WriteResult(
+            identity=job.identity,
+            pointer=pointer,
+            idempotent_existing_write=written.existing,
+            attempts=job.attempts,
+        )
+
+    async def _send_inline(self, job: Job) -> SendResult:
+        value = b"".join(job.buffers)
+        crc = checksum([memoryview(value)])
+        job.let_go()
+        inline = Inline(
+            batch_id=job.identity.batch_id,
+            partition_id=job.identity.partition_id,
+            crc32c=crc,
+            codec=job.codec,
+            event_count=job.event_count,
+        )
+        await self._published(job, inline_record(inline, value))
+        job.counts.inline += 1
+        return SendResult(
+            identity=job.identity,
+            pointer=None,
+            size_bytes=job.size_bytes,
+            crc32c=crc,
+            idempotent_existing_write=False,
+            attempts=0,
+        )
+
+    async def _published(self, job: Job, record: OutboxRecord) -> None:
+        timeout_ms = self._settings.publish_timeout_ms
+        try:
+            await self._settle(self._spawn(job, self._publish(job, record)), job, timeout_ms)
+        except Late:
+            raise PublishTimedOut(
+                f"batch {job.identity.batch_id} of {job.identity.partition_id}: its record was not"
+                f" acknowledged within {timeout_ms} ms (outbox.publish.timeout.ms)"
+            ) from None
+
+    def _spawn(self, job: Job, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = job
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # asked for, since its caller may have gone
+
+    async def _settle(self, task: asyncio.Task[T], job: Job, timeout_ms: int) -> T:
+        """Wait for a job's task; raises Late. Neither that nor being cancelled ends the task."""
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
+        except asyncio.CancelledError:
+            job.abandon()
+            raise
+        if not done:
+            job.abandon()
+            job.counts.timed_out += 1
+            raise Late
+        return task.result()
+
+    # The work, which goes on when its caller has gone.
+
+    async def _write_file(self, job: Job) -> Written:
+        started = self._clock.monotonic()
+        keep_room = False
+        try:
+            await self._admit(job)
+            written = await self._attempts(job)
+            keep_room = job.to_publish and not job.abandoned
+        except PenstockError:
+            job.counts.failed += 1
+            raise
+        finally:
+            job.let_go()
+            if not keep_room:
+                self._give_back(job)
+        job.counts.succeeded += 1
+        if written.existing:
+            job.counts.existing += 1
+        else:
+            job.counts.written_bytes += written.size_bytes
+        job.counts.latency.observe(self._clock.monotonic() - started)
+        return written
+
+    async def _admit(self, job: Job) -> None:
+        if self._limiter.acquire(job, job.size_bytes) is Admission.ADMITTED:
+            self._admitted(job)
+            return
+        job.counts.pending += 1
+        timeout_ms = self._settings.acquire_timeout_ms
+        try:
+            await self._wait(job, timeout_ms / 1000)
+        finally:
+            job.counts.pending -= 1
+            if not job.has_room:
+                self._wake(self._limiter.withdraw(job))
+        if not job.has_room:
+            self._check_wanted(job)
+            raise AdmissionTimedOut(
+                f"{job.path}: no room for {job.size_bytes} bytes within {timeout_ms} ms"
+                f" (outbox.acquire.timeout.ms); {self._limiter.in_flight_bytes} of"
+                f" {self._limiter.bytes_max} bytes and {self._limiter.in_flight_operations} of"
+                f" {self._limiter.operations_max} operations are under way"
+            )
+
+    async def _attempts(self, job: Job) -> Written:
+        token = f"{self._randomness.bits(_TOKEN_BITS):016x}"
+        while True:
+            self._check_wanted(job)
+            job.attempts += 1
+            plan = WritePlan(
+                hour_directory=job.hour_directory,
+                batch_name=f"{BATCH_PREFIX}{job.identity.batch_id}",
+                temporary_name=temporary_name(token, job.attempts),
+                buffers=job.buffers,
+                size_bytes=job.size_bytes,
+                durable=self._settings.durable,
+            )
+            try:
+                return await self._attempt(plan)
+            except RetriableError:
+                chance = self._randomness.uniform()
+                pause = self._retry.pause_seconds(job.attempts, chance=chance)
+                if pause is None:
+                    raise
+            job.counts.retries += 1
+            await self._wait(job, pause)
+
+    async def _attempt(self, plan: WritePlan) -> Written:
+        """One attempt on a thread. It is waited for to its end, also by a task that is cancelled:
+        the thread reads the payload."""
+        tree = self._tree
+        if tree is None:
+            raise OutboxClosed("outbox: not started, or stopped")
+        future = asyncio.get_running_loop().run_in_executor(self._pool, tree.write, plan)
+        cancelled: asyncio.CancelledError | None = None
+        while not future.done():
+            try:
+                await asyncio.wait({future})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            future.exception()
+            raise cancelled
+        return future.result()
+
+    async def _publish(self, job: Job, record: OutboxRecord) -> None:
+        where = f"batch {job.identity.batch_id} of {job.identity.partition_id}"
+        publisher = self._publisher
+        try:
+            if publisher is None:
+                raise OutboxClosed("outbox: there is no publisher")
+            await publisher.publish((record,))
+        except PenstockError as error:
+            job.counts.publish_failed += 1
+            raise publish_error(error, where) from error
+        finally:
+            self._give_back(job)
+        job.counts.published += 1
+
+    async def _wait(self, job: Job, seconds: float) -> None:
+        """Until the job is woken, at the longest for `seconds`; the loop's timer, no thread's."""
+        if job.abandoned:
+            return
+        job.waiter = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait({job.waiter}, timeout=seconds)
+        finally:
+            job.waiter.cancel()
+            job.waiter = None
+
+    def _check_wanted(self, job: Job) -> None:
+        if job.abandoned:
+            raise OutboxClosed(f"{job.path}: given up before it began")
+
+    # Room.
+
+    def _admitted(self, job: Job) -> None:
+        job.has_room = True
+        job.counts.in_flight_bytes += job.size_bytes
+        job.counts.in_flight_operations += 1
+
+    def _give_back(self, job: Job) -> None:
+        if job.has_room:
+            job.has_room = False
+            job.counts.in_flight_bytes -= job.size_bytes
+            job.counts.in_flight_operations -= 1
+            self._wake(self._limiter.release(job))
+
+    def _wake(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._admitted(job)
+            job.wake()
