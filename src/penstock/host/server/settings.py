@@ -48,9 +48,10 @@ class HostSettings:
         " of the other one live on until it is stopped. Otherwise the start is refused.",
     )
     socket_buffer_bytes: int = setting(
-        4 * _MIB,
+        256 << 10,
         name="host.socket.buffer.bytes",
-        doc="Send and receive buffer of a connection; the kernel caps it (net.core.wmem_max).",
+        doc="The kernel's buffer for answers to one producer, capped by net.core.wmem_max. What a"
+        " producer may send ahead is bounded by its own buffer, since a Unix socket has no other.",
         unit="bytes",
         minimum=4096,
         maximum=INT_MAX // 2,

@@ -1,0 +1,103 @@
+"""The host agent's metrics; values are read from its state when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.metrics import Metric, Sample
+from penstock.host.sinks.counting import Counts
+
+if TYPE_CHECKING:
+    from penstock.host.server.agent import HostAgent
+
+
+def _counter(name: str, doc: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name=f"penstock_host_{name}", kind="counter", doc=doc, labels=labels)
+
+
+def _gauge(name: str, doc: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name=f"penstock_host_{name}", kind="gauge", doc=doc, labels=labels)
+
+
+CONNECTIONS: Final = _gauge("connections", "Producers that are connected.")
+RING_CONNECTIONS: Final = _gauge("ring_connections", "Producers that share a ring of memory.")
+CONNECTIONS_OPENED: Final = _counter("connections_opened_total", "Connections accepted.")
+CONNECTIONS_REFUSED: Final = _counter(
+    "connections_refused_total", "Connections over host.connections.max."
+)
+ACCEPT_FAILURES: Final = _counter(
+    "accept_failures_total", "Times that accepting paused, for want of file descriptors or memory."
+)
+RECEIVED_BYTES: Final = _counter(
+    "received_bytes_total", "Bytes received over sockets; payloads in rings are not among them."
+)
+SENT_BYTES: Final = _counter(
+    "sent_bytes_total", "Bytes sent over sockets: acknowledgements and control."
+)
+FRAMES: Final = _counter("frames_total", "Frames received over sockets, of all types.")
+ACCEPTED_CHUNKS: Final = _counter("accepted_chunks_total", "Chunks accepted over sockets.")
+ACCEPTED_EVENTS: Final = _counter("accepted_events_total", "Events accepted over sockets.")
+ACCEPTED_BYTES: Final = _counter("accepted_bytes_total", "Payload bytes accepted over sockets.")
+FAILED_FRAMES: Final = _counter(
+    "failed_frames_total", "Frames answered with FAILED, those beyond their credit among them."
+)
+OVERDRAFTS: Final = _counter("overdrafts_total", "Frames that came without credit.")
+VIOLATIONS: Final = _counter(
+    "violations_total", "Connections ended because of a frame that may not be."
+)
+LOST_FRAMES: Final = _counter(
+    "lost_on_disconnect_frames_total", "Frames whose connection ended before their verdict."
+)
+CREDIT_GRANTED: Final = _gauge("credit_granted_bytes", "Payload bytes granted as credit.")
+CREDIT_IN_USE: Final = _gauge(
+    "credit_in_use", "Credit that unanswered frames take, by dimension.", ("dimension",)
+)
+RETAINED_BYTES: Final = _gauge("sink_retained_bytes", "Payload bytes that the sink holds.")
+SINK_FRAMES: Final = _counter(
+    "sink_frames_total",
+    "Frames that the sink has settled, those of HTTP among them: accepted, failed (may be sent"
+    " again) or refused for good.",
+    ("verdict",),
+)
+QUEUED_BYTES: Final = _gauge(
+    "queued_bytes", "Received bytes of frames that are not settled or not whole."
+)
+DRAINING: Final = _gauge("draining", "1 while the agent goes away.")
+HTTP_REQUESTS: Final = _counter(
+    "http_requests_total", "Answers of the HTTP front's ingest, by status.", ("status",)
+)
+HTTP_IN_FLIGHT: Final = _gauge("http_in_flight", "Ingest requests under way.")
+
+
+def samples(agent: HostAgent) -> Iterator[Sample]:
+    connections = agent.connections
+    machines = [connection.machine for connection in connections]
+    totals = agent.totals.with_open(machines)
+    yield Sample(CONNECTIONS, len(connections))
+    yield Sample(RING_CONNECTIONS, sum(machine.ring is not None for machine in machines))
+    yield Sample(CONNECTIONS_OPENED, totals.connections)
+    yield Sample(CONNECTIONS_REFUSED, totals.refused_connections)
+    yield Sample(ACCEPT_FAILURES, totals.accept_failures)
+    yield Sample(RECEIVED_BYTES, agent.bytes_in)
+    yield Sample(SENT_BYTES, agent.bytes_out)
+    yield Sample(FRAMES, totals.frames)
+    yield Sample(ACCEPTED_CHUNKS, totals.accepted_chunks)
+    yield Sample(ACCEPTED_EVENTS, totals.accepted_events)
+    yield Sample(ACCEPTED_BYTES, totals.accepted_bytes)
+    yield Sample(FAILED_FRAMES, totals.failed_frames)
+    yield Sample(OVERDRAFTS, totals.overdrafts)
+    yield Sample(VIOLATIONS, totals.violations)
+    yield Sample(LOST_FRAMES, totals.lost_frames)
+    yield Sample(CREDIT_GRANTED, agent.budget.granted_bytes)
+    in_use = [machine.window.taken for machine in machines]
+    for index, dimension in enumerate(("chunks", "events", "bytes")):
+        yield Sample(CREDIT_IN_USE, sum(taken[index] for taken in in_use), (dimension,))
+    yield Sample(RETAINED_BYTES, agent.sink.retained_bytes)
+    counts = getattr(agent.sink, "counts", None)
+    if isinstance(counts, Counts):
+        yield Sample(SINK_FRAMES, counts.accepted_frames, ("accepted",))
+        yield Sample(SINK_FRAMES, counts.failed_frames, ("failed",))
+        yield Sample(SINK_FRAMES, counts.refused_frames, ("refused",))
+    yield Sample(QUEUED_BYTES, agent.pool.received_bytes)
+    yield Sample(DRAINING, int(agent.draining))

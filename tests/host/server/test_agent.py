@@ -1,0 +1,360 @@
+"""The agent as a whole: taking producers in, sharing credit, and ending in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+import stat
+
+import pytest
+
+from penstock.base.errors import UnavailableError
+from penstock.host.port import Failed
+from penstock.host.server.agent import HostAgent
+from penstock.host.server.settings import HostSettings
+from penstock.host.server.socket_file import SocketAlive, SocketPathUnusable, probe
+from penstock.wire.frames import (
+    ACCEPTED,
+    CREDIT_UPDATE,
+    DRAIN,
+    FAILED,
+    HELLO_ACK,
+    PING,
+    PONG,
+    Header,
+    encode,
+)
+from tests.host.server.peers import GateSink, Peer, batch, data, hello, peer, serving, until
+
+MIB = 1 << 20
+
+
+async def test_a_conversation() -> None:
+    sink = GateSink()
+    async with serving(sink) as agent:
+        path = agent.settings.socket_path
+        assert stat.S_IMODE(os.lstat(path).st_mode) == 0o660
+        async with peer(agent, introduce=False) as one:
+            answer = await one.introduced(topics=["orders"], client_name="till")
+            assert answer.type == HELLO_ACK
+            assert answer.accepted
+            assert answer.producer_id == 101
+            assert list(answer.partition_counts) == [3]
+            assert answer.payload_bytes == agent.settings.credit_bytes
+            assert answer.frame_bytes_max == sink.frame_bytes_max + 65_535
+            await one.send(data(0, b"one"), batch(1, [b"two", b"", b"three"]))
+            await one.expect(ACCEPTED, ranges=[0, 4])
+            assert sink.accepted == [b"one", b"two", b"", b"three"]
+            assert [c.machine.client_name for c in agent.connections] == ["till"]
+        await until(lambda: not agent.connections)
+    assert not os.path.lexists(path)
+    assert sink.stopped_after is not None
+
+
+async def test_a_verdict_that_comes_later() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink) as agent, peer(agent) as one:
+        await one.send(data(0, b"a" * 300_000), data(1, b"b" * 10))
+        await until(lambda: len(sink.pending) == 2)
+        await one.send(encode(Header(type=PING, token=7)))
+        await one.expect(PONG, token=7)
+        sink.release()
+        await one.expect(ACCEPTED, ranges=[0, 2])
+        assert sink.accepted == [b"a" * 300_000, b"b" * 10]
+        await one.send(data(2))
+        await until(lambda: sink.pending)
+        sink.release(Failed("no room", retryable=True, retry_after_ms=70))
+        failed = await one.expect(FAILED, first_sequence=2, count=1, reason="no room")
+        assert (failed.retryable, failed.retry_after_ms) == (True, 70)
+        assert (failed.chunk_slots, failed.raw_events, failed.payload_bytes) == (1, 1, 7)
+
+
+async def test_an_agent_with_a_sink_that_cannot_start() -> None:
+    sink = GateSink()
+    sink.error = UnavailableError("no broker")
+    with pytest.raises(UnavailableError, match="no broker"):
+        async with serving(sink):
+            pass
+
+
+async def test_a_second_agent_is_refused_and_harms_nobody() -> None:
+    async with serving() as agent, peer(agent) as one:
+        sink = GateSink()
+        second = HostAgent(HostSettings(socket_path=agent.settings.socket_path), sink)
+        with pytest.raises(SocketAlive):
+            await second.start()
+        assert sink.stopped_after is not None
+        await second.stop()
+        await one.send(data(0))
+        await one.expect(ACCEPTED, ranges=[0, 1])
+
+
+async def test_a_path_too_long_is_said_before_anything_starts() -> None:
+    with pytest.raises(SocketPathUnusable, match="limit is 107"):
+        async with serving(socket_path="/tmp/" + "x" * 200):
+            pass
+
+
+async def test_takeover_while_the_old_agent_still_serves() -> None:
+    old_sink, new_sink = GateSink(), GateSink()
+    async with serving(old_sink) as old, peer(old) as first:
+        settings = HostSettings(
+            socket_path=old.settings.socket_path, socket_takeover=True, drain_timeout_ms=1000
+        )
+        async with serving(new_sink, settings=settings) as new, peer(new) as second:
+            await second.send(data(0, b"new"))
+            await second.expect(ACCEPTED)
+            await first.send(data(0, b"old"))
+            await first.expect(ACCEPTED)
+            stopping = asyncio.create_task(old.stop())
+            await first.expect(DRAIN)
+            first.close()
+            await stopping
+            async with peer(new) as third:  # the old one's cleanup has left the path alone
+                await third.send(data(0, b"newer"))
+                await third.expect(ACCEPTED)
+    assert old_sink.accepted == [b"old"]
+    assert new_sink.accepted == [b"new", b"newer"]
+
+
+async def test_one_connection_too_many_is_told_so() -> None:
+    async with serving(connections_max=2) as agent:
+        async with peer(agent), peer(agent) as second:
+            third = Peer(agent.settings.socket_path)
+            await third.connect()
+            refused = await third.expect(HELLO_ACK, accepted=False)
+            assert "too many connections" in refused.reason
+            assert await third.ended() == []
+            third.close()
+            await second.send(data(0))
+            await second.expect(ACCEPTED)
+        await until(lambda: not agent.connections)
+        async with peer(agent) as fourth:
+            await fourth.send(data(0))
+            await fourth.expect(ACCEPTED)
+        assert agent.totals.refused_connections == 1
+
+
+async def test_credit_is_shared_and_grows_when_others_leave() -> None:
+    async with serving(
+        credit_bytes=8 * MIB, credit_total_bytes=16 * MIB, connections_max=4
+    ) as agent:
+        async with peer(agent) as first, peer(agent, introduce=False) as late:
+            await until(lambda: len(agent.connections) == 2)
+            assert 8 * MIB < agent.budget.granted_bytes <= 14 * MIB
+            first.close()
+            await until(lambda: len(agent.connections) == 1)
+            await until(lambda: agent.budget.granted_bytes == 8 * MIB)
+            answer = await late.introduced()  # HELLO after the others have gone
+            assert answer.payload_bytes == 8 * MIB
+        await until(lambda: not agent.connections)
+        async with peer(agent, introduce=False) as a, peer(agent, introduce=False) as b:
+            async with peer(agent, introduce=False) as c:
+                grants = [(await one.introduced()).payload_bytes for one in (a, b, c)]
+                assert sum(grants) <= 16 * MIB
+                assert min(grants) >= 2 * MIB
+                c.close()
+            granted = grants[1]
+            while granted < 4 * MIB:
+                granted += (await b.expect(CREDIT_UPDATE)).payload_bytes
+            await b.send(data(0, b"x" * (4 * MIB)))
+            while (header := await b.header()).type == CREDIT_UPDATE:
+                granted += header.payload_bytes
+            assert header.type == ACCEPTED
+            assert granted <= 8 * MIB
+
+
+async def test_a_producer_beyond_its_credit() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink, credit_bytes=65_536, retry_after_ms=40) as agent:
+        async with peer(agent) as cheat, peer(agent) as honest:
+            await cheat.send(data(0, b"x" * 60_000), data(1, b"x" * 60_000))
+            failed = await cheat.expect(FAILED, first_sequence=1, reason="credit exhausted")
+            assert failed.retryable
+            assert (failed.retry_after_ms, failed.payload_bytes) == (40, 60_000)
+            await cheat.expect(CREDIT_UPDATE, retry_after_ms=40, payload_bytes=0)
+            assert len(sink.pending) == 1
+            await honest.send(data(0))
+            await until(lambda: len(sink.pending) == 2)
+            sink.release()
+            await cheat.expect(ACCEPTED, ranges=[0, 1])
+            await honest.expect(ACCEPTED, ranges=[0, 1])
+            await cheat.send(data(1, b"x" * 60_000))
+            await until(lambda: sink.pending)
+            sink.release()
+            await cheat.expect(ACCEPTED, ranges=[1, 1])
+        await until(lambda: not agent.connections)
+        assert agent.totals.overdrafts == 1
+
+
+async def test_who_leaves_frames_behind_frees_its_credit() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink) as agent:
+        async with peer(agent) as one:
+            await one.send(*(data(number, b"x" * 1000) for number in range(5)))
+            await until(lambda: len(sink.pending) == 5)
+        await until(lambda: not agent.connections)
+        assert agent.totals.lost_frames == 5
+        assert agent.budget.granted_bytes == 0
+        sink.release()
+        assert len(sink.accepted) == 5
+        assert agent.pool.received_bytes == 0
+
+
+async def test_a_silent_producer_is_pinged_then_closed() -> None:
+    async with serving(idle_timeout_ms=600, ping_interval_ms=150) as agent:
+        async with peer(agent) as silent, peer(agent) as awake:
+            token = (await awake.expect(PING)).token
+            await awake.send(encode(Header(type=PONG, token=token)))
+            headers = await silent.ended()
+            assert {header.type for header in headers[:-1]} == {PING}
+            assert headers[-1].type == FAILED
+            assert "nothing was heard" in headers[-1].reason
+            await awake.send(data(0))
+            while (header := await awake.header()).type == PING:
+                pass
+            assert header.type == ACCEPTED
+
+
+async def test_one_that_never_says_hello_is_closed() -> None:
+    async with serving(idle_timeout_ms=300, ping_interval_ms=100) as agent:
+        async with peer(agent, introduce=False) as mute:
+            headers = await mute.ended()
+            assert [header.type for header in headers] == [HELLO_ACK]
+            assert not headers[0].accepted
+
+
+async def test_a_health_check_needs_no_hello() -> None:
+    async with serving() as agent, peer(agent, introduce=False) as probe:
+        await probe.send(encode(Header(type=PING, token=3)))
+        await probe.expect(PONG, token=3)
+
+
+async def test_a_sink_that_refuses_a_producer() -> None:
+    sink = GateSink()
+    async with serving(sink) as agent:
+        sink.error = UnavailableError("there is no topic of this name")
+        async with peer(agent, introduce=False) as one:
+            refused = await one.introduced(topics=["nope"])
+            assert not refused.accepted
+            assert refused.reason == "there is no topic of this name"
+            assert await one.ended() == []
+        sink.error = RuntimeError("a bug")
+        async with peer(agent, introduce=False) as one:
+            refused = await one.introduced()
+            assert not refused.accepted
+            assert "a bug" not in refused.reason
+        sink.error = None
+        async with peer(agent) as one:
+            await one.send(data(0))
+            await one.expect(ACCEPTED)
+
+
+async def test_who_leaves_before_it_is_introduced() -> None:
+    sink = GateSink()
+    sink.introduction = asyncio.Event()
+    async with serving(sink) as agent:
+        async with peer(agent, introduce=False) as one:
+            await one.send(hello())
+            await until(lambda: sink.topics)
+        await until(lambda: not agent.connections)
+        sink.introduction.set()
+        async with peer(agent) as other:
+            await other.send(data(0))
+            await other.expect(ACCEPTED)
+
+
+async def test_draining_in_good_order() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink, drain_timeout_ms=10_000) as agent:
+        path = agent.settings.socket_path
+        async with peer(agent) as busy, peer(agent) as idle, peer(agent, introduce=False) as late:
+            await busy.send(data(0), data(1))
+            await until(lambda: len(sink.pending) == 2)
+            stopping = asyncio.create_task(agent.stop())
+            drain = await busy.expect(DRAIN)
+            assert drain.deadline_ms == 10_000
+            assert drain.reason
+            await idle.expect(DRAIN)
+            assert not os.path.lexists(path)
+            refused = await late.introduced()
+            assert not refused.accepted
+            assert "draining" in refused.reason
+            assert probe(path) == errno.ENOENT
+            await busy.send(data(2))  # sent before it has seen the DRAIN
+            await until(lambda: len(sink.pending) == 3)
+            sink.release()
+            await busy.expect(ACCEPTED, ranges=[0, 3])
+            assert await idle.ended() == []
+            assert await busy.ended() == []
+            await stopping
+    assert len(sink.accepted) == 3
+
+
+async def test_the_deadline_of_a_drain_ends_it() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink, drain_timeout_ms=300) as agent, peer(agent) as busy:
+        await busy.send(data(0))
+        await until(lambda: sink.pending)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        stopping = asyncio.create_task(agent.stop())
+        await busy.expect(DRAIN)
+        await busy.expect(ACCEPTED, ranges=[0, 1])  # settled by the sink's stop, and still said
+        assert await busy.ended() == []
+        await stopping
+        assert loop.time() - began < 5
+
+
+async def test_one_that_ignores_the_drain_and_reads_nothing() -> None:
+    sink = GateSink()
+    async with serving(sink, drain_timeout_ms=300) as agent, peer(agent) as one:
+        stopping = asyncio.create_task(agent.stop())
+        await asyncio.wait_for(stopping, 10)
+        assert not agent.connections
+        one.close()
+
+
+async def test_accepting_pauses_without_descriptors() -> None:
+    """With no descriptor left, who is there is served, and who waits is served later."""
+    async with serving() as agent, peer(agent) as one:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        waiting = [Peer(agent.settings.socket_path) for _ in range(5)]
+        used = max(int(name) for name in os.listdir("/proc/self/fd"))
+        fillers = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, hard))
+        try:
+            while True:
+                try:
+                    fillers.append(os.dup(0))
+                except OSError:
+                    break
+            for peer_ in waiting:
+                await peer_.connect()
+            await until(lambda: agent.totals.accept_failures)
+            await one.send(data(0))
+            await one.expect(ACCEPTED)
+        finally:
+            for number in fillers:
+                os.close(number)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for peer_ in waiting:
+            assert (await peer_.introduced()).accepted
+            peer_.close()
+
+
+async def test_a_stale_file_at_the_start() -> None:
+    async with serving() as agent:
+        path = agent.settings.socket_path
+        await agent.stop()
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(path)
+        async with (
+            serving(settings=HostSettings(socket_path=path, drain_timeout_ms=500)) as next_,
+            peer(next_) as one,
+        ):
+            await one.send(data(0))
+            await one.expect(ACCEPTED)
