@@ -100,7 +100,7 @@ def test_a_failure_is_told_when_nothing_is_under_way_and_names_the_culprit() -> 
     assert subject.idle
 
 
-def failed_at_one() -> tuple[LaneState, Ended]:
+def failed_at_one() -> LaneState:
     ended = Ended()
     subject = opened(ended)
     add(subject, ended, 1)
@@ -110,11 +110,11 @@ def failed_at_one() -> tuple[LaneState, Ended]:
     answer(subject, two, OUT_OF_ORDER)
     collapse(subject)
     assert isinstance(ended.errors[1], BrokerFenced)
-    return subject, ended
+    return subject
 
 
 def test_after_a_failure_only_what_failed_first_or_came_before_is_taken() -> None:
-    subject, ended = failed_at_one()
+    subject = failed_at_one()
     refused = subject.admit(3 * RECORDS)
     assert isinstance(refused, EarlierFailed)
     assert "goes on at sequence 10" in str(refused)

@@ -83,7 +83,7 @@ class _Frame:
         self._events = chunks.event_count
         self._size_bytes = len(chunks.payload)
         self._kept: Chunks | None = None
-        if chunks.format is ChunkFormat.RECORD_BATCH:
+        if chunks.format == ChunkFormat.RECORD_BATCH:
             chunks.keep()
             self._kept = chunks
 
@@ -216,7 +216,7 @@ class LogSink:
 
     def _batches(self, chunks: Chunks) -> list[Pieces]:
         most = self._options.message_bytes_max
-        if chunks.format is ChunkFormat.RECORD_BATCH:
+        if chunks.format == ChunkFormat.RECORD_BATCH:
             return stamp_batches(chunks, message_bytes_max=most)
         return encode_opaque(chunks, now_ms=self._clock.now_ms(), message_bytes_max=most)
 

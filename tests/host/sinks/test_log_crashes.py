@@ -1,0 +1,128 @@
+"""Exactly once and in order through crashes of the broker and of the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import pytest
+from benchmarks.peers.apache_kafka import ApacheKafka
+from compat.conftest import missing
+from compat.parts import PartMissing
+
+from penstock.client import Client
+from penstock.host.port import ACCEPTED, Accepted, Chunks
+from penstock.host.sinks.log import LogSink
+from penstock.testing import Broker
+from tests.host.sinks.conftest import log_sink
+from tests.host.sinks.frames import Fate, batches, fates, frame, stored
+
+PRODUCERS = 6
+PARTITIONS = 2
+FRAMES = 30
+RECORDS = 4
+UNACKNOWLEDGED_MAX = 5
+
+
+class Restartable(Protocol):
+    """A broker that can be killed and started again over its data."""
+
+    bootstrap: str
+
+    def start(self) -> Any: ...
+
+    def kill(self) -> None: ...
+
+
+class Lane:
+    """A producer's frames for one partition, as a client keeps them: in order, few in flight."""
+
+    def __init__(self, producer_id: int, partition: int) -> None:
+        self.producer_id = producer_id
+        self.partition = partition
+        self.accepted = 0
+
+    def chunks(self, index: int) -> Chunks:
+        sequence = index * RECORDS
+        values = [b"%d:%d" % (self.producer_id, sequence + at) for at in range(RECORDS)]
+        fields: dict[str, Any] = {
+            "producer_id": self.producer_id,
+            "partition": self.partition,
+            "first_sequence": sequence,
+            "log_sequence": sequence,
+        }
+        return batches([values], **fields) if index % 2 else frame(values, **fields)
+
+    async def send(self, sink: LogSink, upto: int) -> None:
+        """Send frames until so many are accepted; what failed is sent again, in order."""
+        while self.accepted < upto:
+            last = min(upto, self.accepted + UNACKNOWLEDGED_MAX)
+            handed = [Fate(sink, self.chunks(at)) for at in range(self.accepted, last)]
+            for fate in handed:
+                verdict = await fate.of()
+                if not isinstance(verdict, Accepted):
+                    assert verdict.retryable, verdict.reason
+                    break
+                self.accepted += 1
+            for fate in handed:
+                await fate.of()  # none is sent again while it is under way
+
+
+async def crash_and_recover(broker: Restartable) -> None:
+    lanes = [Lane(id_, partition) for id_ in range(PRODUCERS) for partition in range(PARTITIONS)]
+    with Client(broker.bootstrap) as client:
+        await asyncio.to_thread(client.create_topic, "orders", PARTITIONS)
+
+    async def all_send(sink: LogSink, upto: int) -> None:
+        await asyncio.gather(*(lane.send(sink, upto) for lane in lanes))
+
+    async with log_sink(broker.bootstrap, stop_seconds=0.2) as sink:
+        await all_send(sink, FRAMES // 3)
+        # The broker dies with frames under way; the sink goes on when it is back.
+        sending = asyncio.ensure_future(all_send(sink, 2 * FRAMES // 3))
+        while sum(lane.accepted for lane in lanes) < len(lanes) * FRAMES // 2:
+            await asyncio.wait([sending], timeout=0.001)
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        await sending
+        assert sink.retries > 0
+        # Five frames of each lane are under way when the agent dies: nobody hears the verdicts.
+        for lane in lanes:
+            for index in range(lane.accepted, lane.accepted + UNACKNOWLEDGED_MAX):
+                Fate(sink, lane.chunks(index))
+        await asyncio.to_thread(broker.kill)
+    await asyncio.to_thread(broker.start)
+    async with log_sink(broker.bootstrap) as sink:
+        await all_send(sink, FRAMES)
+    # And once more by a third agent: the last five are known, and are not written again.
+    async with log_sink(broker.bootstrap) as sink:
+        again = [
+            lane.chunks(index)
+            for index in range(FRAMES - UNACKNOWLEDGED_MAX, FRAMES)
+            for lane in lanes
+        ]
+        assert set(await fates(sink, again)) == {ACCEPTED}
+    for partition in range(PARTITIONS):
+        by_producer: dict[int, list[int]] = {}
+        for value in await asyncio.to_thread(stored, broker.bootstrap, "orders", partition):
+            who, _, number = value.partition(b":")
+            by_producer.setdefault(int(who), []).append(int(number))
+        assert by_producer == {id_: list(range(FRAMES * RECORDS)) for id_ in range(PRODUCERS)}
+
+
+async def test_every_record_is_on_the_log_once_and_in_order_after_crashes() -> None:
+    with Broker(process=True, admin=False) as broker:
+        await crash_and_recover(broker)
+
+
+@pytest.mark.interop
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+async def test_apache_kafka_keeps_the_same_promise() -> None:
+    with ExitStack() as stack:
+        try:
+            kafka = stack.enter_context(ApacheKafka())
+        except PartMissing as error:
+            missing(error)
+        await crash_and_recover(kafka)
