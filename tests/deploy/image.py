@@ -57,5 +57,15 @@ def install(wheel: Path, folder: Path) -> None:
 
 def command(image: Path, *words: str) -> list[str]:
     """A command line that sees the standard library and the image, and no site directory."""
-    code = f"import sys; sys.path.insert(0, {str(image)!r}); {RUN}"
-    return [sys.executable, "-I", "-S", "-c", code, *words]
+    return _python(image, RUN, *words)
+
+
+def script(image: Path, program: Path, *words: str) -> list[str]:
+    """The same for a program of its own."""
+    run = f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"
+    return _python(image, run, *words)
+
+
+def _python(image: Path, code: str, *words: str) -> list[str]:
+    start = f"import sys; sys.path.insert(0, {str(image)!r}); {code}"
+    return [sys.executable, "-I", "-S", "-c", start, *words]
