@@ -154,6 +154,21 @@ class PointerIndex:
             self._hours = self._cut_hours()
         return list(self._hours)
 
+    def table(self) -> Any:
+        """All entries in order of their keys, `INDEX_SCHEMA`."""
+        self._shrink()
+        return self._merged
+
+    def rows_of(self, hour: str, paths: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The rows of `table` that payloads of one hour have, -1 for one that has none."""
+        found = pc.index_in(paths, value_set=self.hour(hour).column("file_path"))
+        low = self._low(hour)
+        rows = pc.add(found.cast(pa.int64()), low).fill_null(-1)
+        return np.asarray(_flat(rows).to_numpy(zero_copy_only=False), np.int64)
+
+    def _low(self, hour: str) -> int:
+        return (self._hours or {}).get(hour, (0, 0))[0]
+
     def look(self, hour: str, paths: Any) -> Looked:
         """What is known of payloads of one hour of this window."""
         table = self.hour(hour)
@@ -177,6 +192,8 @@ class PointerIndex:
         return dict(zip(runs.values.to_pylist(), zip(lows, ends, strict=True), strict=True))
 
     def _shrink(self) -> None:
+        if self._merged is not None and len(self._tables) == 1:
+            return
         table = self._merge()
         if table.num_rows > self._entries_max:
             until = table.column("key")[self._entries_max].as_py()
@@ -185,8 +202,6 @@ class PointerIndex:
         self._tables, self._rows, self._merged = [table], table.num_rows, table
 
     def _merge(self) -> Any:
-        if len(self._tables) == 1 and self._tables[0] is self._merged:
-            return self._merged
         if not self._tables:
             return INDEX_SCHEMA.empty_table()
         merged = pa.concat_tables(self._tables).group_by(["key", "file_path"])

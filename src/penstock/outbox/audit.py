@@ -1,0 +1,269 @@
+"""The audit: payloads without pointer, pointers without payload, and payloads that are not theirs.
+
+| finding             | what it says                                                | wrong |
+|---------------------|-------------------------------------------------------------|-------|
+| `missing`           | a pointer that some group has yet to read has no payload    | yes   |
+| `unreferenced`      | a payload older than `grace_ms` that no pointer names       | yes   |
+| `size-mismatch`     | a payload whose size is not what a pointer says             | yes   |
+| `checksum-mismatch` | the same of its CRC32C; only looked for when asked          | yes   |
+| `disagreement`      | two pointers to one path say different sizes or checksums   | yes   |
+| `path-escapes`, `not-a-file`, `invalid-path` | something else is in a payload's place | yes   |
+| `unreadable`        | the file system failed                                      | yes   |
+| `no-outbox-record`  | a record of the topic that no outbox wrote                  | yes   |
+| `collected`         | all groups have read it and its payload is gone: swept      | no    |
+| `temporary`         | a file that an attempt left, or is writing                  | no    |
+| `foreign`           | a name that is none of the outbox's                         | no    |
+
+Tree and topic are compared window by window (see `pointer_index`), the topic first, so that a
+payload that is published meanwhile is young and not unreferenced. What seems missing is looked for
+once more at its own path before it is called so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.errors import PenstockError
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.outbox import read_limits
+from penstock.outbox.errors import PayloadMissing
+from penstock.outbox.layout import DATA_FILE, parse_path
+from penstock.outbox.pointer import Pointer
+from penstock.outbox.pointer_index import PointerIndex, Window
+from penstock.outbox.read_errors import classify
+from penstock.outbox.reader import OutboxReader
+from penstock.outbox.topic_pointers import PointerSource, TopicCounts
+from penstock.outbox.tree import Batch, Hour, TreeFiles, WalkCounts, looks, open_root, walk
+
+EXPECTED: Final = frozenset({"collected", "temporary", "foreign"})
+"""Findings that are not wrong; all others are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that the audit found."""
+
+    kind: str
+    path: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """Counts by kind, and the first findings that are wrong."""
+
+    groups: tuple[str, ...] = ()
+    topic: TopicCounts = field(default_factory=TopicCounts)
+    payloads: int = 0
+    payload_bytes: int = 0
+    verified: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    """At most `NOTES_MAX`; beyond it they are only counted."""
+    walked: WalkCounts = field(default_factory=WalkCounts)
+
+    @property
+    def wrong(self) -> int:
+        """How many findings are wrong."""
+        return sum(count for kind, count in self.counts.items() if kind not in EXPECTED)
+
+    def add(self, kind: str, path: str, detail: str = "") -> None:
+        self.counts[kind] += 1
+        if kind not in EXPECTED and len(self.findings) < read_limits.NOTES_MAX:
+            self.findings.append(Finding(kind=kind, path=path, detail=detail))
+
+
+class Auditor:
+    """Compares one root with the pointers of its topic; changes nothing.
+
+    Args:
+        root: the outbox's root on this machine.
+        pointers: those of the topic, and the groups that count.
+        checksums: read every payload and compare its checksum.
+        grace_ms: age below which a payload may be waiting for its pointer.
+
+    Raises:
+        RootUnavailable: the root is not there.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        pointers: PointerSource,
+        *,
+        checksums: bool = False,
+        grace_ms: int = read_limits.AUDIT_GRACE_MS,
+        index_entries_max: int = read_limits.INDEX_ENTRIES_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+        files: TreeFiles | None = None,
+    ) -> None:
+        self._root = Path(root)
+        self._pointers = pointers
+        self._checksums = checksums
+        self._grace_ms = grace_ms
+        self._index_entries_max = index_entries_max
+        self._clock = clock
+        self._files = files or TreeFiles()
+
+    def audit(self) -> AuditReport:
+        """Compare everything once.
+
+        Raises:
+            RootUnavailable: the root is not there.
+            PenstockError: topic or groups cannot be read.
+        """
+        report = AuditReport()
+        root = open_root(self._files, self._root)
+        try:
+            with OutboxReader(self._root, bytes_max=2**63 - 1) as reader:
+                self._windows(root, reader, report)
+        finally:
+            self._files.close(root)
+        report.counts["no-outbox-record"] += report.topic.problems
+        report.counts["foreign"] += report.walked.foreign
+        for text in report.walked.failed:
+            report.add("unreadable", *text.split(": ", 1))
+        report.counts["unreadable"] += report.walked.failures - len(report.walked.failed)
+        report.counts = Counter({kind: n for kind, n in report.counts.items() if n})
+        return report
+
+    def _windows(self, root: int, reader: OutboxReader, report: AuditReport) -> None:
+        report.groups = self._pointers.begin()
+        start: str | None = ""
+        while start is not None:
+            index = PointerIndex(start=start, entries_max=self._index_entries_max)
+            report.topic = self._pointers.fill(index)
+            window = index.finish()
+            seen = np.zeros(index.rows, np.bool_)
+            now_ms = self._clock.now_ms()
+            for hour in walk(self._files, root, window, report.walked):
+                for batches in looks(self._files, hour, report.walked):
+                    step = _Step(hour, [b for b in batches if b.data], window)
+                    self._compare(step, index, seen, reader, report, now_ms)
+                    self._temporaries(hour, batches, window, report)
+            self._missing(index.table(), seen, reader, report)
+            start = window.until
+
+    def _temporaries(
+        self, hour: Hour, batches: list[Batch], window: Window, report: AuditReport
+    ) -> None:
+        if window.start[: len(hour.hour)] == hour.hour:
+            return  # counted in the window before, which this hour is shared with
+        report.counts["temporary"] += sum(len(batch.temporaries) for batch in batches)
+
+    def _compare(
+        self,
+        step: _Step,
+        index: PointerIndex,
+        seen: np.ndarray[Any, np.dtype[np.bool_]],
+        reader: OutboxReader,
+        report: AuditReport,
+        now_ms: int,
+    ) -> None:
+        report.payloads += len(step.paths)
+        report.payload_bytes += sum(step.sizes)
+        rows = index.rows_of(step.hour, pa.array(step.paths, pa.large_string()))
+        seen[rows[rows >= 0]] = True
+        table = index.table()
+        for at in np.flatnonzero(rows < 0):
+            age_ms = now_ms - step.modified[at]
+            if age_ms >= self._grace_ms:
+                report.add("unreferenced", step.paths[at], f"{age_ms // 1000} s old")
+        known = np.flatnonzero(rows >= 0)
+        for at, row in zip(known, table.take(pa.array(rows[known])).to_pylist(), strict=True):
+            self._one(row, step.sizes[at], reader, report)
+
+    def _one(
+        self, row: dict[str, Any], size_bytes: int, reader: OutboxReader, report: AuditReport
+    ) -> None:
+        path = row["file_path"]
+        if row["size_least"] != row["size_most"] or row["crc_least"] != row["crc_most"]:
+            report.add(
+                "disagreement", path,
+                f"pointers say {row['size_least']} to {row['size_most']} bytes,"
+                f" CRC32C {row['crc_least']:08x} to {row['crc_most']:08x}",
+            )  # fmt: skip
+        elif size_bytes != row["size_least"]:
+            report.add(
+                "size-mismatch", path,
+                f"has {size_bytes} bytes, its pointer at {row['partition']}:{row['offset']} says"
+                f" {row['size_least']}",
+            )  # fmt: skip
+        elif self._checksums:
+            self._verify(row, reader, report)
+
+    def _verify(self, row: dict[str, Any], reader: OutboxReader, report: AuditReport) -> None:
+        try:
+            with reader.open(_pointer(row)) as stream:
+                for _ in stream:
+                    pass
+        except PayloadMissing:
+            report.counts["collected"] += 1  # swept between the walk and now
+        except PenstockError as error:
+            report.add(classify(error)[1], row["file_path"], str(error))
+        else:
+            report.verified += 1
+
+    def _missing(
+        self,
+        table: Any,
+        seen: np.ndarray[Any, np.dtype[np.bool_]],
+        reader: OutboxReader,
+        report: AuditReport,
+    ) -> None:
+        unseen = table.filter(pa.array(~seen[: table.num_rows]))
+        gone = unseen.filter(pc.field("consumed"))
+        report.counts["collected"] += gone.num_rows
+        for row in _rows(unseen.filter(~pc.field("consumed"))):
+            try:
+                reader.exists(_pointer(row))
+            except PayloadMissing as error:
+                detail = f"its pointer is at {row['partition']}:{row['offset']}"
+                report.add("missing", error.path, detail)
+            except PenstockError as error:
+                report.add(classify(error)[1], row["file_path"], str(error))
+
+
+class _Step:
+    """Payloads of one hour that lie in the window."""
+
+    def __init__(self, hour: Hour, batches: list[Batch], window: Window) -> None:
+        paths = [f"{hour.path}/{batch.name}/{DATA_FILE}" for batch in batches]
+        keys = pa.array([f"{hour.hour} {path}" for path in paths], pa.large_string())
+        inside = window.holds(keys).to_numpy(zero_copy_only=False)
+        self.hour = hour.hour
+        self.paths: list[str] = []
+        self.sizes: list[int] = []
+        self.modified: list[int] = []
+        for at in np.flatnonzero(inside):
+            file = batches[at].data
+            if file is not None:
+                self.paths.append(paths[at])
+                self.sizes.append(file.size_bytes)
+                self.modified.append(file.modified_ms)
+
+
+def _pointer(row: dict[str, Any]) -> Pointer:
+    place = parse_path(row["file_path"])
+    return Pointer(
+        file_path=row["file_path"],
+        batch_id=place.batch_id,
+        partition_id=place.partition_id,
+        size_bytes=row["size_least"],
+        crc32c=row["crc_least"],
+        codec="none",
+        event_count=0,
+    )
+
+
+def _rows(table: Any) -> Iterator[dict[str, Any]]:
+    for batch in table.to_batches(max_chunksize=read_limits.ENTRIES_PER_STEP):
+        yield from batch.to_pylist()

@@ -1,0 +1,259 @@
+"""The sweeper: removes what writers left behind and what every reader is done with.
+
+`sweep_rules` decides; this is the hand. One sweep asks the groups how far they are, reads the
+topic's pointers into an index, walks the tree, and removes what the rules say:
+
+    temporary files, payloads, then directories that are empty, from the leaves up
+
+It may run beside writers, readers and other sweepers, and be killed anywhere: every step leaves a
+tree that a writer, a reader and the next sweep understand. Directories are removed by `rmdir` only,
+which takes none that is not empty; a writer whose directory goes between its `mkdir` and its
+`open` makes it again. A file is looked at once more right before it is removed, so that a file
+that took its name meanwhile stays.
+
+Without a topic only temporary files and empty directories are removed.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.outbox import read_limits
+from penstock.outbox.layout import DATA_FILE
+from penstock.outbox.pointer_index import PointerIndex, Window
+from penstock.outbox.sweep_rules import SweepRules, Verdict, nothing_known
+from penstock.outbox.topic_pointers import PointerSource
+from penstock.outbox.tree import (
+    Batch,
+    File,
+    Hour,
+    TreeFiles,
+    WalkCounts,
+    identity_of,
+    looks,
+    open_root,
+    walk,
+)
+
+_NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
+DEFAULT_RULES: Final = SweepRules(
+    retention_ms=read_limits.RETENTION_MS,
+    orphan_age_ms=read_limits.ORPHAN_AGE_MS,
+    unreferenced_grace_ms=read_limits.UNREFERENCED_GRACE_MS,
+)
+
+
+@dataclass(slots=True)
+class SweepReport:
+    """What a sweep removed, or would remove, and what it left. `notes` has the first ones."""
+
+    executed: bool
+    groups: tuple[str, ...] = ()
+    payloads: int = 0
+    removed_payloads: int = 0
+    removed_bytes: int = 0
+    removed_temporaries: int = 0
+    removed_temporary_bytes: int = 0
+    removed_directories: int = 0
+    young: int = 0
+    waiting: int = 0
+    unreferenced: int = 0
+    unreferenced_bytes: int = 0
+    windows: int = 0
+    walked: WalkCounts = field(default_factory=WalkCounts)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """(what, path), at most `NOTES_MAX`."""
+
+    def note(self, what: str, path: str) -> None:
+        if len(self.notes) < read_limits.NOTES_MAX:
+            self.notes.append((what, path))
+
+
+class Sweeper:
+    """Sweeps one root. `sweep` may be called again and again, from one thread at a time.
+
+    Args:
+        root: the outbox's root on this machine.
+        pointers: those of the topic and its groups; None leaves payloads alone.
+        rules: the ages.
+        execute: False only counts what would be removed.
+        index_entries_max: paths that are held in memory at a time.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        pointers: PointerSource | None = None,
+        rules: SweepRules = DEFAULT_RULES,
+        execute: bool = False,
+        index_entries_max: int = read_limits.INDEX_ENTRIES_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+        files: TreeFiles | None = None,
+    ) -> None:
+        self._root = Path(root)
+        self._pointers = pointers
+        self._rules = rules
+        self._execute = execute
+        self._index_entries_max = index_entries_max
+        self._clock = clock
+        self._files = files or TreeFiles()
+
+    def sweep(self) -> SweepReport:
+        """Go over the whole tree once.
+
+        Raises:
+            RootUnavailable: the root is not there.
+            PenstockError: topic or groups cannot be read. Nothing has been removed then.
+        """
+        report = SweepReport(executed=self._execute)
+        root = open_root(self._files, self._root)
+        try:
+            if self._pointers is None:
+                self._window(root, Window(), None, report)
+            else:
+                self._windows(root, self._pointers, report)
+        finally:
+            self._files.close(root)
+        return report
+
+    def _windows(self, root: int, pointers: PointerSource, report: SweepReport) -> None:
+        report.groups = pointers.begin()
+        start: str | None = ""
+        while start is not None:
+            index = PointerIndex(start=start, entries_max=self._index_entries_max)
+            pointers.fill(index)
+            window = index.finish()
+            self._window(root, window, index, report)
+            start = window.until
+
+    def _window(
+        self, root: int, window: Window, index: PointerIndex | None, report: SweepReport
+    ) -> None:
+        report.windows += 1
+        now_ms = self._clock.now_ms()
+
+        def leave(above: int, name: str, path: str, modified_ms: int) -> None:
+            if self._rules.removes_directory(modified_ms, now_ms=now_ms):
+                self._remove_directory(above, name, path, report)
+
+        for hour in walk(self._files, root, window, report.walked, leave):
+            for batches in looks(self._files, hour, report.walked):
+                self._step(hour, batches, window, index, report, now_ms)
+
+    def _step(
+        self,
+        hour: Hour,
+        batches: list[Batch],
+        window: Window,
+        index: PointerIndex | None,
+        report: SweepReport,
+        now_ms: int,
+    ) -> None:
+        paths = [f"{hour.path}/{batch.name}/{DATA_FILE}" for batch in batches]
+        keys = pa.array([f"{hour.hour} {path}" for path in paths], pa.large_string())
+        inside = window.holds(keys).to_numpy(zero_copy_only=False)
+        modified = np.array([b.data.modified_ms if b.data else now_ms for b in batches], np.int64)
+        if index is None:
+            known = nothing_known(len(batches))
+            verdicts = np.full(len(batches), Verdict.YOUNG, np.int8)
+        else:
+            known = index.look(hour.hour, pa.array(paths, pa.large_string()))
+            verdicts = self._rules.judge_payloads(modified, known, now_ms=now_ms)
+        for row in np.flatnonzero(inside):
+            self._batch(hour, batches[row], int(verdicts[row]), report, now_ms)
+
+    def _batch(
+        self, hour: Hour, batch: Batch, verdict: int, report: SweepReport, now_ms: int
+    ) -> None:
+        path = f"{hour.path}/{batch.name}"
+        kept = batch.others + (0 if batch.whole else 1)
+        removing: list[tuple[str, File]] = []
+        for file in batch.temporaries:
+            if self._rules.removes_temporary(file.modified_ms, now_ms=now_ms):
+                removing.append(("temporary", file))
+            else:
+                kept += 1
+        if batch.data is not None:
+            self._count(batch.data, verdict, f"{path}/{batch.data.name}", report)
+            if self._rules.removes(verdict):
+                removing.append(("payload", batch.data))
+            else:
+                kept += 1
+        empties = not kept and self._rules.removes_directory(batch.modified_ms, now_ms=now_ms)
+        if removing:
+            self._remove_files(hour, batch, path, removing, report)
+        if empties:
+            self._remove_directory(hour.handle, batch.name, path, report)
+
+    def _count(self, file: File, verdict: int, path: str, report: SweepReport) -> None:
+        report.payloads += 1
+        report.young += verdict == Verdict.YOUNG
+        report.waiting += verdict == Verdict.WAITING
+        if verdict == Verdict.UNREFERENCED:
+            report.unreferenced += 1
+            report.unreferenced_bytes += file.size_bytes
+            report.note("unreferenced", path)
+
+    def _remove_files(
+        self,
+        hour: Hour,
+        batch: Batch,
+        path: str,
+        removing: list[tuple[str, File]],
+        report: SweepReport,
+    ) -> None:
+        try:
+            handle = self._files.open_directory(hour.handle, batch.name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            report.walked.fail(path, error)
+            return
+        try:
+            for kind, file in removing:
+                self._remove_file(handle, kind, file, f"{path}/{file.name}", report)
+        finally:
+            self._files.close(handle)
+
+    def _remove_file(
+        self, handle: int, kind: str, file: File, path: str, report: SweepReport
+    ) -> None:
+        try:
+            if self._execute:
+                if identity_of(self._files.stat(handle, file.name)) != file.identity:
+                    return
+                self._files.remove_file(handle, file.name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            report.walked.fail(path, error)
+            return
+        report.note(kind, path)
+        if kind == "payload":
+            report.removed_payloads += 1
+            report.removed_bytes += file.size_bytes
+        else:
+            report.removed_temporaries += 1
+            report.removed_temporary_bytes += file.size_bytes
+
+    def _remove_directory(self, above: int, name: str, path: str, report: SweepReport) -> None:
+        """Try to remove a directory; one that is not empty stays. A dry run cannot know."""
+        if not self._execute:
+            return
+        try:
+            self._files.remove_directory(above, name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in _NOT_EMPTY:
+                report.walked.fail(path, error)
+            return
+        report.removed_directories += 1

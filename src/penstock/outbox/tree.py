@@ -1,0 +1,295 @@
+"""Walking the tree: hour by hour, a bounded number of entries at a time, never through a symlink.
+
+    for hour in walk(files, root, Window()):
+        for batches in looks(files, hour): ...
+
+Every directory is opened below the one before it (`O_NOFOLLOW`), and held open while what lies in
+it is looked at, so that nobody can lead the walk elsewhere by renaming. Names that are none of the
+layout's are counted and left alone. A directory that goes away under the walk is passed over.
+
+`TreeFiles` has one method per file call, so that tests can fail, record or be killed at any one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.outbox import read_limits
+from penstock.outbox.errors import RootUnavailable
+from penstock.outbox.layout import (
+    BATCH_PATTERN,
+    BATCH_PREFIX,
+    DATA_FILE,
+    PARTITION_PATTERN,
+    is_temporary,
+)
+from penstock.outbox.pointer_index import Window
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LEVELS: Final = (
+    re.compile(rf"(?!\.{{1,2}}$){PARTITION_PATTERN}()", re.ASCII),
+    re.compile(r"year=(\d{4})", re.ASCII),
+    re.compile(r"month=(\d\d)", re.ASCII),
+    re.compile(r"day=(\d\d)", re.ASCII),
+    re.compile(r"hour=(\d\d)", re.ASCII),
+)
+_BATCH: Final = re.compile(rf"{BATCH_PREFIX}{BATCH_PATTERN}", re.ASCII)
+NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name in a directory, and whether it is a directory itself (a symlink is none)."""
+
+    name: str
+    is_directory: bool
+
+
+class TreeFiles:
+    """The file calls of sweeper and audit; every one raises OSError when it fails."""
+
+    def open_root(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def open_directory(self, directory: int, name: str) -> int:
+        """Open a directory; ELOOP or ENOTDIR for a symlink."""
+        return os.open(name, _DIRECTORY, dir_fd=directory)
+
+    def entries(self, directory: int) -> Iterator[Entry]:
+        """What is in a directory, in no order, as it is read."""
+        with os.scandir(directory) as found:
+            for entry in found:
+                yield Entry(entry.name, entry.is_dir(follow_symlinks=False))
+
+    def stat(self, directory: int, name: str) -> os.stat_result:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+
+    def stat_directory(self, directory: int) -> os.stat_result:
+        return os.fstat(directory)
+
+    def remove_file(self, directory: int, name: str) -> None:
+        os.unlink(name, dir_fd=directory)
+
+    def remove_directory(self, directory: int, name: str) -> None:
+        """Remove an empty directory; ENOTEMPTY for another."""
+        os.rmdir(name, dir_fd=directory)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A regular file as it was seen."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+    identity: tuple[int, int, int]
+    """Inode, modification time in nanoseconds, size: another file of the same name differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A batch directory as it was seen. `others` are entries that no writer makes."""
+
+    name: str
+    modified_ms: int
+    data: File | None
+    temporaries: tuple[File, ...]
+    others: int
+    whole: bool
+    """Whether all entries were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """An hour's directory, open during the step of `walk` that yielded it."""
+
+    handle: int
+    path: str
+    """Relative to the root."""
+    hour: str
+    """Ten digits: year, month, day, hour."""
+
+
+@dataclass(slots=True)
+class WalkCounts:
+    """What a walk passed over."""
+
+    foreign: int = 0
+    failed: list[str] = field(default_factory=list)
+    failures: int = 0
+
+    def fail(self, path: str, error: OSError) -> None:
+        """Note that something could not be looked at or removed."""
+        self.failures += 1
+        if len(self.failed) < read_limits.NOTES_MAX:
+            self.failed.append(f"{path}: {error.strerror}")
+
+
+Leave = Callable[[int, str, str, int], None]
+"""Called after all below a directory has been walked: handle of the directory above, name, path,
+and the modification time from before."""
+
+
+def open_root(files: TreeFiles, root: Path) -> int:
+    """Open a root.
+
+    Raises:
+        RootUnavailable: it is not there, or is no directory.
+    """
+    try:
+        return files.open_root(root)
+    except OSError as error:
+        raise RootUnavailable(f"outbox root {root}: {error.strerror}") from None
+
+
+def walk(
+    files: TreeFiles,
+    root: int,
+    window: Window,
+    counts: WalkCounts,
+    leave: Leave | None = None,
+) -> Iterator[Hour]:
+    """Yield the hours of a window, partition by partition; handles are closed on the way."""
+    try:
+        yield from _descend(files, root, window, counts, leave, (), "")
+    except OSError as error:
+        counts.fail(".", error)
+
+
+def _descend(
+    files: TreeFiles,
+    above: int,
+    window: Window,
+    counts: WalkCounts,
+    leave: Leave | None,
+    names: tuple[str, ...],
+    digits: str,
+) -> Iterator[Hour]:
+    pattern = _LEVELS[len(names)]
+    for entry in files.entries(above):
+        found = pattern.fullmatch(entry.name)
+        if found is None or not entry.is_directory:
+            counts.foreign += 1
+            continue
+        below = digits + found.group(1)
+        if below and not window.touches_hour(below):
+            continue
+        path = "/".join((*names, entry.name))
+        handle = _open(files, above, entry.name, path, counts)
+        if handle is None:
+            continue
+        try:
+            modified_ms = _modified_ms(files.stat_directory(handle))
+            if len(names) == len(_LEVELS) - 1:
+                yield Hour(handle=handle, path=path, hour=below)
+            else:
+                inner = (*names, entry.name)
+                yield from _descend(files, handle, window, counts, leave, inner, below)
+        except OSError as error:
+            counts.fail(path, error)
+            continue
+        finally:
+            files.close(handle)
+        if leave is not None:
+            leave(above, entry.name, path, modified_ms)
+
+
+def looks(files: TreeFiles, hour: Hour, counts: WalkCounts) -> Iterator[list[Batch]]:
+    """Yield an hour's batches as they are found, at most `ENTRIES_PER_STEP` at a time."""
+    step: list[Batch] = []
+    for entry in _entries(files, hour, counts):
+        if _BATCH.fullmatch(entry.name) is None or not entry.is_directory:
+            counts.foreign += 1
+            continue
+        batch = _look(files, hour, entry.name, counts)
+        if batch is not None:
+            step.append(batch)
+        if len(step) == read_limits.ENTRIES_PER_STEP:
+            yield step
+            step = []
+    if step:
+        yield step
+
+
+def _entries(files: TreeFiles, hour: Hour, counts: WalkCounts) -> Iterator[Entry]:
+    try:
+        yield from files.entries(hour.handle)
+    except OSError as error:
+        counts.fail(hour.path, error)
+
+
+def _look(files: TreeFiles, hour: Hour, name: str, counts: WalkCounts) -> Batch | None:
+    path = f"{hour.path}/{name}"
+    handle = _open(files, hour.handle, name, path, counts)
+    if handle is None:
+        return None
+    data: File | None = None
+    temporaries: list[File] = []
+    others, whole = 0, True
+    try:
+        modified_ms = _modified_ms(files.stat_directory(handle))
+        for number, entry in enumerate(files.entries(handle)):
+            if number == read_limits.FILES_PER_BATCH_MAX:
+                whole = False
+                break
+            known = entry.name == DATA_FILE or is_temporary(entry.name)
+            found = _file(files, handle, entry.name) if known else None
+            if found is None:
+                others += 1
+            elif entry.name == DATA_FILE:
+                data = found
+            else:
+                temporaries.append(found)
+    except OSError as error:
+        counts.fail(path, error)
+        return None
+    finally:
+        files.close(handle)
+    counts.foreign += others
+    return Batch(
+        name=name, modified_ms=modified_ms, data=data, temporaries=tuple(temporaries),
+        others=others, whole=whole,
+    )  # fmt: skip
+
+
+def _file(files: TreeFiles, handle: int, name: str) -> File | None:
+    """A regular file; None when it is none, or gone."""
+    with suppress(FileNotFoundError):
+        found = files.stat(handle, name)
+        if stat.S_ISREG(found.st_mode):
+            return File(
+                name=name,
+                size_bytes=found.st_size,
+                modified_ms=_modified_ms(found),
+                identity=identity_of(found),
+            )
+    return None
+
+
+def identity_of(found: os.stat_result) -> tuple[int, int, int]:
+    """What tells a file from another one that took its name."""
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _modified_ms(found: os.stat_result) -> int:
+    return found.st_mtime_ns // NANOSECONDS_PER_MILLISECOND
+
+
+def _open(files: TreeFiles, above: int, name: str, path: str, counts: WalkCounts) -> int | None:
+    try:
+        return files.open_directory(above, name)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        counts.fail(path, error)
+        return None
