@@ -1,0 +1,1 @@
+"""Clients of the host agent: blocking for threads, asyncio for event loops."""

@@ -1,0 +1,537 @@
+"""The blocking client's threads: whoever waits for an answer receives it, without a hop.
+
+All state is guarded by one lock, under which nothing waits and no caller's code runs. Waiting is
+done by roles:
+
+- The *leader* is a thread that waits for a result of its own. It receives on the socket, takes in
+  whatever comes for anybody, and leaves when its result is there. So a round trip wakes up one
+  thread, the one that wants the answer.
+- *Followers* wait at gates while another thread leads. A follower's gate opens when its result is
+  there, or when it has to lead next.
+- The *keeper*, a thread of the client's own, connects, keeps the time, sends what the kernel did
+  not take, and receives while nobody waits. After somebody has led it pauses for some milliseconds
+  before it looks at the socket again, so that it is not woken up with every answer of a thread
+  that publishes and waits in turn.
+
+Sending is done by the thread that publishes. When the kernel takes no more, that thread waits for
+room, and leads meanwhile if nobody does, because an agent whose answers are not read stops reading.
+
+Source: leader/followers (Schmidt and others, "Leader/Followers", PLoP 2000).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from penstock.base.errors import PenstockError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.host.client.futures import PublishFuture
+from penstock.host.client.line import Line, receive_from
+from penstock.host.client.options import ClientOptions
+from penstock.host.client_machine import ClientState
+from penstock.host.errors import ClientClosed, Draining, NoCredit, NotConnected
+from penstock.host.publication import Publication
+
+logger = logging.getLogger(__name__)
+
+_LEADER_STEP_MS: Final = 100.0
+"""A leader looks up as often when nothing comes."""
+
+_PAUSE_MS: Final = 5.0
+"""How long the keeper leaves the socket to a thread that has just led."""
+
+_KEEPER_STEP_MS: Final = 100.0
+_KEEPER_IDLE_STEP_MS: Final = 1_000.0
+"""The longest sleeps of the keeper, with something under way and without."""
+
+_NOT_NOW: Final = (NoCredit, NotConnected, Draining)
+"""What a publish that may block waits for to pass."""
+
+_DONTWAIT: Final = socket.MSG_DONTWAIT
+_RECEIVE_TIMEOUT: Final = struct.pack("ll", 0, int(_LEADER_STEP_MS * 1000))
+
+
+class _Gate:
+    """Where one thread waits. Opened under the engine's lock, once."""
+
+    __slots__ = ("_lock", "opened")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.opened = False
+
+    def open(self) -> None:
+        if not self.opened:
+            self.opened = True
+            self._lock.release()
+
+    def wait(self, seconds: float) -> None:
+        self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+
+
+class Engine:
+    """What a blocking client does; its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self.options = options
+        self.lock = threading.Lock()
+        self.orphaned = False
+        """Nobody can use the client any more; set without the lock."""
+        self.stopped = False
+        self._clock = clock
+        self._retired: list[socket.socket] = []
+        core = options.delivery(producer_id, producer_epoch)
+        self.line = Line(options, core, randomness, self._retired.append)
+        self._refusal: PenstockError | None = None
+        self._leading = False
+        self._led = 0
+        self._led_seen = 0
+        self._keeper_asleep = False
+        self._tick_at_ms = 0.0
+        self._gates: dict[_Gate, None] = {}
+        """Of all followers, those that came first in front."""
+        self._watching: dict[_Gate, None] = {}
+        """Of those that wait for something else than one future."""
+        self._moved = False
+        """Whether something ended, began or broke since the watchers were told last."""
+        self._to_call: deque[PublishFuture] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._keeper = threading.Thread(target=self._keep, name="penstock-host-keeper", daemon=True)
+        self._keeper.start()
+
+    def now_ms(self) -> float:
+        return self._clock.monotonic() * 1000
+
+    # Publishing
+
+    def publish(self, publication: Publication, *, block: bool) -> PublishFuture:
+        """Send a publication, or queue it where the options say so.
+
+        Raises:
+            as `Delivery.submit`; with `block` there is no `NoCredit` before the publish timeout.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        future = PublishFuture(self)
+        publication.waiter = future
+        publication.on_end = self._on_end
+        line = self.line
+        with self.lock:
+            now_ms = self._clock.monotonic() * 1000
+            try:
+                line.core.submit(publication, now_ms)
+            except _NOT_NOW:
+                if not block or threading.current_thread() is self._keeper:
+                    raise
+                waiting = submitted = False
+            else:
+                line.flush(now_ms)
+                submitted, waiting = True, line.out.waiting
+        if not submitted:
+            self._submit_later(publication, now_ms + self.options.publish_timeout_ms)
+            waiting = line.out.waiting
+        if waiting:
+            self._send_waiting(now_ms + self.options.publish_timeout_ms if block else 0.0)
+        if self._to_call:
+            self._call_back()
+        return future
+
+    def _submit_later(self, publication: Publication, deadline_ms: float) -> None:
+        """Wait until there is room for a publication, and submit it.
+
+        Raises:
+            NoCredit, NotConnected: there was none until the deadline.
+        """
+        refused: list[PenstockError] = []
+
+        def submitted() -> bool:
+            refused.clear()
+            now_ms = self.now_ms()
+            try:
+                self.line.core.submit(publication, now_ms)
+            except _NOT_NOW as error:
+                refused.append(error)
+                return False
+            except PenstockError as error:
+                refused.append(error)
+                return True
+            self.line.flush(now_ms)
+            return True
+
+        self._drive(submitted, None, deadline_ms)
+        if refused:
+            raise refused[0]
+
+    def _send_waiting(self, deadline_ms: float) -> None:
+        """Stay until the kernel has taken what waits to be sent, or until the deadline."""
+        line = self.line
+        while (now_ms := self.now_ms()) < deadline_ms:
+            with self.lock:
+                current = line.socket
+                if current is None or not line.out.waiting:
+                    return
+                lead = not self._leading
+            if lead:
+                self._drive(lambda: not line.out.waiting, None, deadline_ms)
+                continue
+            poller = select.poll()
+            poller.register(current, select.POLLOUT)
+            if poller.poll(min(_LEADER_STEP_MS, deadline_ms - now_ms)):
+                self._flush(current)
+        with self.lock:
+            self._ring_bell()
+
+    def _flush(self, current: socket.socket) -> None:
+        with self.lock:
+            if self.line.socket is current:
+                self.line.flush(self.now_ms())
+
+    def _on_end(self, publication: Publication) -> None:
+        future: PublishFuture = publication.waiter
+        self._moved = True
+        if future.finish(publication.error):
+            self._to_call.append(future)
+        if future.gates:
+            for gate in future.gates:
+                gate.open()
+
+    def _call_back(self) -> None:
+        """Run callbacks; without the lock."""
+        ended = self._to_call
+        while ended:
+            try:
+                future = ended.popleft()
+            except IndexError:
+                return
+            future.call_back()
+
+    # Waiting
+
+    def wait_for(self, future: PublishFuture, timeout: float | None) -> None:
+        """Return when the future has ended.
+
+        Raises:
+            TimeoutError: it has not in `timeout` seconds.
+        """
+        deadline_ms = inf if timeout is None else self.now_ms() + timeout * 1000
+        if not self._drive(future.done, future, deadline_ms):
+            raise TimeoutError(f"no answer in {timeout} s; the publication goes on")
+
+    def wait_until(self, done: Callable[[], bool], deadline_ms: float) -> bool:
+        """Wait for something that is looked at under the lock whenever anything has moved."""
+        return self._drive(done, None, deadline_ms)
+
+    def _drive(
+        self, done: Callable[[], bool], future: PublishFuture | None, deadline_ms: float
+    ) -> bool:
+        """Wait until `done`, as leader or follower; False at the deadline."""
+        gate: _Gate | None = None
+        while True:
+            with self.lock:
+                if gate is not None:
+                    self._leave(gate, future)
+                    gate = None
+                finished = done()
+                now_ms = self.now_ms()
+                if finished or now_ms >= deadline_ms or self.stopped:
+                    self._hand_over()
+                    break
+                current = self.line.socket
+                if current is None or self._leading:
+                    gate = self._enter(future)
+                else:
+                    self._leading = True
+                    self._led += 1
+            if gate is not None:
+                self._wait_at(gate, future, (deadline_ms - now_ms) / 1000)
+            elif current is not None:
+                finished = self._lead(current, done, deadline_ms)
+                if self._to_call:
+                    self._call_back()
+                if finished:
+                    break
+        return finished
+
+    def _wait_at(self, gate: _Gate, future: PublishFuture | None, seconds: float) -> None:
+        if threading.current_thread() is self._keeper:
+            self._leave_and_hand_over(gate, future)
+            raise RuntimeError("a callback cannot wait for another publication")
+        try:
+            gate.wait(seconds)
+        except BaseException:  # an interrupt from the keyboard
+            self._leave_and_hand_over(gate, future)
+            raise
+
+    def _leave_and_hand_over(self, gate: _Gate, future: PublishFuture | None) -> None:
+        with self.lock:
+            self._leave(gate, future)
+            self._hand_over()
+
+    def _enter(self, future: PublishFuture | None) -> _Gate:
+        gate = _Gate()
+        self._gates[gate] = None
+        if future is None:
+            self._watching[gate] = None
+        elif future.gates is None:
+            future.gates = [gate]
+        else:
+            future.gates.append(gate)
+        return gate
+
+    def _leave(self, gate: _Gate, future: PublishFuture | None) -> None:
+        self._gates.pop(gate, None)
+        if future is None:
+            self._watching.pop(gate, None)
+        elif future.gates is not None:
+            future.gates.remove(gate)
+
+    def _hand_over(self) -> None:
+        """Have the first follower look whether it is to lead."""
+        if self._gates and not self._leading and self.line.socket is not None:
+            next(iter(self._gates)).open()
+
+    def _lead(self, current: socket.socket, done: Callable[[], bool], deadline_ms: float) -> bool:
+        """Receive for everybody until `done`, or until there is a reason to look around."""
+        line = self.line
+        finished = False
+        try:
+            while not finished:
+                received = self._await_bytes(current, deadline_ms)
+                with self.lock:
+                    if line.socket is not current:
+                        break
+                    now_ms = self._clock.monotonic() * 1000
+                    if received >= 0:
+                        line.arrived(received, now_ms)
+                        self._tell_watchers()
+                    finished = done()
+                    if now_ms >= deadline_ms or line.socket is None or self._to_call:
+                        break  # callbacks are run by a thread that does not lead
+        finally:
+            with self.lock:
+                self._leading = False
+                self._close_retired()
+                self._hand_over()
+                if self._keeper_asleep or line.socket is None:
+                    self._ring_bell()
+        return finished
+
+    def _await_bytes(self, current: socket.socket, deadline_ms: float) -> int:
+        """Receive, for at most one step; what waits to be sent is sent meanwhile."""
+        line = self.line
+        room = line.inbox.room
+        if not line.out.waiting:
+            if deadline_ms == inf:
+                return receive_from(current, room)
+            left_ms = deadline_ms - self.now_ms()
+            if left_ms > _LEADER_STEP_MS:
+                return receive_from(current, room)
+        else:
+            left_ms = deadline_ms - self.now_ms()
+        poller = select.poll()
+        poller.register(
+            current, select.POLLIN | select.POLLOUT if line.out.waiting else select.POLLIN
+        )
+        for _, events in poller.poll(max(0.0, min(left_ms, _LEADER_STEP_MS))):
+            if events & select.POLLOUT:
+                self._flush(current)
+            if events & ~select.POLLOUT:
+                return receive_from(current, room, _DONTWAIT)
+        return -1
+
+    def _tell_watchers(self) -> None:
+        if self._moved:
+            self._moved = False
+            for gate in self._watching:
+                gate.open()
+
+    def _close_retired(self) -> None:
+        """Close sockets that have ended; not while a leader may still be receiving on one."""
+        if self._retired and not self._leading:
+            for retired in self._retired:
+                retired.close()
+            self._retired.clear()
+
+    # The keeper
+
+    def _ring_bell(self) -> None:
+        """Wake up the keeper. Under the lock, so that the descriptor is what it was."""
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+
+    def orphan(self) -> None:
+        """Have the keeper end everything; takes no lock, so that a destructor may call it."""
+        self.orphaned = True
+        self._ring_bell()
+
+    def _keep(self) -> None:
+        try:
+            while not self.stopped:
+                with self.lock:
+                    if self.stopped:
+                        return
+                    if self.orphaned:
+                        self._shut_down(ClientClosed("the client was dropped without close()"))
+                        return
+                    now_ms = self.now_ms()
+                    self._maintain(now_ms)
+                    current = self.line.socket
+                    events, wait_ms = self._plan(now_ms)
+                self._call_back()
+                self._look(current, events, wait_ms)
+                self._call_back()
+        except Exception as error:
+            logger.exception("the client's keeper failed")
+            with self.lock:
+                self._shut_down(ClientClosed(f"the client failed: {error!r}"))
+            self._call_back()
+        finally:
+            with self.lock:
+                bell, self._bell = self._bell, -1
+                os.close(bell)
+
+    def _maintain(self, now_ms: float) -> None:
+        """Connect and keep the time."""
+        line = self.line
+        if now_ms >= line.connect_at_ms() and self._wanted():
+            connected = line.connect(now_ms)
+            self._moved = True
+            if connected and line.socket is not None:
+                line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
+        if now_ms >= self._tick_at_ms or now_ms >= line.next_wake_ms(now_ms):
+            line.tick(now_ms)
+        self._tell_watchers()
+        self._close_retired()
+        self._hand_over()
+
+    def _wanted(self) -> bool:
+        """A client that is being closed connects only for what is left to deliver."""
+        core = self.line.core
+        return not core.closing or core.outstanding > 0
+
+    def _plan(self, now_ms: float) -> tuple[int, float]:
+        """Which events of the socket the keeper waits for, and how long."""
+        line = self.line
+        wake_ms = line.next_wake_ms(now_ms) if self._wanted() else inf
+        step_ms = _KEEPER_STEP_MS if line.core.outstanding else _KEEPER_IDLE_STEP_MS
+        wait_ms = max(0.0, min(wake_ms - now_ms, step_ms))
+        self._tick_at_ms = now_ms + wait_ms
+        led = self._led
+        recently, self._led_seen = led != self._led_seen, led
+        self._keeper_asleep = False
+        events = select.POLLOUT if line.out.waiting else 0
+        if recently:
+            wait_ms = min(wait_ms, _PAUSE_MS)
+        elif self._leading:
+            self._keeper_asleep = True
+        else:
+            events |= select.POLLIN
+        return events, wait_ms
+
+    def _look(self, current: socket.socket | None, events: int, wait_ms: float) -> None:
+        """Sleep until the socket, the bell or the time calls."""
+        poller = select.poll()
+        poller.register(self._bell, select.POLLIN)
+        if current is not None and events:
+            poller.register(current, events)
+        for descriptor, happened in poller.poll(wait_ms):
+            if descriptor == self._bell:
+                os.eventfd_read(self._bell)
+            elif current is not None:
+                self._serve(current, happened)
+
+    def _serve(self, current: socket.socket, happened: int) -> None:
+        """Receive, unless a leader does, and send."""
+        line = self.line
+        with self.lock:
+            if line.socket is not current:
+                return
+            now_ms = self.now_ms()
+            if happened & ~select.POLLOUT and not self._leading:
+                line.arrived(line.receive(_DONTWAIT), now_ms)
+            elif happened & select.POLLOUT:
+                line.flush(now_ms)
+            self._tell_watchers()
+            self._close_retired()
+
+    # The end
+
+    def refuse(self, error: PenstockError) -> None:
+        """Take nothing more in."""
+        self._refusal = error
+
+    def close(self, deadline_ms: float) -> bool:
+        """Deliver what is left until the deadline, then end the rest and the keeper.
+
+        Returns:
+            Whether everything had ended by then.
+        """
+        core = self.line.core
+        with self.lock:
+            core.close()
+            self._ring_bell()
+        delivered = self.stopped or self._drive(lambda: not core.outstanding, None, deadline_ms)
+        with self.lock:
+            self._shut_down(ClientClosed("the client was closed before an answer came"))
+        self._call_back()
+        if threading.current_thread() is not self._keeper:
+            self._keeper.join()
+        return delivered
+
+    def _shut_down(self, error: PenstockError) -> None:
+        """End everything, once; under the lock."""
+        if self.stopped:
+            return
+        self.refuse(ClientClosed("the client has been closed"))
+        now_ms = self.now_ms()
+        self.line.core.abandon(error)
+        self.line.lost("the client has been closed", now_ms)
+        self._ring_bell()
+        self.stopped = True
+        for gate in self._gates:
+            gate.open()
+        self._close_retired()
+
+    def after_fork_in_child(self) -> None:
+        """Give up everything that belongs to the parent, without a word to the agent."""
+        self.lock = threading.Lock()
+        self.stopped = True
+        self.refuse(
+            ClientClosed("this client belongs to the process that was forked; make a new one here")
+        )
+        for inherited in (self.line.socket, *self._retired):
+            if inherited is not None:
+                inherited.close()
+        self.line.socket = None
+        os.close(self._bell)
+        self._bell = -1
+        refusal = self._refusal
+        if refusal is not None:
+            self.line.core.abandon(refusal)
+        self._to_call.clear()
+
+    @property
+    def state(self) -> str:
+        """closed, or what `ClientState` says, with "connecting" for no connection."""
+        if self._refusal is not None:
+            return "closed"
+        state = self.line.core.machine.state
+        return "connecting" if state is ClientState.DISCONNECTED else state.value

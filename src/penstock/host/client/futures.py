@@ -1,0 +1,152 @@
+"""What a publish returns: a `concurrent.futures.Future` that is cheap until somebody waits.
+
+A standard future has a condition, which is a lock and a queue, made for each. Most publications
+are waited for by the thread that made them, or not at all, so here the condition is made when
+somebody asks for it (`concurrent.futures.wait`, `as_completed`). `result` and `exception` do not:
+they have the engine drive the socket until the answer is there.
+
+A publication cannot be taken back, so `cancel` says no.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
+
+logger = logging.getLogger(__name__)
+
+_RUNNING: Final = "RUNNING"
+_FINISHED: Final = "FINISHED"
+"""The words of `concurrent.futures`."""
+
+_conditions = threading.Lock()
+
+
+class Waits(Protocol):
+    """Who brings a future to its end."""
+
+    def wait_for(self, future: PublishFuture, timeout: float | None) -> None:
+        """Return when the future has ended.
+
+        Raises:
+            TimeoutError: it has not in `timeout` seconds.
+        """
+        ...
+
+
+class PublishFuture(Future[None]):
+    """The fate of one frame: None when it was accepted, otherwise an error."""
+
+    def __init__(self, engine: Waits) -> None:
+        # Not the base's: it would make the condition.
+        self._engine = engine
+        self._state = _RUNNING
+        self._result = None
+        self._exception: BaseException | None = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Callable[[Future[None]], object]] = []
+        self._made: threading.Condition | None = None
+        self.gates: list[Any] | None = None
+        """Threads that wait while another one drives the socket; guarded by the engine."""
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        if self._made is None:
+            with _conditions:
+                if self._made is None:
+                    self._made = threading.Condition()
+        return self._made
+
+    # The base's other methods take the condition; these need none.
+
+    def cancel(self) -> bool:
+        """False: what was published cannot be taken back."""
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def running(self) -> bool:
+        return self._state != _FINISHED
+
+    def done(self) -> bool:
+        return self._state == _FINISHED
+
+    def result(self, timeout: float | None = None) -> None:
+        """Return when the frame was accepted.
+
+        Raises:
+            TimeoutError: not in `timeout` seconds; the publication goes on.
+            PenstockError: what became of the frame instead.
+        """
+        if self._state != _FINISHED:
+            self._engine.wait_for(self, timeout)
+        if self._exception is not None:
+            try:
+                raise self._exception
+            finally:
+                self = None  # type: ignore[assignment]  # no cycle with the traceback
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What went wrong, or None when the frame was accepted.
+
+        Raises:
+            TimeoutError: it is not known in `timeout` seconds.
+        """
+        if self._state != _FINISHED:
+            self._engine.wait_for(self, timeout)
+        return self._exception
+
+    def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
+        """Call `fn` with this future when it has ended, at once if it has.
+
+        It is called by whichever thread takes the answer in, and never under a lock of the client.
+        """
+        # Under the interpreter's lock: either this thread sees the end, or `finish` the callback.
+        callbacks = self._done_callbacks
+        callbacks.append(fn)
+        if self._state == _FINISHED:
+            try:
+                callbacks.remove(fn)
+            except ValueError:
+                return  # the thread that ended it has taken the callback
+            self._call(fn)
+
+    # For the engine
+
+    def finish(self, error: BaseException | None) -> bool:
+        """Set the outcome; whether there are callbacks for `call_back`."""
+        self._exception = error
+        with _conditions:
+            made = self._made
+            if made is None:
+                self._state = _FINISHED
+        if made is not None:
+            with made:
+                self._state = _FINISHED
+                for waiter in self._waiters:
+                    if error is None:
+                        waiter.add_result(self)
+                    else:
+                        waiter.add_exception(self)
+                made.notify_all()
+        return bool(self._done_callbacks)
+
+    def call_back(self) -> None:
+        """Call the callbacks, each once, whoever else does the same."""
+        callbacks = self._done_callbacks
+        while callbacks:
+            try:
+                fn = callbacks.pop(0)
+            except IndexError:
+                return
+            self._call(fn)
+
+    def _call(self, fn: Callable[[Future[None]], object]) -> None:
+        try:
+            fn(self)
+        except Exception:
+            logger.exception("exception calling callback for %r", self)

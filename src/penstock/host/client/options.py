@@ -1,0 +1,192 @@
+"""What a client of the host agent can be told, with bounds; both clients take the same words."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import INT_MAX, describe, parse, setting
+from penstock.host import limits
+from penstock.host.client_machine import ClientTerms
+from penstock.host.delivery import Delivery
+from penstock.host.ring import RING_BYTES_MAX
+
+DEFAULT_PATH: Final = "/var/run/penstock/host.sock"
+PATH_BYTES_MAX: Final = 107
+"""A socket's address has 108 bytes, the last of which is zero."""
+
+_MIB: Final = 1 << 20
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """The options of `HostClient` and `AsyncHostClient`."""
+
+    path: str = setting(
+        DEFAULT_PATH, name="host.client.path", doc="The agent's socket file; at most 107 bytes."
+    )
+    topics: tuple[str, ...] = setting(
+        (),
+        name="host.client.topics",
+        doc="Topics that are published to, so that the agent says how many partitions they have.",
+    )
+    client_name: str = setting(
+        "", name="host.client.name", doc="What the agent's log and metrics call this producer."
+    )
+    resend: bool = setting(
+        True,
+        name="host.client.resend",
+        doc="Whether frames are kept and sent again when the connection ends or the agent fails"
+        " them for now; without it every such frame ends with its error, and publishing without"
+        " credit fails at once.",
+    )
+    idempotent: bool = setting(
+        True,
+        name="host.client.idempotent",
+        doc="With resend: whether frames with a topic and a partition are numbered, so that the"
+        " log has them once however often they are sent.",
+    )
+    checksum: bool = setting(
+        False,
+        name="host.client.checksum",
+        doc="Whether payloads are sent with a checksum. The kernel's copy does not need one.",
+    )
+    ring_bytes: int = setting(
+        0,
+        name="host.client.ring.bytes",
+        doc="Shared memory for payloads, taken when a connection is made; 0 for none.",
+        unit="bytes",
+        minimum=0,
+        maximum=RING_BYTES_MAX,
+    )
+    ring_payload_bytes_min: int = setting(
+        64 << 10,
+        name="host.client.ring.payload.min.bytes",
+        doc="Payloads below this travel on the socket though there is a ring.",
+        unit="bytes",
+        minimum=1,
+        maximum=RING_BYTES_MAX,
+    )
+    connect_timeout_ms: int = setting(
+        5_000,
+        name="host.client.connect.timeout.ms",
+        doc="How long the agent may take to answer HELLO, and how long a first publish that needs"
+        " an agent waits for one.",
+        unit="ms",
+        minimum=1,
+        maximum=_DAY_MS,
+    )
+    publish_timeout_ms: int = setting(
+        30_000,
+        name="host.client.publish.timeout.ms",
+        doc="Without resend: how long the agent may take to answer a frame. With resend: how long"
+        " publish waits for room in the buffer.",
+        unit="ms",
+        minimum=1,
+        maximum=_DAY_MS,
+    )
+    delivery_timeout_ms: int = setting(
+        120_000,
+        name="host.client.delivery.timeout.ms",
+        doc="With resend: how long after publish a frame may be sent again before it ends with"
+        " an error.",
+        unit="ms",
+        minimum=1,
+        maximum=_DAY_MS,
+    )
+    drain_timeout_ms: int = setting(
+        20_000,
+        name="host.client.drain.timeout.ms",
+        doc="How long a draining agent is waited for; the agent's own deadline counts if sooner.",
+        unit="ms",
+        minimum=0,
+        maximum=_DAY_MS,
+    )
+    exit_timeout_ms: int = setting(
+        5_000,
+        name="host.client.exit.timeout.ms",
+        doc="How long the end of the interpreter waits for what has not been delivered.",
+        unit="ms",
+        minimum=0,
+        maximum=_DAY_MS,
+    )
+    buffer_bytes: int = setting(
+        64 * _MIB,
+        name="host.client.buffer.bytes",
+        doc="Payload bytes that may be without an answer.",
+        unit="bytes",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    buffer_frames: int = setting(
+        65_536,
+        name="host.client.buffer.frames",
+        doc="Frames that may be without an answer.",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    socket_buffer_bytes: int = setting(
+        4 * _MIB,
+        name="host.client.socket.buffer.bytes",
+        doc="Send and receive buffer of the socket; the kernel caps it (net.core.wmem_max).",
+        unit="bytes",
+        minimum=4096,
+        maximum=INT_MAX // 2,
+    )
+
+    def terms(self) -> ClientTerms:
+        """What the agent is asked for."""
+        return ClientTerms(
+            topics=self.topics,
+            client_name=self.client_name,
+            publish_timeout_ms=self.publish_timeout_ms,
+            drain_timeout_ms=self.drain_timeout_ms,
+            checksum=self.checksum,
+            ring_bytes=self.ring_bytes,
+            ring_payload_bytes_min=self.ring_payload_bytes_min,
+        )
+
+    def delivery(self, producer_id: int, producer_epoch: int) -> Delivery:
+        """The core that does what the options say."""
+        return Delivery(
+            self.terms(),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            resend=self.resend,
+            idempotent=self.idempotent,
+            buffer_bytes_max=self.buffer_bytes,
+            buffer_frames_max=self.buffer_frames,
+            delivery_timeout_ms=self.delivery_timeout_ms,
+        )
+
+
+def client_options(path: str | os.PathLike[str], **values: Any) -> ClientOptions:
+    """Check options given by their attribute names.
+
+    Raises:
+        InvalidSetting: an option that is unknown, of the wrong type or out of its bounds.
+    """
+    values["path"] = os.fspath(path)
+    values["topics"] = tuple(values.get("topics", ()))
+    known = {info.attribute: info for info in describe(ClientOptions)}
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise InvalidSetting(name, value, "the client has no option of this name")
+        arguments[name] = parse(known[name], value)
+    options = ClientOptions(**arguments)
+    size = len(os.fsencode(options.path))
+    if not 0 < size <= PATH_BYTES_MAX or "\0" in options.path:
+        raise InvalidSetting(
+            "host.client.path", options.path, f"must have 1 to {PATH_BYTES_MAX} bytes"
+        )
+    if len(options.topics) > limits.TOPICS_PER_HELLO_MAX:
+        raise InvalidSetting(
+            "host.client.topics",
+            f"{len(options.topics)} topics",
+            f"at most {limits.TOPICS_PER_HELLO_MAX}",
+        )
+    return options
