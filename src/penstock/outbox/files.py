@@ -15,6 +15,7 @@ import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -256,10 +257,9 @@ class Tree:
             root, self._root = self._root, NO_HANDLE
             hours = list(self._hours.values())
             self._hours.clear()
-        for hour in hours:
-            self._files.close(hour.handle)
+        self._close([hour.handle for hour in hours])
         if root != NO_HANDLE:
-            self._files.close(root)
+            self._close([root])
 
     def _borrow(self, path: str) -> _Hour | None:
         with self._lock:
@@ -282,8 +282,7 @@ class Tree:
                     closing.append(hour.handle)
             if write.opened_hour != NO_HANDLE:
                 closing += self._keep(path, write)
-        for handle in closing:
-            self._files.close(handle)
+        self._close(closing)
 
     def _keep(self, path: str, write: SafeWrite) -> list[int]:
         """Keep a directory that an attempt opened; return handles to close in its place."""
@@ -309,3 +308,9 @@ class Tree:
             return False
         hour.dropped = True
         return hour.users == 0
+
+    def _close(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            # A directory that was only read has nothing to lose by a close that fails.
+            with suppress(OSError):
+                self._files.close(handle)
