@@ -24,6 +24,7 @@ from penstock.base.metrics import Metric
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
 from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
 from penstock.broker.settings import UNSET, BrokerSettings
+from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.storage import StorageSettings
 from penstock.storage.config import LogConfig
 
@@ -82,6 +83,10 @@ def configuration_page() -> str:
             sorted(describe(LogConfig), key=lambda info: info.name),
             "broker setting",
             topic_levels,
+        ),
+        "## Host agent\n\nOf `penstock host serve`; read at start.\n",
+        _table(
+            sorted([*describe(HostSettings), *describe(SinkSettings)], key=lambda info: info.name),
         ),
     ]
     return "\n".join(parts)

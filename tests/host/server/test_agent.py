@@ -205,26 +205,31 @@ async def test_who_leaves_frames_behind_frees_its_credit() -> None:
 
 
 async def test_a_silent_producer_is_pinged_then_closed() -> None:
-    async with serving(idle_timeout_ms=600, ping_interval_ms=150) as agent:
-        async with peer(agent) as silent, peer(agent) as awake:
-            token = (await awake.expect(PING)).token
-            await awake.send(encode(Header(type=PONG, token=token)))
-            headers = await silent.ended()
-            assert {header.type for header in headers[:-1]} == {PING}
-            assert headers[-1].type == FAILED
-            assert "nothing was heard" in headers[-1].reason
-            await awake.send(data(0))
-            while (header := await awake.header()).type == PING:
-                pass
-            assert header.type == ACCEPTED
+    async with (
+        serving(idle_timeout_ms=600, ping_interval_ms=150) as agent,
+        peer(agent) as silent,
+        peer(agent) as awake,
+    ):
+        token = (await awake.expect(PING)).token
+        await awake.send(encode(Header(type=PONG, token=token)))
+        headers = await silent.ended()
+        assert {header.type for header in headers[:-1]} == {PING}
+        assert headers[-1].type == FAILED
+        assert "nothing was heard" in headers[-1].reason
+        await awake.send(data(0))
+        while (header := await awake.header()).type == PING:
+            pass
+        assert header.type == ACCEPTED
 
 
 async def test_one_that_never_says_hello_is_closed() -> None:
-    async with serving(idle_timeout_ms=300, ping_interval_ms=100) as agent:
-        async with peer(agent, introduce=False) as mute:
-            headers = await mute.ended()
-            assert [header.type for header in headers] == [HELLO_ACK]
-            assert not headers[0].accepted
+    async with (
+        serving(idle_timeout_ms=300, ping_interval_ms=100) as agent,
+        peer(agent, introduce=False) as mute,
+    ):
+        headers = await mute.ended()
+        assert [header.type for header in headers] == [HELLO_ACK]
+        assert not headers[0].accepted
 
 
 async def test_a_health_check_needs_no_hello() -> None:

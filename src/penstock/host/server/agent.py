@@ -25,7 +25,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError, UnavailableError
@@ -44,6 +44,9 @@ from penstock.host.server.socket_file import SocketDirectoryBusy, SocketFile, ch
 from penstock.host.server.totals import Totals
 from penstock.host.server_machine import ServerState, ServerTerms
 from penstock.wire.frames import HEADER_BYTES_MAX
+
+if TYPE_CHECKING:
+    from penstock.host.server.http import HttpFront
 
 logger = logging.getLogger(__name__)
 
@@ -103,8 +106,7 @@ class HostAgent:
             connections_max=settings.connections_max,
         )
         self.drain_by_ms = 0.0
-        self.extra_work: Callable[[], int] = lambda: 0
-        """What else is under way that a drain waits for: requests of the HTTP front."""
+        self.http: HttpFront | None = None
         self._clock = clock
         self._file: SocketFile | None = None
         self._guests: dict[HostConnection, _Guest] = {}
@@ -135,17 +137,20 @@ class HostAgent:
     # Life
 
     async def start(self) -> None:
-        """Start the sink, then listen.
+        """Start the sink and the HTTP front, then listen.
 
         Raises:
             PenstockError: the sink cannot start, or the socket's path cannot be had.
+            OSError: the HTTP front's address cannot be bound.
         """
         self._loop = asyncio.get_running_loop()
         check_path(self.settings.socket_path)
         await self.sink.start()
         try:
+            await self._start_http()
             self._file = await self._claim()
         except BaseException:
+            await self._stop_http()
             await self.sink.stop(SINK_STOP_SECONDS_MIN)
             raise
         self._listen()
@@ -161,7 +166,7 @@ class HostAgent:
         for connection in self.connections:
             connection.drain(timeout_ms, REASON_DRAIN)
         await self._leave_path()
-        await self._until(lambda: not self._guests and not self.extra_work(), self.drain_by_ms)
+        await self._until(lambda: not self._guests and not self._requests, self.drain_by_ms)
         left_seconds = (self.drain_by_ms - self.now_ms()) / 1000
         await self.sink.stop(max(left_seconds, SINK_STOP_SECONDS_MIN))
         # What the sink has just settled is answered by a callback that is scheduled before this.
@@ -171,8 +176,25 @@ class HostAgent:
         await self._until(lambda: not self._guests, self.now_ms() + limits.LAST_ANSWER_MS)
         for connection in self.connections:
             connection.abort(REASON_DRAIN)
+        await self._stop_http()
         self._tick_timer.cancel()
         self._tick_timer = None
+
+    async def _start_http(self) -> None:
+        if self.settings.http_listener:
+            from penstock.host.server.http import HttpFront
+
+            self.http = HttpFront(self)
+            await self.http.start()
+
+    async def _stop_http(self) -> None:
+        if self.http is not None:
+            await self.http.stop()
+
+    @property
+    def _requests(self) -> int:
+        """Requests of the HTTP front under way."""
+        return 0 if self.http is None else self.http.in_flight
 
     async def _claim(self) -> SocketFile:
         settings = self.settings

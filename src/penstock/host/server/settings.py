@@ -158,6 +158,11 @@ class HostSettings:
         name="host.http.listener",
         doc="host:port of the HTTP front; empty turns it off, port 0 picks a free one.",
     )
+    http_topic: str = setting(
+        "",
+        name="host.http.topic",
+        doc="Topic of HTTP requests that name none.",
+    )
     http_body_max_bytes: int = setting(
         8 * _MIB,
         name="host.http.body.max.bytes",
@@ -228,12 +233,7 @@ class SinkSettings:
     bootstrap_servers: str = setting(
         "127.0.0.1:9092",
         name="bootstrap.servers",
-        doc="Brokers that the log sink appends to, and that the outbox sink's pointers go to.",
-    )
-    topic: str = setting(
-        "",
-        name="host.topic",
-        doc="Topic of frames that name none; for the outbox sink the topic of all pointers.",
+        doc="Brokers that the log sink appends to, and that have the outbox sink's topic.",
     )
     delivery_timeout_ms: int = setting(
         30_000,
@@ -257,9 +257,14 @@ class SinkSettings:
         doc="Directory of the outbox sink's files; it has to exist.",
     )
     outbox_partition: str = setting(
-        "host",
+        "",
         name="host.outbox.partition",
-        doc="Outbox partition of frames that name no topic.",
+        doc="Outbox partition of all frames; empty: each goes to the one named like its topic.",
+    )
+    outbox_topic: str = setting(
+        "outbox",
+        name="host.outbox.topic",
+        doc="Topic that the outbox sink publishes its pointers to.",
     )
 
 

@@ -1,0 +1,347 @@
+"""The agent's HTTP front: ingest for programs without a client, health, metrics, status.
+
+| path              | answer                                                             |
+|-------------------|--------------------------------------------------------------------|
+| POST /v1/ingest   | 200 when the sink has accepted all of it                           |
+| GET /livez        | 200 while the loop runs                                            |
+| GET /readyz       | 200 while producers are taken in, else 503                         |
+| GET /metrics      | Prometheus text                                                    |
+| GET /v1/status    | the agent's state as JSON                                          |
+
+`POST /v1/ingest?topic=&partition=` takes `application/octet-stream`, one chunk, or
+`application/x-ndjson`, a chunk a line. What it says no with:
+
+| status | when                                              | again?                         |
+|--------|---------------------------------------------------|--------------------------------|
+| 400    | the request is malformed                          | never                          |
+| 408    | the body took too long                            | yes                            |
+| 413    | the body or a line is over the limit              | never                          |
+| 415    | another content type                              | never                          |
+| 422    | the sink has refused it for good                  | never                          |
+| 429    | no credit, or the sink could not take it now      | after `Retry-After`            |
+| 503    | the agent is draining                             | after `Retry-After`            |
+
+An error is `{"error": <Kafka's error name>, "message": …}`, and with 429 also `dimension`, `limit`
+and `value` of the credit that was missing. When a body of several frames was accepted in part,
+`accepted_chunks` says how much; the order of lines is that of the body.
+
+uvicorn gives the HTTP protocol; its `Server` is left out, because that takes over signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.base.errors import InvalidSetting, PenstockError
+from penstock.base.metrics import Sample, render
+from penstock.host.credits import Credit
+from penstock.host.port import NO_PARTITION
+from penstock.host.server import metrics
+from penstock.host.server.ingest import (
+    HttpProducer,
+    Outcome,
+    OutOfCredit,
+    Part,
+    TooMuch,
+    line_parts,
+)
+from penstock.host.server.status import status_of
+from penstock.host.sinks.verdicts import retryable
+
+if TYPE_CHECKING:
+    from penstock.host.server.agent import HostAgent
+
+logger = logging.getLogger(__name__)
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+HEAD_BYTES_MAX: Final = 16_384
+KEEP_ALIVE_SECONDS: Final = 30
+STOP_SECONDS: Final = 1.0
+"""Time that open requests get to finish when the front stops."""
+BODY_SECONDS_MAX: Final = 30.0
+"""Time for a body to arrive; it holds credit meanwhile."""
+BACKLOG: Final = 128
+PARTITION_MAX: Final = 2**31 - 1
+
+OCTETS: Final = "application/octet-stream"
+LINES: Final = "application/x-ndjson"
+
+_RETRY_LATER: Final = {429, 503}
+_ERROR_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
+
+
+class _Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, error: str, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": error, "message": message, **facts}
+
+
+class HttpFront:
+    """The HTTP interface of one agent: `start`, `address`, `stop`."""
+
+    def __init__(self, agent: HostAgent) -> None:
+        self._agent = agent
+        self._producer = HttpProducer(agent)
+        self._server: asyncio.Server | None = None
+        self._protocols: Any = None
+        self._answers: dict[int, int] = {}
+        self.in_flight = 0
+        self.address: tuple[str, int] = ("", 0)
+        agent.registry.add(self._samples)
+
+    # Life
+
+    async def start(self) -> tuple[str, int]:
+        """Listen on `host.http.listener`; returns the address with the real port.
+
+        Raises:
+            InvalidSetting: the setting is no address.
+            OSError: the address cannot be bound.
+        """
+        from uvicorn.config import Config
+        from uvicorn.server import ServerState
+
+        settings = self._agent.settings
+        host, port = parse_address(settings.http_listener)
+        config = Config(
+            self.app(),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=settings.http_max_connections,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        )
+        config.load()
+        self._protocols = protocols = ServerState()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=protocols, app_state={}
+            ),
+            host,
+            port,
+            backlog=BACKLOG,
+        )
+        self.address = (host, self._server.sockets[0].getsockname()[1])
+        return self.address
+
+    async def stop(self) -> None:
+        """Stop listening, let open requests finish for `STOP_SECONDS`, close connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        for protocol in list(self._protocols.connections):
+            protocol.shutdown()
+        if self._protocols.tasks:
+            _, late = await asyncio.wait(self._protocols.tasks, timeout=STOP_SECONDS)
+            for task in late:
+                task.cancel()
+        for protocol in list(self._protocols.connections):
+            protocol.transport.abort()
+        self._server = None
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/v1/ingest", self._ingest, methods=["POST"]),
+                Route("/livez", self._livez),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._metrics),
+                Route("/v1/status", self._status),
+            ],
+            exception_handlers={HTTPException: _http_error},
+        )
+
+    def _samples(self) -> list[Sample]:
+        answers = [
+            Sample(metrics.HTTP_REQUESTS, count, (str(status),))
+            for status, count in sorted(self._answers.items())
+        ]
+        return [Sample(metrics.HTTP_IN_FLIGHT, self.in_flight), *answers]
+
+    # Routes
+
+    async def _livez(self, request: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def _readyz(self, request: Request) -> Response:
+        if self._agent.serving:
+            return _json({"status": "ok"})
+        cause = "the agent is draining" if self._agent.draining else "the agent is starting"
+        return _json({"status": "failing", "cause": cause}, 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        samples = list(self._agent.registry.collect())
+        text = await asyncio.to_thread(render, samples)
+        return Response(text, headers={"content-type": METRICS_TYPE})
+
+    async def _status(self, request: Request) -> Response:
+        return _json(status_of(self._agent))
+
+    async def _ingest(self, request: Request) -> Response:
+        self.in_flight += 1
+        try:
+            response = await self._answer(request)
+        finally:
+            self.in_flight -= 1
+        if not getattr(request.state, "read", False):
+            response.headers["connection"] = "close"  # of the body nothing more is read
+        self._answers[response.status_code] = self._answers.get(response.status_code, 0) + 1
+        return response
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            outcome = await self._take(request)
+            return _json(_facts(outcome))
+        except _Refused as refused:
+            return self._no(refused.status, refused.body)
+        except OutOfCredit as error:
+            body = {"dimension": error.dimension, "limit": error.limit, "value": error.value}
+            return self._no(429, {**_error(error), **body}, error.retry_after_ms)
+        except TooMuch as error:
+            return self._no(413, _error(error))
+        except PenstockError as error:
+            return self._no(429 if retryable(error) else 422, _error(error))
+        except ClientDisconnect:
+            return _json({"error": "network_exception", "message": "the client has gone"}, 400)
+        except Exception:
+            logger.exception("an ingest request failed")
+            message = "the agent failed on this request; its log has the cause"
+            return _json({"error": "unknown_server_error", "message": message}, 500)
+
+    async def _take(self, request: Request) -> Outcome:
+        if self._agent.draining:
+            raise _Refused(503, "broker_not_available", "the agent is draining")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in (OCTETS, LINES):
+            raise _Refused(
+                415, "unsupported_compression_type", f"content type {kind!r}: {OCTETS} or {LINES}"
+            )
+        topic, partition = _query(request)
+        topic = topic or self._agent.settings.http_topic
+        partition = await self._producer.target(topic, partition)
+        body = bytearray()
+        try:
+            await self._receive(request, body)
+            view = memoryview(body).toreadonly()
+            parts = self._parts(view, kind)
+            outcome = await self._producer.deliver(view, parts, topic=topic, partition=partition)
+        finally:
+            self._producer.window.restore(0, 0, len(body))
+        if outcome.failed is not None:
+            raise _Refused(
+                429 if outcome.failed.retryable else 422,
+                "broker_not_available" if outcome.failed.retryable else "invalid_record",
+                outcome.failed.reason,
+                retry_after_ms=outcome.failed.retry_after_ms,
+                **_facts(outcome),
+            )
+        return outcome
+
+    def _parts(self, body: memoryview, kind: str) -> list[Part]:
+        most = self._producer.frame_bytes_max
+        if kind == LINES and (parts := list(line_parts(body, most))):
+            return parts
+        if kind == LINES or not body:
+            raise _Refused(400, "invalid_request", "the body is empty")
+        if len(body) > most:
+            raise TooMuch(f"a chunk of {len(body)} bytes; one has at most {most}")
+        return [Part(0, len(body), np.array((len(body),), dtype=np.uint32))]
+
+    async def _receive(self, request: Request, body: bytearray) -> None:
+        """Read the body into `body`; each byte in it has taken credit."""
+        most = self._producer.body_bytes_max
+        announced = request.headers.get("content-length", "")
+        if announced and not (announced.isdigit() and int(announced) <= most):
+            raise TooMuch(f"request body of {announced} bytes: at most {most} are read")
+        try:
+            async with asyncio.timeout(BODY_SECONDS_MAX):
+                async for piece in request.stream():
+                    if len(body) + len(piece) > most:
+                        raise TooMuch(f"request body over the limit of {most} bytes")
+                    self._producer.acquire(Credit(0, 0, len(piece)))
+                    body += piece
+        except TimeoutError:
+            raise _Refused(
+                408, "request_timed_out", f"the body took more than {BODY_SECONDS_MAX:.0f} s"
+            ) from None
+        request.state.read = True
+
+    def _no(self, status: int, body: dict[str, object], retry_after_ms: int = 0) -> Response:
+        """An error; one that may be tried again says when."""
+        if status in _RETRY_LATER:
+            given = body.get("retry_after_ms")
+            pause_ms = retry_after_ms or (given if isinstance(given, int) else 0)
+            pause_ms = pause_ms or self._agent.settings.retry_after_ms
+            response = _json({**body, "retry_after_ms": pause_ms}, status)
+            response.headers["retry-after"] = str(max(1, -(-pause_ms // 1000)))
+        else:
+            response = _json(body, status)
+        return response
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        InvalidSetting: no host, or a port outside 0 to 65535.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host:
+        raise InvalidSetting("host.http.listener", text, "must be host:port")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise InvalidSetting("host.http.listener", text, "the port must be 0 to 65535")
+    return host, int(port)
+
+
+def _query(request: Request) -> tuple[str, int]:
+    topic = request.query_params.get("topic", "")
+    text = request.query_params.get("partition", "")
+    if not text:
+        return topic, NO_PARTITION
+    if not (text.isascii() and text.isdigit()) or int(text) > PARTITION_MAX:
+        raise _Refused(400, "invalid_request", f"partition {text!r}: must be 0 to {PARTITION_MAX}")
+    return topic, int(text)
+
+
+def _facts(outcome: Outcome) -> dict[str, object]:
+    return {
+        "accepted_chunks": outcome.accepted_chunks,
+        "accepted_events": outcome.accepted_events,
+    }
+
+
+def _error(error: PenstockError) -> dict[str, object]:
+    return {"error": error.code, "message": str(error)}
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    name = _ERROR_NAMES.get(status, "invalid_request")
+    message = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}"
+    return _json({"error": name, "message": message}, status)

@@ -1,0 +1,247 @@
+"""Ingest over HTTP: the agent's front as a producer of its own.
+
+The front has one credit window, of the size of one connection's, for all requests together. A body
+takes its bytes from it while it arrives, so what is read of unfinished bodies is bounded too, and
+its chunks and events before it is handed to the sink. Nothing waits for credit: without it the
+request is refused, and told when to come again.
+
+Frames of HTTP carry no log sequence: a request that is sent again after a lost answer is written
+again. That is at-least-once; exactly once takes the socket.
+
+Source: `host-ipc.txt`, three-dimensional backpressure; RFC 9110, `Retry-After`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.base.errors import InvalidError
+from penstock.host import limits
+from penstock.host.credits import Credit, CreditWindow
+from penstock.host.errors import NoCredit
+from penstock.host.port import (
+    NO_PARTITION,
+    NO_PRODUCER_ID,
+    Accepted,
+    Chunks,
+    Failed,
+    Pending,
+    Settled,
+)
+
+if TYPE_CHECKING:
+    from penstock.host.server.agent import HostAgent
+
+TOPICS_MAX: Final = 1024
+"""Topics whose partitions are remembered."""
+
+TOPIC_FRESH_MS: Final = 60_000
+"""How long the number of a topic's partitions is taken for true."""
+
+_NEWLINE: Final = 10
+_RETURN: Final = 13
+_DIMENSIONS: Final = ("chunk_slots", "raw_events", "payload_bytes")
+
+_Numbers = NDArray[np.uint32]
+
+
+class TooMuch(InvalidError):
+    """A request that no window and no frame has room for."""
+
+
+class OutOfCredit(NoCredit):
+    """A request for which the window has no room at the moment."""
+
+    def __init__(self, need: Credit, window: CreditWindow, retry_after_ms: int) -> None:
+        left = window.available
+        index = next(i for i in range(3) if need[i] > left[i])
+        self.dimension = _DIMENSIONS[index]
+        self.limit = window.granted[index]
+        self.value = need[index]
+        super().__init__(
+            f"{need[index]} {self.dimension} asked for, {left[index]} of {self.limit} are left",
+            retry_after_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a request's frames."""
+
+    accepted_chunks: int = 0
+    accepted_events: int = 0
+    failed: Failed | None = None
+    """The worst of the verdicts that were no acceptance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One frame's worth of a body: a stretch of it, and the chunks in that."""
+
+    start: int
+    end: int
+    lengths: _Numbers
+    offsets: _Numbers | None = None
+
+
+def cut_lines(body: memoryview) -> tuple[_Numbers, _Numbers]:
+    """Find the lines of a body; ends of lines and empty lines are left out.
+
+    Returns:
+        Offsets and lengths of the lines.
+    """
+    text = np.frombuffer(body, dtype=np.uint8)
+    ends = np.flatnonzero(text == _NEWLINE)
+    if len(text) and (not len(ends) or ends[-1] != len(text) - 1):
+        ends = np.append(ends, len(text))
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1] + 1
+    lengths = ends - starts
+    returns = (lengths > 0) & (text[np.maximum(ends, 1) - 1] == _RETURN) if len(text) else lengths
+    lengths = lengths - returns
+    kept = lengths > 0
+    return starts[kept].astype(np.uint32), lengths[kept].astype(np.uint32)
+
+
+def line_parts(body: memoryview, frame_bytes_max: int) -> Iterator[Part]:
+    """Cut a body of lines into frames of at most 4,096 chunks and `frame_bytes_max` bytes.
+
+    Raises:
+        TooMuch: a line is longer than a frame.
+    """
+    offsets, lengths = cut_lines(body)
+    count = len(offsets)
+    if count and int(lengths.max()) > frame_bytes_max:
+        raise TooMuch(
+            f"a line of {int(lengths.max())} bytes; one chunk has at most {frame_bytes_max}"
+        )
+    ends = offsets.astype(np.int64) + lengths
+    first = 0
+    while first < count:
+        start = int(offsets[first])
+        fitting = int(np.searchsorted(ends, start + frame_bytes_max, side="right"))
+        last = min(fitting, first + limits.CHUNKS_PER_FRAME_MAX)
+        yield Part(start, int(ends[last - 1]), lengths[first:last], offsets[first:last] - start)
+        first = last
+
+
+class HttpProducer:
+    """Hands bodies to the agent's sink."""
+
+    def __init__(self, agent: HostAgent) -> None:
+        self._agent = agent
+        settings = agent.settings
+        self.window = CreditWindow(settings.credit)
+        self.body_bytes_max = min(settings.http_body_max_bytes, settings.credit_bytes)
+        self.producer_id = NO_PRODUCER_ID
+        self._next_sequence = 0
+        self._turn = 0
+        self._topics: dict[str, tuple[float, int]] = {}
+
+    @property
+    def frame_bytes_max(self) -> int:
+        return self._agent.sink.frame_bytes_max
+
+    def acquire(self, need: Credit) -> None:
+        """Take credit.
+
+        Raises:
+            OutOfCredit: there is not enough now.
+            TooMuch: there is never enough.
+        """
+        if self.window.try_acquire(*need):
+            return
+        if not self.window.ever_fits(need):
+            raise TooMuch(
+                f"a request of {need}; all requests together may be {self.window.granted}"
+            )
+        raise OutOfCredit(need, self.window, self._agent.settings.retry_after_ms)
+
+    async def target(self, topic: str, partition: int) -> int:
+        """The partition for a request: the one named, or each of the topic's in turn.
+
+        Raises:
+            PenstockError: the sink does not know the topic, or cannot say.
+        """
+        if self.producer_id == NO_PRODUCER_ID or (topic and self._partitions(topic) is None):
+            topics = (topic,) if topic else ()
+            introduction = await self._agent.sink.introduce(self.producer_id, topics)
+            self.producer_id = introduction.producer_id
+            if topic:
+                while len(self._topics) >= TOPICS_MAX:
+                    del self._topics[next(iter(self._topics))]
+                count = introduction.partitions.get(topic, 0)
+                self._topics[topic] = (self._agent.now_ms() + TOPIC_FRESH_MS, count)
+        count = self._partitions(topic) or 0
+        if partition != NO_PARTITION or not count:
+            return partition
+        self._turn += 1
+        return self._turn % count
+
+    def _partitions(self, topic: str) -> int | None:
+        until_ms, count = self._topics.get(topic, (0.0, 0))
+        if self._agent.now_ms() < until_ms:
+            return count
+        self._topics.pop(topic, None)
+        return None
+
+    async def deliver(
+        self, body: memoryview, parts: list[Part], *, topic: str, partition: int
+    ) -> Outcome:
+        """Hand the parts of a body to the sink and wait for all verdicts.
+
+        Credit for the chunks is taken and given back here; that for the bytes is the caller's.
+
+        Raises:
+            OutOfCredit, TooMuch: nothing was handed over.
+        """
+        count = sum(len(part.lengths) for part in parts)
+        self.acquire(Credit(count, count, 0))
+        try:
+            frames = [self._submit(body, part, topic, partition) for part in parts]
+            verdicts = [
+                verdict if not isinstance(verdict, asyncio.Future) else await verdict
+                for verdict in frames
+            ]
+        finally:
+            self.window.restore(count, count, 0)
+        accepted = sum(
+            len(part.lengths)
+            for part, verdict in zip(parts, verdicts, strict=True)
+            if isinstance(verdict, Accepted)
+        )
+        failures = [verdict for verdict in verdicts if isinstance(verdict, Failed)]
+        worst = min(failures, key=lambda failed: failed.retryable, default=None)
+        return Outcome(accepted_chunks=accepted, accepted_events=accepted, failed=worst)
+
+    def _submit(
+        self, body: memoryview, part: Part, topic: str, partition: int
+    ) -> Settled | asyncio.Future[Settled]:
+        count = len(part.lengths)
+        chunks = Chunks(
+            producer_id=self.producer_id,
+            producer_epoch=0,
+            first_sequence=self._next_sequence,
+            count=count,
+            event_count=count,
+            payload=body[part.start : part.end],
+            lengths=part.lengths,
+            offsets=part.offsets,
+            topic=topic,
+            partition=partition,
+        )
+        self._next_sequence += count
+        settled: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+
+        def settle(verdict: Settled) -> None:
+            if not settled.done():
+                settled.set_result(verdict)
+
+        verdict = self._agent.sink.accept(chunks, settle)
+        return settled if isinstance(verdict, Pending) else verdict

@@ -1,0 +1,71 @@
+"""What an agent says of itself, for people and programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.host.credits import Credit
+    from penstock.host.server.agent import HostAgent
+    from penstock.host.server.connection import HostConnection
+
+PRODUCERS_SHOWN_MAX: Final = 200
+
+
+def status_of(agent: HostAgent) -> dict[str, Any]:
+    """The agent's state, as JSON; of many producers the oldest are shown."""
+    connections = agent.connections
+    machines = [connection.machine for connection in connections]
+    totals = agent.totals.with_open(machines)
+    in_use = [machine.window.taken for machine in machines]
+    left_ms = max(0, int(agent.drain_by_ms - agent.now_ms())) if agent.draining else None
+    return {
+        "state": "draining" if agent.draining else "serving",
+        "drain_left_ms": left_ms,
+        "socket": agent.settings.socket_path,
+        "sink": {"name": agent.sink.name, "retained_bytes": agent.sink.retained_bytes},
+        "connections": {
+            "open": len(connections),
+            "max": agent.settings.connections_max,
+            "refused": totals.refused_connections,
+            "with_ring": sum(machine.ring is not None for machine in machines),
+        },
+        "credit": {
+            "granted_bytes": agent.budget.granted_bytes,
+            "total_bytes": agent.budget.total_bytes,
+            "in_use": {
+                "chunks": sum(taken.slots for taken in in_use),
+                "events": sum(taken.events for taken in in_use),
+                "bytes": sum(taken.payload_bytes for taken in in_use),
+            },
+        },
+        "accepted": {
+            "chunks": totals.accepted_chunks,
+            "events": totals.accepted_events,
+            "bytes": totals.accepted_bytes,
+        },
+        "failed_frames": totals.failed_frames,
+        "overdrafts": totals.overdrafts,
+        "violations": totals.violations,
+        "lost_frames": totals.lost_frames,
+        "producers": [_producer(item) for item in connections[:PRODUCERS_SHOWN_MAX]],
+    }
+
+
+def _producer(connection: HostConnection) -> dict[str, Any]:
+    machine = connection.machine
+    return {
+        "producer_id": machine.producer_id,
+        "producer_epoch": machine.producer_epoch,
+        "name": machine.client_name,
+        "state": machine.state.value,
+        "frames_in_flight": len(machine.in_flight),
+        "credit_left": _credit(machine.window.available),
+        "credit": _credit(machine.window.granted),
+        "accepted_chunks": machine.accepted_chunks,
+        "accepted_bytes": machine.accepted_bytes,
+    }
+
+
+def _credit(credit: Credit) -> dict[str, int]:
+    return {"chunks": credit.slots, "events": credit.events, "bytes": credit.payload_bytes}

@@ -1,0 +1,403 @@
+"""The HTTP front: what it takes, and how it says no."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.base.errors import InvalidSetting, UnavailableError
+from penstock.host.port import Failed
+from penstock.host.server.agent import HostAgent
+from penstock.host.server.http import LINES, OCTETS, parse_address
+from penstock.host.server.ingest import TooMuch, cut_lines, line_parts
+from tests.host.server.peers import PATIENCE_SECONDS, GateSink, data, peer, serving, until
+
+LOCAL = "127.0.0.1:0"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Browser:
+    """One HTTP/1.1 connection, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def open(cls, agent: HostAgent) -> Browser:
+        assert agent.http is not None
+        return cls(*await asyncio.open_connection(*agent.http.address))
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        length: int | None = None,
+        **headers: str,
+    ) -> None:
+        length = len(body) if length is None else length
+        lines = [f"{method} {path} HTTP/1.1", "host: agent"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if "transfer-encoding" not in headers:
+            lines.append(f"content-length: {length}")
+        self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await self.writer.drain()
+
+    async def answer(self) -> Answer:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+            body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        return Answer(int(head[0].split()[1]), headers, body)
+
+    async def close(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+async def call(
+    agent: HostAgent,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    browser = await Browser.open(agent)
+    try:
+        await browser.send(method, path, body, headers)
+        return await browser.answer()
+    finally:
+        await browser.close()
+
+
+async def ingest(agent: HostAgent, body: bytes, kind: str = OCTETS, query: str = "") -> Answer:
+    return await call(agent, "POST", f"/v1/ingest{query}", body, {"content-type": kind})
+
+
+async def test_one_chunk() -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL) as agent:
+        answer = await ingest(agent, b"\x00\n\xffpayload", query="?topic=orders&partition=1")
+        assert answer.status == 200
+        assert answer.json == {"accepted_chunks": 1, "accepted_events": 1}
+        assert sink.accepted == [b"\x00\n\xffpayload"]
+        assert sink.topics == [("orders",)]
+
+
+async def test_lines() -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL) as agent:
+        body = b'{"a": 1}\n{"a": 2}\r\n\n\r\n{"a": 3}'
+        answer = await ingest(agent, body, LINES + "; charset=utf-8")
+        assert answer.json == {"accepted_chunks": 3, "accepted_events": 3}
+        assert sink.accepted == [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}']
+
+
+async def test_many_lines_make_many_frames() -> None:
+    sink = GateSink()
+    sink.frame_bytes_max = 50_000
+    async with serving(sink, http_listener=LOCAL) as agent:
+        lines = [b"x" * (number % 30 + 1) for number in range(20_000)]
+        answer = await ingest(agent, b"\n".join(lines), LINES)
+        assert answer.json["accepted_chunks"] == 20_000
+        assert sink.accepted == lines
+
+
+async def test_the_verdict_is_waited_for() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink, http_listener=LOCAL) as agent:
+        browser = await Browser.open(agent)
+        for verdict, status in (
+            (Failed("no room", retryable=True, retry_after_ms=1500), 429),
+            (Failed("broken", retryable=False), 422),
+        ):
+            await browser.send("POST", "/v1/ingest", b"one", {"content-type": OCTETS})
+            await until(lambda: sink.pending)
+            sink.release(verdict)
+            answer = await browser.answer()
+            assert answer.status == status
+            assert answer.json["message"] == verdict.reason
+            assert answer.json["accepted_chunks"] == 0
+            assert answer.headers.get("retry-after") == ("2" if verdict.retryable else None)
+        await browser.send("POST", "/v1/ingest", b"one", {"content-type": OCTETS})
+        await until(lambda: sink.pending)
+        sink.release()
+        assert (await browser.answer()).status == 200
+        await browser.close()
+        assert sink.accepted == [b"one"]
+
+
+async def test_a_body_accepted_in_part() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink, http_listener=LOCAL) as agent:
+        browser = await Browser.open(agent)
+        await browser.send("POST", "/v1/ingest", b"x\n" * 5000, {"content-type": LINES})
+        await until(lambda: len(sink.pending) == 2)
+        (first, settle), sink.pending = sink.pending[0], sink.pending[1:]
+        first.release()
+        settle(Failed("later", retryable=True))
+        sink.release()
+        answer = await browser.answer()
+        assert answer.status == 429
+        assert answer.json["accepted_chunks"] == 5000 - 4096
+        await browser.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "kind", "dimension", "limit", "value"),
+    [
+        ({"credit_bytes": 10_000}, b"x" * 6_000, OCTETS, "payload_bytes", 10_000, 6_000),
+        ({"credit_chunks": 4096}, b"x\n" * 3000, LINES, "chunk_slots", 4096, 3000),
+        ({"credit_events": 4000}, b"x\n" * 3000, LINES, "raw_events", 4000, 3000),
+    ],
+)
+async def test_credit_runs_out(
+    options: dict[str, Any], body: bytes, kind: str, dimension: str, limit: int, value: int
+) -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink, http_listener=LOCAL, retry_after_ms=30, **options) as agent:
+        browser = await Browser.open(agent)
+        await browser.send("POST", "/v1/ingest", body, {"content-type": kind})
+        await until(lambda: sink.pending)
+        answer = await ingest(agent, body, kind)
+        assert answer.status == 429
+        assert answer.headers["retry-after"] == "1"
+        said = answer.json
+        assert said["error"] == "throttling_quota_exceeded"
+        assert (said["dimension"], said["limit"], said["value"]) == (dimension, limit, value)
+        assert said["retry_after_ms"] == 30
+        sink.release()
+        assert (await browser.answer()).status == 200
+        await browser.send("POST", "/v1/ingest", body, {"content-type": kind})
+        await until(lambda: sink.pending)
+        sink.release()
+        assert (await browser.answer()).status == 200
+        await browser.close()
+
+
+async def test_bodies_over_the_limit() -> None:
+    sink = GateSink()
+    sink.frame_bytes_max = 3_000
+    async with serving(sink, http_listener=LOCAL, http_body_max_bytes=5_000) as agent:
+        answer = await ingest(agent, b"x" * 5_001)
+        assert answer.status == 413
+        assert "5001" in answer.json["message"]
+        assert "5000" in answer.json["message"]
+        assert answer.headers["connection"] == "close"
+        assert (await ingest(agent, b"x" * 3_001)).status == 413
+        assert (await ingest(agent, b"x" * 3_000)).status == 200
+        assert (await ingest(agent, b"x" * 3_001, LINES)).status == 413
+        assert (await ingest(agent, b"x" * 2_400 + b"\n" + b"x" * 2_400, LINES)).status == 200
+        browser = await Browser.open(agent)  # announced only
+        await browser.send("POST", "/v1/ingest", b"", {"content-type": OCTETS}, length=1 << 40)
+        assert (await browser.answer()).status == 413
+        await browser.close()
+
+
+async def test_a_body_in_pieces() -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL, http_body_max_bytes=1000) as agent:
+        browser = await Browser.open(agent)
+        pieces = {"content-type": OCTETS, "transfer-encoding": "chunked"}
+        await browser.send("POST", "/v1/ingest", b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", pieces)
+        assert (await browser.answer()).status == 200
+        assert sink.accepted == [b"abcde"]
+        piece = b"1f4\r\n" + b"x" * 500 + b"\r\n"
+        await browser.send("POST", "/v1/ingest", piece * 3 + b"0\r\n\r\n", pieces)
+        assert (await browser.answer()).status == 413
+        await browser.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("POST", "/v1/ingest", {"content-type": "text/plain"}, 415),
+        ("POST", "/v1/ingest", {}, 415),
+        ("POST", "/v1/ingest?partition=x", {"content-type": OCTETS}, 400),
+        ("POST", "/v1/ingest?partition=-1", {"content-type": OCTETS}, 400),
+        ("POST", "/v1/ingest?partition=2147483648", {"content-type": OCTETS}, 400),
+        ("POST", "/v1/ingest", {"content-type": OCTETS}, 400),
+        ("POST", "/v1/ingest", {"content-type": LINES}, 400),
+        ("GET", "/v1/ingest", {}, 405),
+        ("POST", "/livez", {}, 405),
+        ("GET", "/v1/elsewhere", {}, 404),
+        ("GET", "/", {}, 404),
+    ],
+)
+async def test_malformed_requests(
+    method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    async with serving(http_listener=LOCAL) as agent:
+        answer = await call(agent, method, path, headers=headers)
+        assert answer.status == status
+        assert set(answer.json) >= {"error", "message"}
+        assert (await ingest(agent, b"fine")).status == 200
+
+
+async def test_partitions_take_turns() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink, http_listener=LOCAL) as agent:
+        browser = await Browser.open(agent)
+        seen = []
+        for _ in range(6):
+            await browser.send("POST", "/v1/ingest?topic=t", b"x", {"content-type": OCTETS})
+            await until(lambda: sink.pending)
+            chunks = sink.pending[0][0]
+            seen.append(chunks.partition)
+            assert chunks.log_sequence == -1
+            sink.release()
+            assert (await browser.answer()).status == 200
+        assert sorted(seen) == [0, 0, 1, 1, 2, 2]
+        assert sink.topics == [("t",)]
+        await browser.close()
+
+
+async def test_a_topic_that_the_sink_does_not_have() -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL) as agent:
+        sink.error = UnavailableError("no broker answers")
+        answer = await ingest(agent, b"x", query="?topic=t")
+        assert answer.status == 429
+        assert answer.headers["retry-after"] == "1"
+        sink.error = InvalidSetting("topic", "t", "unknown")
+        assert (await ingest(agent, b"x", query="?topic=t")).status == 422
+        sink.error = RuntimeError("a bug")
+        answer = await ingest(agent, b"x", query="?topic=t")
+        assert answer.status == 500
+        assert "a bug" not in answer.body.decode()
+        sink.error = None
+        assert (await ingest(agent, b"x", query="?topic=t")).status == 200
+
+
+async def test_a_client_that_leaves_in_the_middle() -> None:
+    async with serving(http_listener=LOCAL, credit_bytes=10_000) as agent:
+        browser = await Browser.open(agent)
+        await browser.send(
+            "POST", "/v1/ingest", b"x" * 9_000, {"content-type": OCTETS}, length=9_500
+        )
+        assert agent.http is not None
+        await until(lambda: agent.http is not None and agent.http.in_flight)
+        await until(lambda: agent.http and agent.http._producer.window.available[2] < 1_001)
+        await browser.close()
+        await until(lambda: agent.http is not None and not agent.http.in_flight)
+        assert (await ingest(agent, b"x" * 9_000)).status == 200
+
+
+async def test_health_status_and_metrics() -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL) as agent, peer(agent, client_name="till") as one:
+        await one.send(data(0, b"12345"))
+        await one.header()
+        await ingest(agent, b"x")
+        assert (await call(agent, "GET", "/livez")).status == 200
+        assert (await call(agent, "GET", "/readyz")).status == 200
+        status = (await call(agent, "GET", "/v1/status")).json
+        assert status["state"] == "serving"
+        assert status["socket"] == agent.settings.socket_path
+        assert status["connections"]["open"] == 1
+        assert status["accepted"] == {"chunks": 1, "events": 1, "bytes": 5}
+        (producer,) = status["producers"]
+        assert producer["name"] == "till"
+        assert producer["credit_left"] == producer["credit"]
+        text = (await call(agent, "GET", "/metrics")).body.decode()
+        assert "penstock_host_connections 1.0" in text
+        assert "penstock_host_accepted_bytes_total 5.0" in text
+        assert 'penstock_host_http_requests_total{status="200"} 1.0' in text
+        assert 'penstock_host_credit_in_use{dimension="chunks"} 0.0' in text
+
+
+async def test_draining() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink, http_listener=LOCAL, drain_timeout_ms=10_000) as agent:
+        waiting = await Browser.open(agent)
+        await waiting.send("POST", "/v1/ingest", b"x", {"content-type": OCTETS})
+        await until(lambda: sink.pending)
+        stopping = asyncio.create_task(agent.stop())
+        await until(lambda: agent.draining)
+        assert (await call(agent, "GET", "/livez")).status == 200
+        assert (await call(agent, "GET", "/readyz")).status == 503
+        status = (await call(agent, "GET", "/v1/status")).json
+        assert status["state"] == "draining"
+        assert 0 < status["drain_left_ms"] <= 10_000
+        answer = await ingest(agent, b"y")
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+        sink.release()
+        assert (await waiting.answer()).status == 200
+        await waiting.close()
+        await stopping
+    assert sink.accepted == [b"x"]
+
+
+async def test_a_port_that_is_taken() -> None:
+    sink = GateSink()
+    async with serving(http_listener=LOCAL) as agent:
+        assert agent.http is not None
+        taken = f"127.0.0.1:{agent.http.address[1]}"
+        with pytest.raises(OSError, match="in use"):
+            async with serving(sink, http_listener=taken):
+                pass
+    assert sink.stopped_after is not None
+
+
+@pytest.mark.parametrize("text", ["localhost", ":80", "host:", "host:65536", "host:-1"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"host\.http\.listener"):
+        parse_address(text)
+
+
+def test_addresses() -> None:
+    assert parse_address("[::1]:80") == ("::1", 80)
+    assert parse_address("localhost:0") == ("localhost", 0)
+
+
+# Cutting, beside the plain way to do it
+
+
+def plainly(body: bytes) -> list[bytes]:
+    lines = body.split(b"\n")
+    return [line for line in (text.removesuffix(b"\r") for text in lines) if line]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_cutting_is_splitting(seed: int) -> None:
+    dice = random.Random(seed)
+    body = bytes(dice.choices(b"ab\r\n\n", k=dice.randrange(40)))
+    offsets, lengths = cut_lines(memoryview(body))
+    lines = [body[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
+    assert lines == plainly(body)
+    assert offsets.dtype == lengths.dtype == np.uint32
+    most = max(map(len, lines), default=1) + dice.randrange(5)
+    found = []
+    for part in line_parts(memoryview(body), most):
+        assert part.offsets is not None
+        assert 0 < part.end - part.start <= most
+        stretch = body[part.start : part.end]
+        found += [
+            stretch[at : at + size] for at, size in zip(part.offsets, part.lengths, strict=True)
+        ]
+    assert found == lines
+
+
+def test_a_line_too_long() -> None:
+    with pytest.raises(TooMuch, match="11 bytes; one chunk has at most 10"):
+        list(line_parts(memoryview(b"short\n" + b"x" * 11), 10))
