@@ -50,10 +50,11 @@ class Browser:
         method: str,
         path: str,
         body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
         *,
         length: int | None = None,
-        **headers: str,
     ) -> None:
+        headers = headers or {}
         length = len(body) if length is None else length
         lines = [f"{method} {path} HTTP/1.1", "host: agent"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
