@@ -136,6 +136,8 @@ class ServerMachine:
         self.failed_frames = 0
         self.overdrafts = 0
         self._agent_draining = draining
+        self._drain: Header | None = None
+        """What to say once HELLO has been answered."""
         self._output: list[bytes] = []
         self._ranges: list[int] = []
         self._heard_ms = now_ms
@@ -195,6 +197,8 @@ class ServerMachine:
                 ring_size_bytes=hello.ring_size_bytes if ring else 0,
             )
         )
+        if self._drain is not None:
+            self._start_draining(self._drain)
 
     def refuse(self, reason: str) -> Close:
         """Answer HELLO with no, and why."""
@@ -241,10 +245,16 @@ class ServerMachine:
     def drain(self, deadline_ms: int, reason: str) -> None:
         """Tell the producer that the agent goes away within `deadline_ms` from now."""
         self._agent_draining = True
+        drain = Header(type=DRAIN, deadline_ms=deadline_ms, reason=reason)
         if self.state is ServerState.OPEN:
-            self.state = ServerState.DRAINING
-            self.flush()
-            self._send(Header(type=DRAIN, deadline_ms=deadline_ms, reason=reason))
+            self._start_draining(drain)
+        elif self.state is ServerState.INTRODUCING:
+            self._drain = drain
+
+    def _start_draining(self, drain: Header) -> None:
+        self.state = ServerState.DRAINING
+        self.flush()
+        self._send(drain)
 
     def violated(self, reason: str) -> Close:
         """Say why the connection ends: a FAILED frame about no chunks."""
