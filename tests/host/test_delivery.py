@@ -101,6 +101,19 @@ def test_the_pause_of_a_failed_frame() -> None:
     assert publication.error is None
 
 
+def test_a_pause_does_not_wake_a_client_without_a_connection() -> None:
+    pair = Pair()
+    pair.verdict = busy
+    pair.connect()
+    submit(pair, b"a")
+    pair.exchange()
+    pair.delivery.pump(pair.now_ms)
+    pair.cut()
+    pair.advance(10)
+    pair.delivery.reconnect_at_ms = pair.now_ms + 5_000
+    assert pair.delivery.next_wake_ms(pair.now_ms + 1_000) == pair.now_ms + 5_000
+
+
 def test_refused_for_good() -> None:
     pair = Pair()
     pair.verdict = lambda chunks: Failed("no such topic", retryable=False)

@@ -191,10 +191,12 @@ class Delivery:
         wake_ms = machine.next_wake_ms()
         if machine.state is ClientState.DISCONNECTED:
             wake_ms = self.reconnect_at_ms
-        elif machine.not_before_ms > now_ms and self._ready:
-            wake_ms = min(wake_ms, machine.not_before_ms)
-        for lane in self._paused:
-            wake_ms = min(wake_ms, lane.resume_at_ms)
+        elif machine.state is ClientState.STARTED:
+            if machine.not_before_ms > now_ms:
+                if self._ready or self._paused:
+                    wake_ms = min(wake_ms, machine.not_before_ms)
+            else:
+                wake_ms = min(wake_ms, *(lane.resume_at_ms for lane in self._paused), inf)
         if self._broken and not self._raising and self._lanes.stuck:
             wake_ms = now_ms
         if self.resend:
