@@ -61,25 +61,37 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+
+import pyarrow as pa
 
 from benchmarks.harness import Row, interleaved
-from benchmarks.peers.host_driver import Driver
+from benchmarks.peers import grpc_stream, http_ingest
 from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.round_trip import RoundTrip, on_one_core
 from benchmarks.peers.unix_socket import RawLimit, connect
+from penstock.client import Client
+from penstock.host.client.blocking import HostClient
+from penstock.testing import Broker
 
 KIBIBYTE, MEBIBYTE = 1 << 10, 1 << 20
 FRAMES: Final = {"64 KiB": 64 * KIBIBYTE, "256 KiB": 256 * KIBIBYTE, "1 MiB": MEBIBYTE}
 CHUNKS_PER_FRAME: Final = 100
 READS: Final = {f"raw, reads of {size >> 10} KiB": size for size in (256 << 10, 1 << 20, 4 << 20)}
-RING_BYTES: Final = 64 * MEBIBYTE
+RING_BYTES: Final = 32 * MEBIBYTE
 SMALL_BYTES: Final = 100
+PARTITIONS: Final = 4
+EVENTS_PER_FRAME: Final = 1_000
 
-PARTS: Final = ("socket", "ring", "checksum", "round_trip")
+PARTS: Final = ("socket", "ring", "checksum", "grpc", "http", "round_trip", "chain")
 """`PENSTOCK_BENCH_PARTS=socket,ring` chooses some of them; the raw limit is always measured."""
 
 SOCKET, RING, CHECKSUM = "DATA_BATCH", "DATA_BATCH in the ring", "DATA_BATCH with checksums"
+CLIENTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "socket": (SOCKET, {}),
+    "ring": (RING, {"ring_bytes": RING_BYTES, "ring_payload_bytes_min": 1}),
+    "checksum": (CHECKSUM, {"checksum": True}),
+}
 PREDICTIONS: Final[dict[str, dict[str, float]]] = {
     "raw": {"64 KiB": 4_000, "256 KiB": 5_000, "1 MiB": 5_000},
     SOCKET: {"64 KiB": 1_400, "256 KiB": 3_300, "1 MiB": 4_900},
@@ -91,6 +103,9 @@ CPU_PREDICTIONS: Final[dict[str, dict[str, float]]] = {
     RING: {"64 KiB": 0.46, "256 KiB": 0.12, "1 MiB": 0.03},
     CHECKSUM: {"64 KiB": 0.7, "256 KiB": 0.36, "1 MiB": 0.27},
 }
+PEER_SIZES: Final = ("64 KiB", "1 MiB")
+GRPC_SHARE, HTTP_SHARE = 4, 8
+"""Peers are given a part of the bytes, since they take longer for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +115,11 @@ class Effort:
     payload_bytes: int
     runs: int
     round_trips: int
+    events: int
 
 
-QUICK: Final = Effort(payload_bytes=192 * MEBIBYTE, runs=3, round_trips=2_000)
-FULL: Final = Effort(payload_bytes=768 * MEBIBYTE, runs=7, round_trips=10_000)
+QUICK: Final = Effort(payload_bytes=192 << 20, runs=3, round_trips=1_000, events=300_000)
+FULL: Final = Effort(payload_bytes=768 << 20, runs=7, round_trips=10_000, events=2_000_000)
 
 
 def measure(*, quick: bool, parts: Collection[str] = ()) -> list[Row]:
@@ -114,32 +130,46 @@ def measure(*, quick: bool, parts: Collection[str] = ()) -> list[Row]:
     effort = QUICK if quick else FULL
     rows: list[Row] = []
     with Stage(chosen) as stage:
-        for size, frame_bytes in FRAMES.items():
-            rows += _throughput(stage, size, frame_bytes, effort)
+        for size in FRAMES:
+            rows += _throughput(stage, size, effort)
         rows += _answers(stage)
         if "round_trip" in chosen:
             rows += _round_trips(stage, effort)
+        if "chain" in chosen:
+            rows += _chain(stage, effort)
     return rows
 
 
 class Stage:
-    """The processes of one run, and the producer's connections to them."""
+    """The processes of one run, and the producers' connections to them."""
 
     def __init__(self, parts: Collection[str]) -> None:
-        self._parts = parts
+        self.parts = parts
         self._stack = ExitStack()
-        self.payload_bytes = 0
-        self.answer_bytes = 0
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            self._stack = stack
             folder = tempfile.TemporaryDirectory(prefix="penstock-")
             self._folder = Path(stack.enter_context(folder))
-            self._process = stack.enter_context
             _, raw_path = self.process("benchmarks.peers.unix_socket", "take")
             self.raw = RawLimit(raw_path)
             stack.callback(self.raw.close)
-            self.agent, self.agent_path = self.process("benchmarks.peers.host_agent")
+            self.agent, self.agent_path = self.process("benchmarks.peers.host_agent", "null")
+            self.grpc: dict[str, grpc_stream.Producer] = {}
+            self.pids = [self.agent.pid]
+            if "grpc" in self.parts:
+                for kind in ("sync", "aio"):
+                    peer, path = self.process("benchmarks.peers.grpc_stream", kind)
+                    self.pids.append(peer.pid)
+                    self.grpc[f"gRPC, {kind} server"] = producer = grpc_stream.Producer(path)
+                    stack.callback(producer.close)
+            self.http: http_ingest.Producer | None = None
+            if "http" in self.parts:
+                server = stack.enter_context(PeerProcess("benchmarks.peers.http_ingest"))
+                self.pids.append(server.pid)
+                self.http = http_ingest.Producer(int(server.said))
+                stack.callback(self.http.close)
             self._stack = stack.pop_all()
         return self
 
@@ -153,40 +183,28 @@ class Stage:
 
     def process(self, module: str, *arguments: str) -> tuple[PeerProcess, str]:
         """Start a peer; it and the path of its socket."""
-        path = str(self._folder / "-".join((module.rpartition(".")[2], *arguments)))
-        return self._process(PeerProcess(module, *arguments, path)), path
-
-    def producer(self, *, ring_bytes: int = 0, checksum: bool = False) -> Driver:
-        """A new producer at the agent, to be closed by the caller."""
-        return Driver(self.agent_path, ring_bytes=ring_bytes, checksum=checksum)
-
-    def producers(self) -> dict[str, Driver]:
-        """The producers of the chosen parts, by the names of their rows."""
-        found = {}
-        if "socket" in self._parts:
-            found[SOCKET] = self.producer()
-        if "ring" in self._parts:
-            found[RING] = self.producer(ring_bytes=RING_BYTES)
-        if "checksum" in self._parts:
-            found[CHECKSUM] = self.producer(checksum=True)
-        return found
+        name = f"{module.rpartition('.')[2]}-{arguments[0]}".replace(":", "-")
+        path = str(self._folder / name)
+        return self._stack.enter_context(PeerProcess(module, *arguments, path)), path
 
 
-def _throughput(stage: Stage, size: str, frame_bytes: int, effort: Effort) -> list[Row]:
+def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
     """Payload bytes a second with frames of one size, and the agent's CPU for them."""
+    frame_bytes = FRAMES[size]
     count = effort.payload_bytes // frame_bytes
     cpu: dict[str, list[float]] = defaultdict(list)
     chunks = _chunks(frame_bytes)
     whole = b"".join(chunks)
 
-    def contender(name: str, producer: Driver) -> Callable[[], float]:
+    def ours(name: str, client: HostClient) -> Callable[[], float]:
         def run() -> float:
             before = stage.agent.cpu_seconds()
             begun = time.perf_counter()
             for _ in range(count):
-                producer.publish_batch(chunks)
-            producer.flush()
+                last = client.publish_batch(chunks)
+            client.flush()
             elapsed = time.perf_counter() - begun
+            last.result()
             cpu[name].append((stage.agent.cpu_seconds() - before) / (frame_bytes * count) * 1e9)
             return frame_bytes * count / elapsed / 1e6
 
@@ -196,12 +214,37 @@ def _throughput(stage: Stage, size: str, frame_bytes: int, effort: Effort) -> li
         return lambda: stage.raw.write(whole, count, read_bytes)
 
     contenders = {name: raw(read_bytes) for name, read_bytes in READS.items()}
-    with ExitStack() as stack:
-        producers = stage.producers()
-        for name, producer in producers.items():
-            stack.callback(producer.close)
-            contenders[name] = contender(name, producer)
+    with ExitStack() as clients:
+        for part, (name, options) in CLIENTS.items():
+            if part in stage.parts:
+                client = HostClient(stage.agent_path, **options)
+                clients.callback(client.close)
+                client.wait_started()
+                contenders[name] = ours(name, client)
+        if size in PEER_SIZES:
+            contenders |= _peers(stage, whole, count)
         figures = interleaved(contenders, runs=effort.runs)
+    return [
+        *_limit_rows(size, figures, {name: statistics.median(cpu[name]) for name in cpu}),
+        *_peer_rows(size, figures),
+    ]
+
+
+def _peers(stage: Stage, payload: bytes, count: int) -> dict[str, Callable[[], float]]:
+    """gRPC and HTTP with the same payloads."""
+
+    def stream(producer: grpc_stream.Producer) -> Callable[[], float]:
+        return lambda: producer.stream(payload, count // GRPC_SHARE)
+
+    contenders = {name: stream(producer) for name, producer in stage.grpc.items()}
+    http = stage.http
+    if http is not None:
+        contenders["HTTP"] = lambda: http.post(payload, count // HTTP_SHARE)
+    return contenders
+
+
+def _limit_rows(size: str, figures: dict[str, float], cpu: dict[str, float]) -> list[Row]:
+    """The raw limit, and ours beside it."""
     best = max(READS, key=figures.__getitem__)
     rows = [
         Row(
@@ -212,7 +255,7 @@ def _throughput(stage: Stage, size: str, frame_bytes: int, effort: Effort) -> li
             note=", ".join(f"{name}: {figures[name]:,.0f}" for name in READS),
         )
     ]
-    for name in producers:
+    for name in cpu:
         rows += [
             Row(
                 name=f"{name}, {size}",
@@ -224,7 +267,7 @@ def _throughput(stage: Stage, size: str, frame_bytes: int, effort: Effort) -> li
             ),
             Row(
                 name=f"agent's CPU, {name}, {size}",
-                value=statistics.median(cpu[name]),
+                value=cpu[name],
                 unit="s/GB",
                 prediction=CPU_PREDICTIONS[name][size],
             ),
@@ -232,29 +275,44 @@ def _throughput(stage: Stage, size: str, frame_bytes: int, effort: Effort) -> li
     return rows
 
 
-def _chunks(frame_bytes: int) -> list[bytes]:
-    """A hundred chunks that make a frame's payload."""
-    each = frame_bytes // CHUNKS_PER_FRAME
-    payload = bytes(range(256)) * (frame_bytes // 256)
-    cuts = [*range(0, each * CHUNKS_PER_FRAME, each), frame_bytes]
-    return [payload[start:end] for start, end in pairwise(cuts)]
+def _peer_rows(size: str, figures: dict[str, float]) -> list[Row]:
+    """Ours beside gRPC, whichever server is better, and HTTP."""
+    servers = [name for name in figures if name.startswith("gRPC")]
+    best = [max(servers, key=figures.__getitem__)] if servers else []
+    return [
+        Row(
+            name=f"{SOCKET}, {size}, beside {peer.partition(',')[0]}",
+            value=figures[SOCKET],
+            unit="MB/s",
+            prediction=PREDICTIONS[SOCKET][size],
+            reference=figures[peer],
+            reference_name=peer,
+        )
+        for peer in [*best, *(["HTTP"] if "HTTP" in figures else [])]
+        if SOCKET in figures
+    ]
 
 
 def _round_trips(stage: Stage, effort: Effort) -> list[Row]:
     """100 B there and an answer back, one at a time, on one core and wherever the kernel likes."""
     payload = bytes(SMALL_BYTES)
-    echo, echo_path = stage.process("benchmarks.peers.unix_socket", "echo")
-    fast, fast_path = stage.process("benchmarks.peers.unix_socket", "uvloop")
     together: dict[str, list[RoundTrip]] = defaultdict(list)
     apart: dict[str, list[RoundTrip]] = defaultdict(list)
     with ExitStack() as stack:
-        producer = stage.producer()
-        stack.callback(producer.close)
-        contenders: dict[str, Callable[[], object]] = {"agent": lambda: producer.send(payload)}
-        for name, path in (("blocking echo", echo_path), ("uvloop echo", fast_path)):
+        client = HostClient(stage.agent_path)
+        stack.callback(client.close)
+        client.wait_started()
+        contenders: dict[str, Callable[[], object]] = {"agent": lambda: client.send(payload)}
+        pids = list(stage.pids)
+        for name in ("blocking", "uvloop"):
+            peer, path = stage.process("benchmarks.peers.unix_socket", name)
+            pids.append(peer.pid)
             connection = stack.enter_context(connect(path))
-            contenders[name] = _echoed(connection, payload)
-        pids = (stage.agent.pid, echo.pid, fast.pid)
+            contenders[f"{name} echo"] = _echoed(connection, payload)
+        for name, producer in stage.grpc.items():
+            contenders[name] = _sent(producer, payload)
+        if stage.http is not None:
+            contenders["HTTP"] = _sent(stage.http, payload)
         for _ in range(effort.runs):
             with on_one_core(pids):
                 for name, action in contenders.items():
@@ -265,6 +323,20 @@ def _round_trips(stage: Stage, effort: Effort) -> list[Row]:
         *_round_trip_rows("one core", together, (65, 120)),
         *_round_trip_rows("any core", apart, (90, 200)),
     ]
+
+
+def _sent(
+    producer: grpc_stream.Producer | http_ingest.Producer, payload: bytes
+) -> Callable[[], object]:
+    return lambda: producer.send(payload)
+
+
+def _chunks(frame_bytes: int) -> list[bytes]:
+    """A hundred chunks that make a frame's payload."""
+    each = frame_bytes // CHUNKS_PER_FRAME
+    payload = bytes(range(256)) * (frame_bytes // 256)
+    cuts = [*range(0, each * CHUNKS_PER_FRAME, each), frame_bytes]
+    return [payload[start:end] for start, end in pairwise(cuts)]
 
 
 def _echoed(connection: socket.socket, payload: bytes) -> Callable[[], object]:
@@ -309,7 +381,8 @@ def _round_trip_rows(
                 reference_name=echo,
                 lower_is_better=True,
             )
-            for echo in ("blocking echo", "uvloop echo")
+            for echo in middle
+            if echo != "agent"
         ]
     return rows
 
@@ -327,3 +400,64 @@ def _answers(stage: Stage) -> list[Row]:
             prediction=0.04,
         )
     ]
+
+
+def _chain(stage: Stage, effort: Effort) -> list[Row]:
+    """Events of 100 B from a producer through the agent to a broker that syncs."""
+    events = [b"%0100d" % number for number in range(EVENTS_PER_FRAME)]
+    column = pa.chunked_array([pa.array(events, pa.binary())] * (effort.events // EVENTS_PER_FRAME))
+    data = pa.table({"value": column})
+    with Broker(process=True) as broker, broker.client() as straight, ExitStack() as stack:
+        for name in ("chunks", "records", "straight"):
+            straight.create_topic(name, partitions=PARTITIONS)
+        _, path = stage.process("benchmarks.peers.host_agent", broker.bootstrap)
+        client = HostClient(path, topics=("chunks", "records"))
+        stack.callback(client.close)
+        client.wait_started()
+        contenders = {
+            "straight": lambda: _wrote(straight, data),
+            "chunks": lambda: _published(client, events, effort.events),
+        }
+        figures = interleaved(contenders, runs=effort.runs)
+        expected = effort.events * effort.runs
+        for name in contenders:
+            _check_count(straight, name, expected)
+    return [
+        Row(
+            name=name,
+            value=figures[key],
+            unit="M events/s",
+            prediction=prediction,
+            reference=figures["straight"],
+            reference_name="the same table straight to the broker",
+        )
+        for key, name, prediction in (
+            ("chunks", "through agent and broker, DATA_BATCH of 100 B events", 1.5),
+        )
+    ]
+
+
+def _wrote(client: Client, data: pa.Table) -> float:
+    begun = time.perf_counter()
+    client.write_arrow("straight", data)
+    return float(data.num_rows) / (time.perf_counter() - begun) / 1e6
+
+
+def _published(client: HostClient, events: list[bytes], count: int) -> float:
+    begun = time.perf_counter()
+    futures = [
+        client.publish_batch(events, topic="chunks", partition=number % PARTITIONS)
+        for number in range(count // len(events))
+    ]
+    client.flush()
+    elapsed = time.perf_counter() - begun
+    for future in futures:
+        future.result()
+    return count / elapsed / 1e6
+
+
+def _check_count(client: Client, topic: str, expected: int) -> None:
+    """What was accepted has to be there once."""
+    found = sum(batch.num_rows for batch in client.iter_arrow(topic, columns=("value",)))
+    if found != expected:
+        raise RuntimeError(f"{topic}: {found} records of {expected}")

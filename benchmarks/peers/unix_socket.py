@@ -3,8 +3,9 @@
     python -m benchmarks.peers.unix_socket MODE PATH
 
 `take` reads as many bytes as it is told into one buffer, again and again, and says when it has
-them: the limit that a protocol over such a socket cannot exceed. `echo` sends back what it reads
-from a blocking socket, `uvloop` does the same from uvloop: the shortest round trips there are.
+them: the limit that a protocol over such a socket cannot exceed. `blocking` sends back what it
+reads from a blocking socket, `uvloop` does the same from uvloop: the shortest round trips there
+are.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def main() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             uvloop.run(_serve_uvloop(listener))
         return
-    serve = {"take": take, "echo": echo}[mode]
+    serve = {"take": take, "blocking": echo}[mode]
     print("ready", flush=True)
     while True:
         connection, _ = listener.accept()
