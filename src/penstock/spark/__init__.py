@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.spark.delta import DeltaSink, Written
     from penstock.spark.delta_upsert import DeltaUpsert
     from penstock.spark.listener import GroupCommitListener
+    from penstock.spark.outbox import json_lines, outbox_tree, read_outbox
     from penstock.spark.source import PenstockSource
     from penstock.spark.spark_session import JavaMissing, require_java, session
 
@@ -23,6 +24,9 @@ __all__ = [
     "JavaMissing",
     "PenstockSource",
     "Written",
+    "json_lines",
+    "outbox_tree",
+    "read_outbox",
     "require_java",
     "session",
 ]
@@ -32,6 +36,9 @@ _HOMES: Final = {
     "Written": "delta",
     "DeltaUpsert": "delta_upsert",
     "GroupCommitListener": "listener",
+    "json_lines": "outbox",
+    "outbox_tree": "outbox",
+    "read_outbox": "outbox",
     "JavaMissing": "spark_session",
     "require_java": "spark_session",
     "PenstockSource": "source",

@@ -1,0 +1,305 @@
+"""The outbox in Spark: pointers to payloads on the executors, and the tree as a table.
+
+    records = spark.readStream.format("penstock").option("includeHeaders", "true")….load()
+    payloads = read_outbox(records, "/mnt/outbox")            # batch or stream
+    events = json_lines(payloads, "carrier string, delay int")
+    tree = outbox_tree(spark, "/mnt/outbox", year=2026, month=5)
+
+`read_outbox` resolves records where they are: an executor that has the root mounted opens the files
+itself, and only pointers travel through the broker. Records are decoded by columns; the one loop is
+over files. A payload that is missing or not what its pointer says becomes a row with an `error`
+and no payload, so that one bad file does not stop a stream; `fail_on_error` stops it. A file system
+that fails and does not come back fails the task, which Spark tries again.
+
+`outbox_tree` reads what lies in the tree, pointers or not, with Spark's own file sources. Temporary
+files have other names and are never read. The partition columns come from the path; give year,
+month, day, hour or partition ids as arguments to list only those directories.
+
+Delivery is at least once: a batch that was published twice is two rows. Where that matters drop
+them by partition id and batch id (`dropDuplicatesWithinWatermark` in a stream).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import StructType
+
+from penstock.base.errors import CorruptError, InvalidError, PenstockError
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.outbox.decoding import INLINE, POINTER, decode_records
+from penstock.outbox.pointer import Pointer
+from penstock.outbox.read_errors import classify
+from penstock.outbox.read_policy import GiveUp, ReadPolicy, TryAgain
+from penstock.outbox.reader import OutboxReader
+from penstock.records.compression import decompress as decompress_bytes
+from penstock.records.header import Codec
+from penstock.spark.errors import InvalidOption
+
+PAYLOAD_BYTES_MAX: Final = 256 << 20
+"""Largest payload by default: a row lies in the memory of the Java process as a whole."""
+OUTPUT_BYTES: Final = 32 << 20
+"""Payload bytes handed to Spark in one Arrow batch, unless one payload is larger."""
+PASSED_ON: Final = ("topic", "partition", "offset", "timestamp")
+NEEDED: Final = ("key", "value", "headers")
+PAYLOAD_SCHEMA: Final = (
+    "partition_id string, batch_id string, codec string, event_count bigint, size_bytes bigint,"
+    " payload binary, error string"
+)
+_FIELDS: Final = ("partition_id", "batch_id", "codec", "event_count", "size_bytes")
+_CODECS: Final = {"gzip": Codec.GZIP, "zstd": Codec.ZSTD}
+_PARTITION_COLUMNS: Final = ("year", "month", "day", "hour")
+
+
+def read_outbox(
+    records: DataFrame,
+    root: str | Path,
+    *,
+    decompress: bool = False,
+    fail_on_error: bool = False,
+    bytes_max: int = PAYLOAD_BYTES_MAX,
+    policy: ReadPolicy | None = None,
+) -> DataFrame:
+    """The payloads of a frame of an outbox topic's records, of a batch or a stream.
+
+    The result has the columns `topic`, `partition`, `offset` and `timestamp`, those of them that
+    `records` has, and `PAYLOAD_SCHEMA`. A row has a payload or an error, never both.
+
+    Args:
+        records: with columns key, value and headers: the `penstock` source with `includeHeaders`,
+            or Spark's Kafka source.
+        root: the outbox's root as executors see it.
+        decompress: undo the codecs gzip and zstd, so that `codec` is none; a payload of another
+            codec is an error then.
+        fail_on_error: fail the task at the first error.
+        bytes_max: largest payload, before and after it is decompressed.
+        policy: how long a payload that is missing or cannot be read is tried.
+
+    Raises:
+        InvalidOption: a column is missing.
+    """
+    missing = [name for name in NEEDED if name not in records.columns]
+    if missing:
+        raise InvalidOption(
+            "records", ", ".join(records.columns),
+            f"there is no column {missing[0]}; read them with option includeHeaders=true",
+        )  # fmt: skip
+    kept = [name for name in PASSED_ON if name in records.columns]
+    fields = [records.schema[name] for name in kept]
+    made = cast("StructType", StructType.fromDDL(PAYLOAD_SCHEMA))
+    resolver = _Resolver(
+        root=str(root),
+        kept=tuple(kept),
+        decompress=decompress,
+        fail_on_error=fail_on_error,
+        bytes_max=bytes_max,
+        policy=policy or ReadPolicy(),
+    )
+    return records.select(*kept, *NEEDED).mapInArrow(resolver, StructType([*fields, *made.fields]))
+
+
+def json_lines(
+    payloads: DataFrame, schema: str | StructType, *, keep: Sequence[str] = ()
+) -> DataFrame:
+    """The JSON objects of payloads of one object a line, as columns, by Spark's own functions.
+
+    Columns named in `keep` come first. A line that is not of the schema gives nulls, as Spark's
+    JSON reader does. A row with an error, or of a codec other than `none` that was not undone,
+    fails the query rather than being left out.
+    """
+    why = F.coalesce("error", F.concat(F.lit("codec "), F.col("codec")))
+    name = F.coalesce("batch_id", F.lit("without batch id"))
+    unread = F.raise_error(F.concat(F.lit("outbox payload "), name, F.lit(": "), why))
+    whole = F.col("error").isNull() & (F.col("codec") == "none")
+    text = F.when(whole, F.decode("payload", "UTF-8")).otherwise(unread.cast("string"))
+    lines = payloads.select(*keep, F.explode(F.split(text, "\n")).alias("_line"))
+    parsed = lines.where(F.trim("_line") != "").select(
+        *keep, F.from_json("_line", schema).alias("_json")
+    )
+    return parsed.select(*keep, "_json.*")
+
+
+def outbox_tree(
+    spark: SparkSession,
+    root: str | Path,
+    *,
+    format: str = "binaryFile",  # noqa: A002  (Spark's own name for it)
+    partition_ids: Sequence[str] = (),
+    year: int | None = None,
+    month: int | None = None,
+    day: int | None = None,
+    hour: int | None = None,
+    schema: str | StructType | None = None,
+    **options: str,
+) -> DataFrame:
+    """All payloads in the tree, as one of Spark's file formats reads them.
+
+    The columns `partition_id`, `year`, `month`, `day`, `hour` and `batch_id` come first, then
+    those of the format: `path`, `modificationTime`, `length` and `content` of `binaryFile`, `value`
+    (a line each) of `text`, the fields of `json`. Only payloads whose file is complete are seen.
+
+    Raises:
+        AnalysisException: Spark finds no file at all (PATH_NOT_FOUND).
+    """
+    chosen = dict(zip(_PARTITION_COLUMNS, (year, month, day, hour), strict=True))
+    parts = [
+        f"{name}=*" if value is None else f"{name}={value:0{4 if name == 'year' else 2}d}"
+        for name, value in chosen.items()
+    ]
+    base = f"file://{Path(root).absolute()}"
+    globs = [
+        "/".join((base, partition, *parts, "batch-*", "data.bin"))
+        for partition in (partition_ids or ("*",))
+    ]
+    # Without the lookup option Spark would look for partition columns itself, and stop at the
+    # partition ids, which have no name of their own.
+    reader = spark.read.format(format).options(recursiveFileLookup="true", **options)
+    frame = (reader if schema is None else reader.schema(schema)).load(globs)
+    path = F.col("_metadata.file_path")
+    return frame.select(*_path_columns(path), "*")
+
+
+def _path_columns(path: Column) -> list[Column]:
+    tail = r"/([^/]+)/year=(\d+)/month=(\d+)/day=(\d+)/hour=(\d+)/batch-([^/]+)/data\.bin$"
+    names = ("partition_id", *_PARTITION_COLUMNS, "batch_id")
+    columns = []
+    for number, name in enumerate(names, 1):
+        part = F.regexp_extract(path, tail, number)
+        columns.append((part.cast("int") if name in _PARTITION_COLUMNS else part).alias(name))
+    return columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resolver:
+    """What a task does with its records; pickled on the driver."""
+
+    root: str
+    kept: tuple[str, ...]
+    decompress: bool
+    fail_on_error: bool
+    bytes_max: int
+    policy: ReadPolicy
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with OutboxReader(self.root, bytes_max=self.bytes_max) as reader:
+            for batch in batches:
+                yield from self._resolve(batch, reader)
+
+    def _resolve(self, batch: pa.RecordBatch, reader: OutboxReader) -> Iterator[pa.RecordBatch]:
+        decoded = decode_records(*(batch.column(name) for name in NEEDED))
+        table = decoded.append_column("value", batch.column("value"))
+        for name in self.kept:
+            table = table.append_column(f"kept_{name}", batch.column(name))
+        kinds = decoded.column("kind")
+        bad = table.filter(pc.is_null(kinds))
+        if bad.num_rows:
+            self._refuse(f"invalid-pointer: {bad.column('problem')[0].as_py()}")
+            errors = pc.binary_join_element_wise("invalid-pointer", bad.column("problem"), ": ")
+            yield from self._rows(bad, pa.nulls(bad.num_rows, pa.binary()), errors)
+        inlines = table.filter(pc.equal(kinds, INLINE))
+        if inlines.num_rows:
+            yield from self._inline(inlines)
+        pointers = table.filter(pc.equal(kinds, POINTER))
+        if pointers.num_rows:
+            yield from self._files(pointers, reader)
+
+    def _inline(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        packed = pc.not_equal(table.column("codec"), "none") if self.decompress else None
+        if packed is None or not pc.any(packed).as_py():
+            yield from self._rows(table, table.column("value"), pa.nulls(len(table), pa.string()))
+            return
+        plain = table.filter(pc.invert(packed))
+        yield from self._rows(plain, plain.column("value"), pa.nulls(len(plain), pa.string()))
+        some = table.filter(packed)
+        payloads, errors = [], []
+        codecs = some.column("codec").to_pylist()
+        for codec, value in zip(codecs, some.column("value"), strict=True):
+            payload, error = self._unpacked(codec, value.as_py())
+            payloads.append(payload)
+            errors.append(error)
+        yield from self._rows(some, pa.array(payloads, pa.binary()), pa.array(errors, pa.string()))
+
+    def _files(self, table: pa.Table, reader: OutboxReader) -> Iterator[pa.RecordBatch]:
+        """Read each file; what has come is handed over whenever it is large enough."""
+        names = Pointer.__dataclass_fields__
+        fields = table.select(list(names)).to_pylist()
+        times = self._times(table)
+        payloads: list[bytes | None] = []
+        errors: list[str | None] = []
+        start = size_bytes = 0
+        for row, (values, written_ms) in enumerate(zip(fields, times, strict=True)):
+            payload, error = self._read(reader, Pointer(**values), written_ms)
+            payloads.append(payload)
+            errors.append(error)
+            size_bytes += len(payload or b"")
+            if size_bytes >= OUTPUT_BYTES or row + 1 == len(fields):
+                yield from self._rows(
+                    table.slice(start, len(payloads)),
+                    pa.array(payloads, pa.binary()),
+                    pa.array(errors, pa.string()),
+                )
+                start, size_bytes, payloads, errors = row + 1, 0, [], []
+
+    def _times(self, table: pa.Table) -> list[int]:
+        """When records were written, in milliseconds; long ago where nothing says so."""
+        if "timestamp" not in self.kept:
+            return [0] * table.num_rows
+        column = table.column("kept_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        times: list[int] = pc.divide(column.fill_null(0), 1_000).to_pylist()
+        return times
+
+    def _read(
+        self, reader: OutboxReader, pointer: Pointer, written_ms: int
+    ) -> tuple[bytes | None, str | None]:
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                payload = reader.read(pointer)
+            except PenstockError as error:
+                trouble, reason = classify(error)
+                age_ms = SYSTEM_CLOCK.now_ms() - written_ms
+                judged = self.policy.judge(trouble, attempts=attempts, record_age_ms=age_ms)
+                if isinstance(judged, TryAgain):
+                    threading.Event().wait(judged.pause_ms / 1000)
+                    continue
+                if not isinstance(judged, GiveUp) or self.fail_on_error:
+                    raise
+                return None, f"{reason}: {error}"
+            return self._unpacked(pointer.codec, payload)
+
+    def _unpacked(self, codec: str, payload: bytes) -> tuple[bytes | None, str | None]:
+        if not self.decompress or codec == "none":
+            return payload, None
+        number = _CODECS.get(codec)
+        if number is None:
+            known = ", ".join(_CODECS)
+            return None, self._refuse(f"unknown-codec: {codec}; decompress knows {known}")
+        try:
+            return bytes(decompress_bytes(number, payload, max_bytes=self.bytes_max)), None
+        except (CorruptError, InvalidError) as error:
+            return None, self._refuse(f"corrupt-codec: {codec}: {error}")
+
+    def _refuse(self, error: str) -> str:
+        if self.fail_on_error:
+            raise CorruptError(f"outbox record: {error}")
+        return error
+
+    def _rows(self, table: pa.Table, payloads: Any, errors: Any) -> Iterator[pa.RecordBatch]:
+        columns = [table.column(f"kept_{name}") for name in self.kept]
+        columns += [table.column(name) for name in _FIELDS]
+        if self.decompress:
+            at = len(self.kept) + _FIELDS.index("codec")
+            columns[at] = pc.if_else(pc.is_valid(payloads), "none", columns[at])
+        # Spark hands values over as it likes; the declared type is plain binary.
+        columns += [payloads.cast(pa.binary()), errors]
+        made = pa.table(columns, names=[*self.kept, *_FIELDS, "payload", "error"])
+        yield from made.combine_chunks().to_batches()
