@@ -79,12 +79,12 @@ def decode_pointers(values: Any) -> Any:
 def _lines(values: Any) -> Any:
     """One buffer, a pointer a line. Every value is an object by its first and last byte, so that
     as many rows as values means one row of each."""
+    _refuse(pc.is_null(values), "there is no value")
+    _refuse(pc.greater(pc.binary_length(values), limits.POINTER_BYTES_MAX), "is too long")
     try:
         text = pc.utf8_trim(values.cast(pa.large_string()), " \t\r\n")
     except pa.ArrowInvalid as error:
         raise InvalidPointer(shown(str(error))) from None
-    _refuse(pc.is_null(text), "there is no value")
-    _refuse(pc.greater(pc.binary_length(text), limits.POINTER_BYTES_MAX), "is too long")
     whole = pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))
     _refuse(pc.invert(whole), "is no JSON object")
     text = pc.replace_substring_regex(text, "[\r\n]", " ")
