@@ -1,1 +1,26 @@
-"""Host ingest: one agent per host takes chunks of events from producers over a Unix socket."""
+"""Host ingest: one agent per host takes chunks of events from producers over a Unix socket.
+
+`HostClient` and `AsyncHostClient` are loaded when they are asked for: an agent needs neither.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.host.client.aio import AsyncHostClient
+    from penstock.host.client.blocking import HostClient
+
+__all__ = ["AsyncHostClient", "HostClient"]
+
+_PLACES: Final = {
+    "AsyncHostClient": "penstock.host.client.aio",
+    "HostClient": "penstock.host.client.blocking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

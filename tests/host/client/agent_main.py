@@ -40,7 +40,8 @@ class SlowSink(NullSink):
 def make_sink(name: str) -> ChunkSink:
     if name == "log":
         return LogSink(LogSinkOptions(bootstrap=os.environ["BOOTSTRAP"]))
-    return {"null": NullSink, "memory": MemorySink, "slow": SlowSink}[name]()
+    sinks: dict[str, ChunkSink] = {"null": NullSink(), "memory": MemorySink(), "slow": SlowSink()}
+    return sinks[name]
 
 
 async def main(sink: str, path: str, *settings: str) -> None:

@@ -136,7 +136,7 @@ class HostClient:
         engine = self._engine
         if engine is None:
             raise _closed()
-        if not self._block and not engine.line.connections:
+        if not self._block and not engine.line.starts:
             self._wait_for_first_agent(engine)
         return engine.publish(publication, block=self._block if block is None else block)
 

@@ -114,6 +114,9 @@ class Engine:
         """Whether something ended, began or broke since the watchers were told last."""
         self._to_call: deque[PublishFuture] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._patience_ms = (
+            options.delivery_timeout_ms if options.resend else options.publish_timeout_ms
+        )
         self._keeper = threading.Thread(target=self._keep, name="penstock-host-keeper", daemon=True)
         self._keeper.start()
 
@@ -145,6 +148,8 @@ class Engine:
             else:
                 line.flush(now_ms)
                 submitted, waiting = True, line.out.waiting
+                if now_ms + self._patience_ms < self._tick_at_ms:
+                    self._ring_bell()
         if not submitted:
             self._submit_later(publication, now_ms + self.options.publish_timeout_ms)
             waiting = line.out.waiting
@@ -321,7 +326,10 @@ class Engine:
                     now_ms = self._clock.monotonic() * 1000
                     if received >= 0:
                         line.arrived(received, now_ms)
-                        self._tell_watchers()
+                        if line.retimed:
+                            self._retime(now_ms)
+                        if self._moved and self._watching:
+                            self._tell_watchers()
                     finished = done()
                     if now_ms >= deadline_ms or line.socket is None or self._to_call:
                         break  # callbacks are run by a thread that does not lead
@@ -362,6 +370,12 @@ class Engine:
             self._moved = False
             for gate in self._watching:
                 gate.open()
+
+    def _retime(self, now_ms: float) -> None:
+        """Wake the keeper up if something is due before it would look."""
+        self.line.retimed = False
+        if self.line.next_wake_ms(now_ms) < self._tick_at_ms:
+            self._ring_bell()
 
     def _close_retired(self) -> None:
         """Close sockets that have ended; not while a leader may still be receiving on one."""

@@ -29,6 +29,7 @@ from penstock.host.client_machine import (
 from penstock.host.delivery import Delivery
 from penstock.host.errors import HandshakeRefused, NotConnected
 from penstock.host.ring import Ring
+from penstock.wire.frames import ACCEPTED
 
 _UNSENDABLE_GRACE_MS = 1_000
 """How long a line that cannot send waits for the end of what it receives."""
@@ -51,7 +52,10 @@ class Line:
         self.why = "no connection has been made yet"
         self.refused = False
         """Whether the last connection ended with a HELLO that was answered with no."""
-        self.connections = 0
+        self.starts = 0
+        """How often an agent has taken this producer in."""
+        self.retimed = False
+        """Whether something came that may change when `tick` is to be called."""
         self._options = options
         self._randomness = randomness
         self._retire = retire
@@ -84,7 +88,6 @@ class Line:
             self.core.disconnected(self.why, now_ms, self._randomness.uniform())
             return False
         self.socket = opened
-        self.connections += 1
         self.inbox.clear()
         ring = self._ring = make_ring(self._options)
         self.out = Outbound(ring)
@@ -153,6 +156,8 @@ class Line:
         core = self.core
         try:
             for frame in self.inbox.take(received):
+                if frame.header.type != ACCEPTED:
+                    self.retimed = True
                 events = core.receive(frame, now_ms)
                 if events and not self._digest(events, now_ms):
                     return
@@ -191,6 +196,7 @@ class Line:
                 return False
             if isinstance(event, Started):
                 self._give_up_at_ms = inf
+                self.starts += 1
                 self.refused = False
                 if not event.ring and self._ring is not None:
                     self._ring.close()
