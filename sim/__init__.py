@@ -1,0 +1,1 @@
+"""Simulations: the product's cores under a seeded scheduler, in virtual time, with faults."""

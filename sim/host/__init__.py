@@ -1,0 +1,1 @@
+"""Host ingest in simulation: producers, agents, their links, and a log that remembers."""
