@@ -277,7 +277,7 @@ class ClientMachine:
             events.append(
                 Disconnect(f"nothing was heard of the agent for {self.idle_timeout_ms} ms")
             )
-        elif self.idle_timeout_ms and now_ms - self._spoke_ms >= self.idle_timeout_ms / 3:
+        elif self._may_ping and now_ms - self._spoke_ms >= self.idle_timeout_ms / 3:
             self._send(Header(type=PING, token=int(now_ms)), now_ms)
         return events
 
@@ -287,14 +287,20 @@ class ClientMachine:
             return inf
         wake_ms = inf
         if self.idle_timeout_ms:
-            idle_ms = self.idle_timeout_ms
-            wake_ms = min(self._heard_ms + idle_ms, self._spoke_ms + idle_ms / 3)
+            wake_ms = self._heard_ms + self.idle_timeout_ms
+        if self._may_ping:
+            wake_ms = min(wake_ms, self._spoke_ms + self.idle_timeout_ms / 3)
         if self.state is ClientState.DRAINING:
             wake_ms = min(wake_ms, self._drain_by_ms) if self.in_flight else 0.0
         for publication in self.in_flight.values():
             if not publication.ended:
                 return min(wake_ms, publication.deadline_ms)
         return wake_ms
+
+    @property
+    def _may_ping(self) -> bool:
+        """Not before HELLO is answered, whatever an earlier agent had said of its time-outs."""
+        return self.idle_timeout_ms > 0 and self.state is not ClientState.HANDSHAKE
 
     # Output
 
@@ -373,25 +379,37 @@ class ClientMachine:
         return [Started(self.window.granted, self.partitions, ring)]
 
     def _on_accepted(self, header: Header, now_ms: float) -> list[Event]:
-        ranges = header.ranges
         done: list[Publication] = []
+        try:
+            self._settle_ranges(header.ranges, done)
+        except ProtocolViolation:
+            # Who contradicts itself is not believed at all: they are lost with the connection.
+            self.in_flight.update((publication.first_sequence, publication) for publication in done)
+            raise
+        return [Ended(done, None)] if done else []
+
+    def _settle_ranges(self, ranges: Sequence[int], done: list[Publication]) -> None:
+        if len(ranges) % 2:
+            raise ProtocolViolation(f"{len(ranges)} numbers are no ranges")
         for index in range(0, len(ranges), 2):
             sequence, end = ranges[index], ranges[index] + ranges[index + 1]
             while sequence < end:
                 publication = self._settle(sequence)
                 sequence += publication.count
                 done.append(publication)
-        return [Ended(done, None)] if done else []
+            if sequence > end:
+                raise ProtocolViolation(f"the agent accepted a frame up to sequence {end} only")
 
     def _on_failed(self, header: Header, now_ms: float) -> list[Event]:
         if not header.count:
             return [Disconnect(header.reason or "the agent gave no reason")]
-        publication = self._settle(header.first_sequence)
+        publication = self.in_flight.get(header.first_sequence)
         restored = Credit(header.chunk_slots, header.raw_events, header.payload_bytes)
-        if restored != publication.footprint:
+        if publication is not None and restored != publication.footprint:
             raise ProtocolViolation(
                 f"the agent restored {restored} for a frame of {publication.footprint}"
             )
+        publication = self._settle(header.first_sequence)
         if header.retry_after_ms:
             self.not_before_ms = now_ms + header.retry_after_ms
         error: PenstockError = (
