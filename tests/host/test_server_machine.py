@@ -28,3 +28,13 @@ def test_a_drain_before_the_sink_has_answered_is_told_afterwards() -> None:
     assert (first.type, second.type) == (HELLO_ACK, DRAIN)
     assert (second.deadline_ms, second.reason) == (500, "replaced")
     assert machine.state is ServerState.DRAINING
+
+
+def test_whoever_waits_for_the_answer_to_hello_gets_that_and_nothing_else() -> None:
+    machine = ServerMachine(SERVER_TERMS, now_ms=0)
+    machine.receive(frame(type=HELLO, version_min=1, version_max=1))
+    assert machine.tick(SERVER_TERMS.idle_timeout_ms) is not None
+    (answer,) = said(machine)
+    assert (answer.type, answer.accepted) == (HELLO_ACK, False)
+    assert "nothing was heard" in answer.reason
+    assert machine.state is ServerState.CLOSED

@@ -259,7 +259,7 @@ class ServerMachine:
     def violated(self, reason: str) -> Close:
         """Say why the connection ends: a FAILED frame about no chunks."""
         if self.state is not ServerState.CLOSED:
-            if self.state is ServerState.HANDSHAKE:
+            if self.state in (ServerState.HANDSHAKE, ServerState.INTRODUCING):
                 return self.refuse(reason)
             self.flush()
             self._send(Header(type=FAILED, reason=reason[: limits.REASON_CHARS_MAX]))
