@@ -58,7 +58,8 @@ class Connection:
     def _perform(self, effect: Effect | None) -> None:
         if isinstance(effect, Introduce):
             world = self.agent.world
-            world.after(world.delay_ms(), partial(self._introduce, effect))
+            slow_ms = 6_000 * world.random.random() if world.chance(0.05) else 0
+            world.after(world.delay_ms() + slow_ms, partial(self._introduce, effect))
         elif isinstance(effect, Deliver):
             chunks = effect.chunks
             verdict = self.agent.sink.accept(chunks, partial(self._settled, chunks))

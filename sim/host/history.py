@@ -17,6 +17,8 @@ from sim.host.scheduler import Violation
 
 HEAD = Struct(">IBBB")
 """At the start of every chunk: its item's number, its place, its records, whether it is poison."""
+ACCEPTED = -2
+"""Stands for all producer ids where the order of what was accepted is looked at."""
 Lane = tuple[str, int]
 
 
@@ -102,7 +104,7 @@ class History:
         """Compare what producers were told with what is in the log."""
         found: dict[Lane | None, Counter[bytes]] = {}
         for lane, batches in log.entries.items():
-            found[lane] = Counter(batches)
+            found[lane] = Counter(data for data, _ in batches)
             self._check_order(lane, batches)
         for item in self.items:
             self._check_item(item, found.get(item.lane or ("", -1), Counter()))
@@ -122,17 +124,25 @@ class History:
         if isinstance(item.error, FrameRefused) and item.deliveries == 1 and min(counts) > 0:
             raise Violation(f"{item} was refused for good, and is in the log")
 
-    def _check_order(self, lane: Lane, batches: list[bytes]) -> None:
-        """Payloads are as they were sent; a writer's idempotent items are in their order."""
-        last: dict[int, tuple[int, int]] = {}
-        for data in batches:
+    def _check_order(self, lane: Lane, batches: list[tuple[bytes, int]]) -> None:
+        """Payloads are as they were sent; a writer's idempotent items are in their order.
+
+        With one exception: a log does not know that one producer id follows another. What was given
+        up under the old one, and is still on its way, may arrive after something of the new one.
+        """
+        last: dict[tuple[int, int], tuple[int, int]] = {}
+        for data, producer_id in batches:
             number, index, _, _ = HEAD.unpack_from(data)
             if number >= len(self.items):
                 raise Violation(f"the log has bytes of an item {number} that never was")
             item = self.items[number]
             if data not in item.batches or (item.lane or ("", -1)) != lane:
                 raise Violation(f"{item} is in {lane} of the log with other bytes")
-            if item.idempotent:
-                if last.get(item.writer, (-1, -1)) >= (number, index):
-                    raise Violation(f"{item} is behind item {last[item.writer][0]} in the log")
-                last[item.writer] = (number, index)
+            if not item.idempotent:
+                continue
+            for order in ((item.writer, producer_id), (item.writer, ACCEPTED)):
+                if order[1] == ACCEPTED and (not item.ends or item.error is not None):
+                    continue
+                if last.get(order, (-1, -1)) >= (number, index):
+                    raise Violation(f"{item} is behind item {last[order][0]} in the log")
+                last[order] = (number, index)

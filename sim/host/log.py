@@ -40,8 +40,8 @@ class ModelLog:
     """Partitions of records' bytes; it survives everything that happens in a story."""
 
     def __init__(self, first_sequence: int = 0) -> None:
-        self.entries: dict[tuple[str, int], list[bytes]] = {}
-        """The batches of a partition, in order; a batch is the bytes of its chunks."""
+        self.entries: dict[tuple[str, int], list[tuple[bytes, int]]] = {}
+        """The batches of a partition, in order: the bytes of its chunks, and the producer's id."""
         self.next_producer_id = 100
         self._producers: dict[tuple[str, int, int], _Producer] = {}
 
@@ -63,7 +63,7 @@ class ModelLog:
             outcome = self._check(lane, producer_id, epoch, sequence, records)
             if outcome is not Append.WRITTEN:
                 return outcome
-        self.entries.setdefault(lane, []).append(data)
+        self.entries.setdefault(lane, []).append((data, producer_id))
         return Append.WRITTEN
 
     def _check(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sim.host.world import World
 
 FRAME_BYTES_MAX = 1 << 16
-HANDSHAKE_MS = 1_200
+HANDSHAKE_MS = 5_000
 
 
 class Boundless(CreditWindow):

@@ -29,7 +29,7 @@ from sim.host.producer import Producer
 from sim.host.scheduler import Scheduler, Violation
 
 FAULTS_MS = 2_500
-HEALING_MS = 1_000
+HEALING_MS = 7_000
 """By then agents that drained are gone, and everybody has heard of every end."""
 SETTLE_MS = 90_000
 FINAL_MS = 15_000
