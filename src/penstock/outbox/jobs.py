@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.outbox.errors import (
-    BatchError,
     BatchIdentity,
     OutboxBusy,
     OutboxClosed,
@@ -64,6 +63,7 @@ class Job:
     counts: PartitionCounts
     released: Callable[[], None] | None
     to_publish: bool = False
+    begun: bool = False  # a task of the writer's own lets go of the payload
     has_room: bool = False
     abandoned: bool = False
     attempts: int = 0
@@ -93,22 +93,6 @@ class Job:
 
 class Late(Exception):
     """A caller's time is up."""
-
-
-class Named:
-    """Gives errors about a batch the batch's identity."""
-
-    __slots__ = ("_identity",)
-
-    def __init__(self, identity: BatchIdentity) -> None:
-        self._identity = identity
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, BatchError):
-            error.identity = self._identity
 
 
 def publish_error(error: PenstockError, where: str) -> PenstockError:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -36,6 +37,7 @@ from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.outbox.errors import (
     AdmissionTimedOut,
+    BatchError,
     BatchIdentity,
     InvalidPayload,
     OutboxClosed,
@@ -43,7 +45,7 @@ from penstock.outbox.errors import (
     WriteTimedOut,
 )
 from penstock.outbox.files import FileSystem, Tree
-from penstock.outbox.jobs import Job, Late, Named, SendResult, WriteResult, publish_error
+from penstock.outbox.jobs import Job, Late, SendResult, WriteResult, publish_error
 from penstock.outbox.layout import (
     BATCH_PREFIX,
     check_batch_id,
@@ -109,6 +111,7 @@ class OutboxWriter:
         )
         self.counts = WriterCounts()
         self._tasks: dict[asyncio.Task[Any], Job] = {}
+        self._calls: set[asyncio.Future[None]] = set()
         self._tree: Tree | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._open = False
@@ -144,15 +147,19 @@ class OutboxWriter:
         cannot be taken back, so those under way are waited for all the same.
         """
         self._open = False
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=deadline_seconds)
-        for job in list(self._tasks.values()):
+        ends = None
+        if deadline_seconds is not None:
+            ends = self._clock.monotonic() + deadline_seconds
+        left = deadline_seconds
+        while (under_way := self._under_way()) and (left is None or left > 0):
+            await asyncio.wait(under_way, timeout=left)
+            left = None if ends is None else ends - self._clock.monotonic()
+        for job in self._tasks.values():
             job.abandon()
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            await publisher.stop(0 if self._tasks else deadline_seconds)
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        if self._publisher is not None and self._pool is not None:
+            await self._publisher.stop(0 if under_way else left)
+        while under_way := self._under_way():
+            await asyncio.wait(under_way)
         tree, pool = self._tree, self._pool
         self._tree = self._pool = None
         if pool is not None:
@@ -196,8 +203,7 @@ class OutboxWriter:
             OutboxClosed: not started, or stopping.
         """
         job = self._job(payload, partition_id, batch_id, event_count, codec, at_ms, released)
-        self._check_open(job)
-        with Named(job.identity):
+        with self._call(job):
             return await self._file(job)
 
     async def send(
@@ -223,11 +229,9 @@ class OutboxWriter:
             PenstockError: as `write`.
         """
         job = self._job(payload, partition_id, batch_id, event_count, codec, at_ms, released)
-        self._check_open(job)
-        if self._publisher is None:
-            job.let_go()
-            raise InvalidPayload("outbox: send needs a publisher, and the writer has none")
-        with Named(job.identity):
+        with self._call(job):
+            if self._publisher is None:
+                raise InvalidPayload("outbox: send needs a publisher, and the writer has none")
             if job.size_bytes <= self._settings.threshold_bytes:
                 return await self._send_inline(job)
             job.to_publish = True
@@ -291,10 +295,28 @@ class OutboxWriter:
             released=released,
         )
 
-    def _check_open(self, job: Job) -> None:
-        if not self._open:
-            job.let_go()
-            raise OutboxClosed("outbox: not started, or stopping")
+    @contextmanager
+    def _call(self, job: Job) -> Iterator[None]:
+        """A call from its beginning to its end, which `stop` waits for; its errors get its name."""
+        over: asyncio.Future[None] | None = None
+        try:
+            if not self._open:
+                raise OutboxClosed("outbox: not started, or stopping")
+            over = asyncio.get_running_loop().create_future()
+            self._calls.add(over)
+            yield
+        except BatchError as error:
+            error.identity = job.identity
+            raise
+        finally:
+            if not job.begun:
+                job.let_go()
+            if over is not None:
+                self._calls.discard(over)
+                over.set_result(None)
+
+    def _under_way(self) -> set[asyncio.Future[Any]]:
+        return {*self._tasks, *self._calls}
 
     async def _file(self, job: Job) -> WriteResult:
         task = self._spawn(job, self._write_file(job))
@@ -360,6 +382,7 @@ class OutboxWriter:
 
     def _spawn(self, job: Job, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
+        job.begun = True
         self._tasks[task] = job
         task.add_done_callback(self._ended)
         return task
