@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.settings import describe, load, setting
@@ -26,6 +26,8 @@ from penstock.storage.settings import StorageSettings
 ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
 CONFIG_FILE_BYTES_MAX: Final = 1 << 20
 DEFAULT_DIRECTORY: Final = "penstock-data"
+
+S = TypeVar("S")
 
 
 class InvalidConfiguration(InvalidError):
@@ -62,12 +64,13 @@ class Configuration:
     directory: Path
 
 
-_TYPES: Final[tuple[type[Any], ...]] = (BrokerSettings, StorageSettings, DirectorySettings)
+Kinds = tuple[type[Any], ...]
+_TYPES: Final[Kinds] = (BrokerSettings, StorageSettings, DirectorySettings)
 
 
-def known_names() -> frozenset[str]:
+def known_names(kinds: Kinds = _TYPES) -> frozenset[str]:
     """The dotted names of all settings."""
-    return frozenset(info.name for kind in _TYPES for info in describe(kind))
+    return frozenset(info.name for kind in kinds for info in describe(kind))
 
 
 def configure(
@@ -81,27 +84,48 @@ def configure(
     Raises:
         InvalidConfiguration: the file cannot be read, a name is unknown, a value is not allowed.
     """
+    given = gather(_TYPES, file=file, environment=environment, flags=flags)
+    directories = load_given(DirectorySettings, given)
+    return Configuration(
+        broker=load_given(BrokerSettings, given),
+        storage=load_given(StorageSettings, given),
+        directory=Path(directories.log_dirs).expanduser(),
+    )
+
+
+def gather(
+    kinds: Kinds,
+    *,
+    file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Given],
+) -> dict[str, Given]:
+    """What was given of the settings of these kinds, by name.
+
+    Raises:
+        InvalidConfiguration: the file cannot be read, or a name is unknown.
+    """
     given: dict[str, Given] = {}
     if file is not None:
         given.update(read_file(file))
-    given.update(read_environment(environment))
+    given.update(read_environment(environment, kinds))
     given.update(flags)
-    known = known_names()
+    known = known_names(kinds)
     for name, item in given.items():
         if name not in known:
             raise InvalidConfiguration(
                 f"setting {name} ({item.origin}): there is no setting of this name"
                 + _suggestion(name, known)
             )
-    directories = _load(DirectorySettings, given)
-    return Configuration(
-        broker=_load(BrokerSettings, given),
-        storage=_load(StorageSettings, given),
-        directory=Path(directories.log_dirs).expanduser(),
-    )
+    return given
 
 
-def _load(kind: type[Any], given: Mapping[str, Given]) -> Any:
+def load_given(kind: type[S], given: Mapping[str, Given]) -> S:
+    """Settings of one kind, out of what was given of all.
+
+    Raises:
+        InvalidConfiguration: a value is not allowed.
+    """
     names = {info.name for info in describe(kind)}
     values = {name: item.value for name, item in given.items() if name in names}
     try:
@@ -165,9 +189,9 @@ def _line_of(name: str, lines: list[str]) -> str:
     return ""
 
 
-def read_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+def read_environment(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> dict[str, Given]:
     """The settings that the environment gives; `PENSTOCK_` wins over `KAFKA_`."""
-    known = known_names()
+    known = known_names(kinds)
     given: dict[str, Given] = {}
     for prefix in ENVIRONMENT_PREFIXES:
         for variable, value in environment.items():
@@ -178,13 +202,13 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     return given
 
 
-def misspelt(environment: Mapping[str, str]) -> list[str]:
+def misspelt(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> list[str]:
     """A sentence for each `PENSTOCK_` variable that is nearly the name of a setting.
 
     Commands and tests have variables of their own behind that prefix, so one that is like no
     setting is left alone.
     """
-    forms = {f"PENSTOCK_{_environment_form(name)}" for name in known_names()}
+    forms = {f"PENSTOCK_{_environment_form(name)}" for name in known_names(kinds)}
     odd = [name for name in environment if name.startswith("PENSTOCK_") and name not in forms]
     if not odd:
         return []

@@ -251,20 +251,10 @@ class SinkSettings:
         minimum=1024,
         maximum=LONG_MAX,
     )
-    outbox_root: str = setting(
-        "",
-        name="host.outbox.root",
-        doc="Directory of the outbox sink's files; it has to exist.",
-    )
     outbox_partition: str = setting(
         "",
         name="host.outbox.partition",
         doc="Outbox partition of all frames; empty: each goes to the one named like its topic.",
-    )
-    outbox_topic: str = setting(
-        "outbox",
-        name="host.outbox.topic",
-        doc="Topic that the outbox sink publishes its pointers to.",
     )
 
 

@@ -1,0 +1,44 @@
+"""The host's outbox sink together with the outbox writer that it sends to."""
+
+from __future__ import annotations
+
+from penstock.host.sinks.limits import FRAME_BYTES_MAX
+from penstock.host.sinks.outbox import OutboxSink
+from penstock.outbox.publisher import TopicPublisher
+from penstock.outbox.settings import OutboxSettings
+from penstock.outbox.writer import OutboxWriter
+
+
+class OwnedOutboxSink(OutboxSink):
+    """An outbox sink that starts and stops its writer with itself."""
+
+    def __init__(
+        self,
+        settings: OutboxSettings,
+        *,
+        bootstrap: str,
+        partition_id: str | None,
+        retained_bytes_max: int,
+        retry_after_ms: int,
+    ) -> None:
+        self._writer = OutboxWriter(settings, publisher=TopicPublisher(bootstrap, settings.topic))
+        super().__init__(
+            self._writer,
+            partition_id=partition_id,
+            frame_bytes_max=min(FRAME_BYTES_MAX, settings.payload_bytes_max),
+            retained_bytes_max=retained_bytes_max,
+            retry_after_ms=retry_after_ms,
+        )
+
+    async def start(self) -> None:
+        """Open the root and find the cluster.
+
+        Raises:
+            PenstockError: the root is not there, or no broker answers.
+        """
+        await self._writer.start()
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Settle what is under way, then close the writer."""
+        await super().stop(deadline_seconds)
+        await self._writer.stop(deadline_seconds)

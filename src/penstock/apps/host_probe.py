@@ -1,0 +1,107 @@
+"""Asks an agent over its socket whether it is there: a real connect and a PING, no identity.
+
+Source: `host-ipc.txt`: a health check that connects, because a file that exists proves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from penstock.base.errors import UnavailableError
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.wire.frames import (
+    DRAIN,
+    HELLO_ACK,
+    PING,
+    PONG,
+    Header,
+    MalformedFrame,
+    decode,
+    encode,
+)
+
+ANSWER_BYTES_MAX: Final = 4096
+TIMEOUT_SECONDS: Final = 0.9
+"""Below a second, so that the shortest time-out of a supervisor's check is never met first."""
+_TOKEN: Final = 0x70656E73746F636B
+
+
+class NotHealthy(UnavailableError):
+    """There is no agent, or none that takes producers in."""
+
+    code: ClassVar[str] = "network_exception"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What a probe found."""
+
+    path: str
+    state: str
+    """serving, draining or refusing."""
+    reason: str
+    connect_ms: float
+    answer_ms: float
+
+
+def probe(
+    path: str, *, timeout_seconds: float = TIMEOUT_SECONDS, clock: Clock = SYSTEM_CLOCK
+) -> Probed:
+    """Connect and PING.
+
+    Raises:
+        NotHealthy: nobody listens, or nobody answers in time.
+    """
+    began = clock.monotonic()
+    by = began + timeout_seconds
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        try:
+            peer.settimeout(timeout_seconds)
+            peer.connect(path)
+            connected = clock.monotonic()
+            with contextlib.suppress(BrokenPipeError):  # what it said before it hung up counts
+                peer.sendall(encode(Header(type=PING, token=_TOKEN)))
+            header = _answer(peer, by, clock)
+        except TimeoutError:
+            raise NotHealthy(f"socket {path}: no answer in {timeout_seconds:g} s") from None
+        except BlockingIOError:
+            raise NotHealthy(f"socket {path}: the agent does not accept connections") from None
+        except (OSError, MalformedFrame) as error:
+            said = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+            raise NotHealthy(f"socket {path}: {said}") from None
+    now = clock.monotonic()
+    state = {DRAIN: "draining", HELLO_ACK: "refusing"}.get(header.type, "serving")
+    return Probed(
+        path=path,
+        state=state,
+        reason=header.reason,
+        connect_ms=(connected - began) * 1000,
+        answer_ms=(now - connected) * 1000,
+    )
+
+
+def _answer(peer: socket.socket, by: float, clock: Clock) -> Header:
+    """The agent's answer to the PING, or what it says instead."""
+    data = bytearray()
+    while len(data) < ANSWER_BYTES_MAX:
+        left = by - clock.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        peer.settimeout(left)
+        piece = peer.recv(ANSWER_BYTES_MAX)
+        if not piece:
+            raise OSError("the agent hung up without an answer")
+        data += piece
+        frame, _ = decode(bytes(data), 0, ANSWER_BYTES_MAX)
+        if frame is not None:
+            header = frame.header
+            if header.type in (DRAIN, HELLO_ACK) or (
+                header.type == PONG and header.token == _TOKEN
+            ):
+                return header
+            raise OSError(f"the answer was no PONG but a frame of type {int(header.type)}")
+    raise OSError(f"more than {ANSWER_BYTES_MAX} bytes, and no answer in them")

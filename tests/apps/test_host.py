@@ -1,0 +1,378 @@
+"""`penstock host` as processes: the ready line, health, status, sending, a roll of two agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.host import HostClient
+from penstock.host.client.futures import PublishFuture
+from penstock.testing import Broker
+from tests.apps.conftest import Run
+from tests.apps.test_serve import environment
+
+READY = re.compile(r"penstock host ready socket=(\S+) http=(\S+) sink=(\w+)\n")
+TIMEOUT_SECONDS = 60
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ps-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def path(folder: Path) -> str:
+    return str(folder / "host.sock")
+
+
+class Agent(subprocess.Popen[str]):
+    """An agent's process, and what its ready line said."""
+
+    path = http = sink = ""
+
+
+@contextmanager
+def agent(path: str, *words: str, **extra: str) -> Iterator[Agent]:
+    """An agent that is ready; it is killed in the end if it still lives."""
+    command = [sys.executable, "-m", "penstock", "host", "serve", "--socket", path, *words]
+    with Agent(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**extra),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = READY.fullmatch(line)
+            assert found is not None, (line, process.stderr and process.stderr.read())
+            process.path, process.http, process.sink = found.groups()
+            assert process.path == path
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: Agent) -> str:
+    """Its standard error, after it has ended with status 0."""
+    assert process.wait(TIMEOUT_SECONDS) == 0
+    assert process.stderr is not None
+    return process.stderr.read()
+
+
+def refused(*words: str, **extra: str) -> str:
+    """What `penstock host serve` says when it cannot start: one line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "host", "serve", *words],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        env=environment(**extra),
+        check=False,
+    )
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ready_healthy_and_a_clean_end(path: str, bare: Run, number: signal.Signals) -> None:
+    ran = bare("host", "health", "--socket", path)
+    assert ran.status == 1
+    assert "No such file" in ran.err
+    with agent(path, "--sink", "null") as process:
+        assert process.http == "-"
+        ran = bare("host", "health", "--socket", path)
+        assert ran.status == 0, ran.err
+        assert ran.out.startswith("healthy")
+        ran = bare("host", "status", "--socket", path, "--output", "json")
+        assert json.loads(ran.out)["state"] == "serving"
+        with HostClient(path) as client:
+            client.send(b"one", timeout=TIMEOUT_SECONDS)
+        process.send_signal(number)
+        assert ended(process) == ""
+    assert not os.path.lexists(path)
+    ran = bare("host", "status", "--socket", path)
+    assert ran.status == 1
+
+
+def test_health_is_quick_as_a_process(path: str) -> None:
+    with agent(path, "--sink", "null"):
+        command = [sys.executable, "-m", "penstock", "host", "health"]
+        for words, extra in ((["--socket", path], {}), ([], {"PENSTOCK_HOST_SOCKET_PATH": path})):
+            done = subprocess.run(
+                [*command, *words],
+                timeout=TIMEOUT_SECONDS,
+                env=environment(**extra),
+                check=False,
+                capture_output=True,
+            )
+            assert done.returncode == 0, done
+
+
+def test_health_of_what_is_no_agent(path: str, bare: Run) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(path)
+        ran = bare("host", "health", "--socket", path)
+        assert ran.status == 1
+        assert "refused" in ran.err
+        silent.listen()
+        began = time.monotonic()
+        ran = bare("host", "health", "--socket", path)
+        assert time.monotonic() - began < 1.0
+        assert ran.status == 1
+        assert "no answer in 0.9 s" in ran.err
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 64])
+def test_health_of_something_that_talks_nonsense(path: str, bare: Run, said: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.bind(path)
+        odd.listen()
+
+        def talk() -> None:
+            peer, _ = odd.accept()
+            with peer:
+                peer.recv(100)
+                peer.sendall(said)
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        ran = bare("host", "health", "--socket", path)
+        thread.join()
+        assert ran.status == 1
+        assert ran.err.count("\n") == 1
+
+
+def test_status_over_http(path: str, bare: Run) -> None:
+    with (
+        agent(path, "--sink", "null", "--http", "127.0.0.1:0") as process,
+        HostClient(path, client_name="till") as client,
+    ):
+        client.send(b"one", timeout=TIMEOUT_SECONDS)
+        ran = bare("host", "status", "--http", process.http)
+        assert ran.status == 0, ran.err
+        assert "till" in ran.out
+        ran = bare("--output", "json", "host", "status", "--http", process.http)
+        assert json.loads(ran.out)["accepted"] == {"chunks": 1, "events": 1, "bytes": 3}
+    ran = bare("host", "status", "--http", process.http)
+    assert ran.status == 1
+    assert "/v1/status" in ran.err
+
+
+def test_settings_from_everywhere(path: str, folder: Path) -> None:
+    file = folder / "host.toml"
+    file.write_text('[host]\nsink = "memory"\nsocket.mode = "0600"\n')
+    words = ("--config", str(file), "-X", "host.credit.bytes=65536", "--log-format", "json")
+    with agent(
+        path, *words, "--log-level", "info", PENSTOCK_HOST_IDLE_TIMEOUT_MS="12345"
+    ) as process:
+        assert process.sink == "memory"
+        assert os.lstat(path).st_mode & 0o777 == 0o600
+        with HostClient(path) as client:
+            client.wait_started(TIMEOUT_SECONDS)
+            assert client.credit.payload_bytes == 65_536
+        process.terminate()
+        assert '"level": "info"' in ended(process).splitlines()[0]
+
+
+def test_what_it_refuses_to_start_with(path: str, folder: Path) -> None:
+    said = refused("--socket", path, "-X", "host.credit.byte=1")
+    assert "did you mean host.credit.bytes?" in said
+    said = refused("--socket", path, "--sink", "null", "-X", "host.socket.mode=abc")
+    assert "host.socket.mode" in said
+    assert "octal" in said
+    said = refused("--socket", path, "--sink", "outbox")
+    assert "outbox.root" in said
+    (folder / "file").write_text("")
+    said = refused("--socket", str(folder / "file"), "--sink", "null")
+    assert "not deleted" in said
+    said = refused("--socket", "/tmp/" + "x" * 200, "--sink", "null")
+    assert "107" in said
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        taken = f"127.0.0.1:{holder.getsockname()[1]}"
+        said = refused("--socket", path, "--sink", "null", "--http", taken)
+    assert "in use" in said
+    assert taken in said
+    assert not os.path.lexists(path)
+
+
+def test_a_live_agent_is_not_replaced(path: str, bare: Run) -> None:
+    with agent(path, "--sink", "null"):
+        assert "another agent serves it" in refused("--socket", path, "--sink", "null")
+        assert bare("host", "health", "--socket", path).status == 0
+
+
+def test_sending_lines(path: str, folder: Path, bare: Run) -> None:
+    file = folder / "lines"
+    file.write_text("".join(f"line {number}\n" for number in range(1201)))
+    with agent(path, "--sink", "null", "--http", "127.0.0.1:0") as process:
+        ran = bare("host", "send", "--socket", path, str(file))
+        assert ran.status == 0, ran.err
+        assert ran.out == "1201 accepted, 0 failed\n"
+        ran = bare("--output", "json", "host", "send", "--socket", path, stdin="a\r\nb\n\nc")
+        assert json.loads(ran.out) == {"accepted": 4, "failed": 0}
+        ran = bare("--output", "json", "host", "status", "--http", process.http)
+        assert json.loads(ran.out)["accepted"]["chunks"] == 1205
+    ran = bare("host", "send", "--socket", path, "--timeout", "0.2", stdin="a\n")
+    assert ran.status == 3
+    assert ran.err
+
+
+def test_the_benchmark(path: str, bare: Run) -> None:
+    with agent(path, "--sink", "null"):
+        words = ("--socket", path, "--seconds", "0.1", "--size", "65536", "--output", "json")
+        ran = bare("host", "bench", *words)
+        assert ran.status == 0, ran.err
+        results = json.loads(ran.out)
+        assert results["ratio_of_raw"] > 0
+        assert results["round_trip_p50_us"] > 0
+
+
+def test_into_the_log(path: str, bare: Run) -> None:
+    with Broker(admin=False) as broker, broker.client() as client:
+        client.create_topic("readings", 2)
+        with agent(path, "--bootstrap", broker.bootstrap, "--http", "127.0.0.1:0") as process:
+            ran = bare("host", "send", "--socket", path, "--topic", "readings", stdin="a\nb\nc\n")
+            assert ran.status == 0, ran.err
+            words = ("--topic", "nope", "--timeout", "1")
+            ran = bare("host", "send", "--socket", path, *words, stdin="a\n")
+            assert ran.status != 0
+            assert "nope" in ran.err
+            process.terminate()
+            ended(process)
+        values = client.read_arrow("readings").column("value").to_pylist()
+    assert sorted(values) == [b"a", b"b", b"c"]
+
+
+def test_into_the_outbox(path: str, folder: Path, bare: Run) -> None:
+    (folder / "tree").mkdir()
+    with Broker(admin=False) as broker, broker.client() as client:
+        client.create_topic("pointers", 1)
+        words = ("--sink", "outbox", "--outbox-root", str(folder / "tree"))
+        options = ("--outbox-topic", "pointers", "-X", "outbox.inline.threshold.bytes=-1")
+        with agent(path, *words, *options, "--bootstrap", broker.bootstrap) as process:
+            ran = bare("host", "send", "--socket", path, "--topic", "tills", stdin="a\nb\n")
+            assert ran.status == 0, ran.err
+            process.terminate()
+            ended(process)
+        assert client.read_arrow("pointers").num_rows == 1
+    (file,) = (folder / "tree" / "tills").rglob("data.bin")
+    assert file.read_bytes() == b"ab"
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    text = (
+        "import asyncio; from penstock.apps.host import _on_signal;"
+        "stop = asyncio.Event(); _on_signal(stop); assert stop.is_set(); _on_signal(stop)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], timeout=TIMEOUT_SECONDS, check=False)
+    assert done.returncode == 1
+
+
+# Two agents on one path, one after the other and side by side
+
+
+class Publisher:
+    """Publishes without a pause while agents come and go."""
+
+    def __init__(self, path: str) -> None:
+        self.client = HostClient(path, topics=("readings",), client_name="publisher")
+        self.sent: list[bytes] = []
+        self.futures: list[PublishFuture] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Publisher:
+        self.client.wait_started(TIMEOUT_SECONDS)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.001):
+            value = b"%d" % len(self.sent)
+            self.futures.append(self.client.publish(value, topic="readings", partition=0))
+            self.sent.append(value)
+
+    def more(self, count: int = 100) -> None:
+        """Return when so many more have been accepted."""
+        goal = len(self.sent) + count
+        by = time.monotonic() + TIMEOUT_SECONDS
+        while len(self.sent) < goal or self.client.outstanding > 50:
+            assert time.monotonic() < by, self.client
+            time.sleep(0.005)
+
+    def finish(self) -> None:
+        """Publish no more; everything published must have been accepted."""
+        self._stop.set()
+        self._thread.join()
+        self.client.close(TIMEOUT_SECONDS)
+        errors = [future.exception() for future in self.futures]
+        assert [error for error in errors if error is not None] == []
+
+    def __exit__(self, *unused: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.client.close(0)
+
+
+@pytest.mark.parametrize("order", ["old first", "new first", "killed"])
+def test_rolling_from_one_agent_to_the_next(path: str, order: str) -> None:
+    """Nothing that was published is lost, and nothing is in the log twice."""
+    with Broker(admin=False) as broker, broker.client() as client:
+        client.create_topic("readings", 1)
+        words = ("--bootstrap", broker.bootstrap, "-X", "host.drain.timeout.ms=5000")
+        with agent(path, *words) as old, Publisher(path) as publisher:
+            publisher.more()
+            if order == "new first":
+                with agent(path, *words, "--takeover") as new:
+                    publisher.more()  # still through the old one
+                    old.terminate()
+                    assert ended(old) == ""
+                    assert os.path.lexists(path), "a late cleanup leaves the new one's file"
+                    publisher.more()
+                    assert bare_health(path) == 0
+                    publisher.finish()
+                    new.terminate()
+                    assert ended(new) == ""
+            else:
+                if order == "old first":
+                    old.terminate()
+                else:
+                    old.kill()
+                old.wait(TIMEOUT_SECONDS)
+                assert os.path.lexists(path) == (order == "killed")
+                with agent(path, *words) as new:
+                    publisher.more()
+                    publisher.finish()
+                    new.terminate()
+                    assert ended(new) == ""
+        values = client.read_arrow("readings").column("value").to_pylist()
+        assert values == publisher.sent
+        assert not os.path.lexists(path)
+
+
+def bare_health(path: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "host", "health", "--socket", path],
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        capture_output=True,
+    )
+    return done.returncode
