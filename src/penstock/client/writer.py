@@ -15,14 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.client import limits
 from penstock.client.columns import ColumnNames, chunks, normalise
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokersUnreachable, InvalidArgument
-from penstock.client.partitioning import Partitions, groups, partitions_of_keys
 from penstock.client.produce import (
     Batch,
     PartitionReport,
@@ -34,6 +31,7 @@ from penstock.client.produce import (
 from penstock.client.producers import ProducerIdentity
 from penstock.client.protocol import read_response
 from penstock.client.session import Session
+from penstock.client.spreading import check_partitions, spread
 from penstock.records import Codec
 from penstock.records.columnar import encode_batches, read_input
 
@@ -120,7 +118,7 @@ class Writer:
         self._leaders = session.leaders(topic)
         self._count = len(session.topic(topic).partitions)
         if options.partition is not None:
-            self._check_partitions(options.partition, options.partition)
+            check_partitions(topic, self._count, options.partition, options.partition)
         self._core = ProduceCore(
             topic,
             retry=session.retry,
@@ -141,13 +139,13 @@ class Writer:
                 had been acknowledged by then.
         """
         keyed = names.key is not None or names.partition is not None
-        spread = keyed and self._options.partition is None
-        chunk_bytes = self._options.batch_bytes * (self._count if spread else 1)
+        to_many = keyed and self._options.partition is None
+        chunk_bytes = self._options.batch_bytes * (self._count if to_many else 1)
         chunk_bytes = min(int(chunk_bytes * _FILLED_SHARE), self._options.buffer_bytes)
         try:
             started_ms, taken = self._session.now_ms(), 0
             for chunk in chunks(batches, self._rows_max(), chunk_bytes):
-                self._core.add(self._encode(normalise(chunk, names), spread))
+                self._core.add(self._encode(normalise(chunk, names), to_many))
                 taken += chunk.num_rows
                 self._pump(self._options.buffer_bytes)
                 self._pace(started_ms, taken)
@@ -178,24 +176,14 @@ class Writer:
 
     # Encoding
 
-    def _encode(self, chunk: Any, spread: bool) -> Iterator[Batch]:
+    def _encode(self, chunk: Any, to_many: bool) -> Iterator[Batch]:
         rows = read_input(chunk, self._session.clock.now_ms())
-        if not spread:
+        if not to_many:
             partition = self._options.partition
             yield from self._encode_run(rows, self._turn() if partition is None else partition)
             return
-        if "partition" in chunk.schema.names:
-            partitions: Partitions = chunk.column("partition").to_numpy()
-            self._check_partitions(int(partitions.min()), int(partitions.max()))
-        else:
-            partitions = partitions_of_keys(chunk.column("key"), self._count, unkeyed=self._turn())
-        if self._count == 1 or bool((partitions == partitions[0]).all()):
-            yield from self._encode_run(rows, int(partitions[0]))
-            return
-        order, bounds = groups(partitions, self._count)
-        ordered = rows.select(order)  # moves addresses only
-        for partition in np.flatnonzero(np.diff(bounds)).tolist():
-            part = ordered.select(slice(bounds[partition], bounds[partition + 1]))
+        parts = spread(chunk, rows, topic=self._topic, count=self._count, unkeyed=self._turn())
+        for partition, part in parts:
             yield from self._encode_run(part, partition)
 
     def _turn(self) -> int:
@@ -220,13 +208,6 @@ class Writer:
         self._identity.advance(self._topic, partition, rows.size)
         for item in encoded:
             yield Batch(partition, item.data, item.record_count)
-
-    def _check_partitions(self, lowest: int, highest: int) -> None:
-        if lowest < 0 or highest >= self._count:
-            wrong = lowest if lowest < 0 else highest
-            raise InvalidArgument(
-                f"partition {wrong}: topic {self._topic!r} has partitions 0 to {self._count - 1}"
-            )
 
     # Sending and receiving
 
