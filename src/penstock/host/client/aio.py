@@ -163,6 +163,35 @@ class AsyncHostClient:
         partition = await self._partition(topic, partition)
         await (await self._publish(many(payloads, event_counts, topic, partition)))
 
+    async def publish_records(self, topic: str, data: Any, **options: Any) -> int:
+        """Publish a table as record batches and return the number of records, all accepted.
+
+        As `HostClient.publish_records`; encoding takes the loop's thread for a batch at a time.
+
+        Raises:
+            as `HostClient.publish_records`.
+        """
+        from penstock.host.client.encoding import RecordOptions, record_frames
+
+        if not self._line.starts:
+            await self.wait_started()
+        machine = self._core.machine
+        frames = record_frames(
+            topic,
+            data,
+            RecordOptions(**options),
+            partitions=machine.partitions.get(topic, 0),
+            frame_bytes_max=machine.frame_bytes_max,
+            turns=self._turns,
+            now_ms=self._clock.now_ms,
+        )
+        futures, records = [], 0
+        for publication in frames:
+            records += publication.records
+            futures.append(await self._publish(publication))
+        await asyncio.gather(*futures)
+        return records
+
     def publish_nowait(
         self, payload: Any, *, events: int = 1, topic: str = "", partition: int | None = None
     ) -> asyncio.Future[None]:

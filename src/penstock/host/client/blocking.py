@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.host.client import processes
 from penstock.host.client.engine import Engine
 from penstock.host.client.futures import PublishFuture
@@ -115,6 +116,41 @@ class HostClient:
             partition = self._partition(topic) if topic else -1
         return self._publish(many(payloads, event_counts, topic, partition), block)
 
+    def publish_records(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        block: bool | None = None,
+        **options: Any,
+    ) -> list[PublishFuture]:
+        """Publish a table as record batches, one frame and one future each.
+
+        `data` is anything with Arrow's C stream; options as for `Client.write_arrow`: `key`,
+        `value`, `timestamp`, `headers`, `partition`, `codec`, `level`, `batch_bytes`. The topic has
+        to be one that was named to the client, unless `partition` is a number.
+
+        Raises:
+            InvalidArgument: columns or options that cannot be.
+            PenstockError: as `publish`; what was published before goes on.
+        """
+        from penstock.host.client.encoding import RecordOptions, record_frames
+
+        engine = self._running()
+        machine = self._core.machine
+        if not engine.line.starts:
+            self._wait_for_first_agent(engine)
+        frames = record_frames(
+            topic,
+            data,
+            RecordOptions(**options),
+            partitions=machine.partitions.get(topic, 0),
+            frame_bytes_max=machine.frame_bytes_max,
+            turns=self._turns,
+            now_ms=SYSTEM_CLOCK.now_ms,
+        )
+        return [self._publish(publication, block) for publication in frames]
+
     def send(
         self,
         payload: Any,
@@ -133,17 +169,19 @@ class HostClient:
         self.publish(payload, events=events, topic=topic, partition=partition).result(timeout)
 
     def _publish(self, publication: Publication, block: bool | None) -> PublishFuture:
-        engine = self._engine
-        if engine is None:
-            raise _closed()
+        engine = self._running()
         if not self._block and not engine.line.starts:
             self._wait_for_first_agent(engine)
         return engine.publish(publication, block=self._block if block is None else block)
 
-    def _partition(self, topic: str) -> int:
+    def _running(self) -> Engine:
         engine = self._engine
         if engine is None:
             raise _closed()
+        return engine
+
+    def _partition(self, topic: str) -> int:
+        engine = self._running()
         if topic in self._options.topics and topic not in self._core.machine.partitions:
             self._wait_for_first_agent(engine)
         return self._turns.partition(topic, self._core.machine.partitions)
@@ -160,9 +198,7 @@ class HostClient:
             NotConnected, HandshakeRefused: none has, and why.
             ClientClosed: the client has been closed.
         """
-        engine = self._engine
-        if engine is None:
-            raise _closed()
+        engine = self._running()
         limit = self._options.connect_timeout_ms / 1000 if timeout is None else timeout
         self._wait_started(engine, limit)
 
@@ -208,9 +244,7 @@ class HostClient:
             TimeoutError: it is not in `timeout` seconds.
             ClientClosed: the client has been closed.
         """
-        engine, core = self._engine, self._core
-        if engine is None:
-            raise _closed()
+        engine, core = self._running(), self._core
         deadline_ms = float("inf") if timeout is None else engine.now_ms() + timeout * 1000
         if not engine.wait_until(lambda: not core.outstanding, deadline_ms) and core.outstanding:
             raise TimeoutError(f"{core.outstanding} frames have no answer after {timeout} s")

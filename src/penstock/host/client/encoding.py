@@ -1,0 +1,114 @@
+"""From Arrow tables to frames of encoded record batches.
+
+The producer does the encoding, by columns, with the code that `penstock.client` writes tables
+with; the agent forwards the records as they are. One frame has one batch. Batches carry no
+identity: the agent stamps the producer's on them, from the log sequence of the frame, so that a
+frame that is sent again is written once.
+
+Records with a key go where Kafka's partitioner sends them; without a key a whole batch goes to the
+partition whose turn it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.client.columns import choose, chunks, normalise, open_stream, pick
+from penstock.client.limits import BATCH_BYTES, CHUNK_ROWS_MAX
+from penstock.client.spreading import check_partitions, spread
+from penstock.client.writer import parse_codec
+from penstock.host.client.publications import Turns
+from penstock.host.errors import InvalidChunks
+from penstock.host.port import ChunkFormat
+from penstock.host.publication import Publication, single
+from penstock.records.columnar import encode_batches, read_input
+
+ENCODED_BYTES_MAX: Final = 32 << 20
+"""Encoded at a time, when a table has records for many partitions."""
+
+_FILLED_SHARE: Final = 0.85
+"""Of a batch that is aimed at: hardly ever is a little left over for another, tiny batch."""
+
+_FRAME_HEADER_BYTES_MAX: Final = 1024
+"""Of a frame with one batch: a topic's name of at most 249 bytes, and numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions:
+    """Which columns hold what, and how the records are encoded; as for `Client.write_arrow`."""
+
+    key: str | None = "key"
+    value: str = "value"
+    timestamp: str | None = "timestamp"
+    headers: str | None = "headers"
+    partition: int | str | None = None
+    codec: str = "none"
+    level: int | None = None
+    batch_bytes: int = BATCH_BYTES
+
+
+def record_frames(
+    topic: str,
+    data: Any,
+    options: RecordOptions,
+    *,
+    partitions: int,
+    frame_bytes_max: int,
+    turns: Turns,
+    now_ms: Callable[[], int],
+) -> Iterator[Publication]:
+    """Encode a table piece by piece; every publication is one record batch of one partition.
+
+    `data` is anything with Arrow's C stream. Within a partition the rows keep their order.
+
+    Raises:
+        InvalidArgument: columns or options that cannot be.
+        InvalidChunks: the agent does not know how many partitions the topic has.
+        InvalidRecord, RecordTooLarge: rows that cannot be encoded.
+    """
+    own = options.partition if isinstance(options.partition, int) else None
+    if partitions < 1 and own is None:
+        raise InvalidChunks(f"the agent does not say how many partitions topic {topic!r} has")
+    if own is not None and (own < 0 or partitions):
+        check_partitions(topic, partitions, own, own)
+    codec = parse_codec(options.codec)
+    stream = open_stream(data)
+    names = choose(
+        stream.schema,
+        key=options.key,
+        value=options.value,
+        timestamp=options.timestamp,
+        headers=options.headers,
+        partition=options.partition if isinstance(options.partition, str) else None,
+    )
+    to_many = own is None and (names.key is not None or names.partition is not None)
+    batch_bytes = min(options.batch_bytes, frame_bytes_max - _FRAME_HEADER_BYTES_MAX)
+    chunk_bytes = int(batch_bytes * (partitions if to_many else 1) * _FILLED_SHARE)
+    for piece in chunks(
+        pick(stream, names), CHUNK_ROWS_MAX, max(1, min(chunk_bytes, ENCODED_BYTES_MAX))
+    ):
+        chunk = normalise(piece, names)
+        rows = read_input(chunk, now_ms())
+        turn = turns.partition(topic, {topic: partitions}) if own is None else own
+        parts = (
+            spread(chunk, rows, topic=topic, count=partitions, unkeyed=turn)
+            if to_many
+            else ((turn, rows),)
+        )
+        for partition, part in parts:
+            for batch in encode_batches(
+                part,
+                codec=codec,
+                level=options.level,
+                max_batch_bytes=batch_bytes,
+                now_ms=now_ms(),
+            ):
+                yield single(
+                    batch.data,
+                    event_count=batch.record_count,
+                    topic=topic,
+                    partition=partition,
+                    format=ChunkFormat.RECORD_BATCH,
+                )
