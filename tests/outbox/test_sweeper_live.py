@@ -1,0 +1,140 @@
+"""Sweepers beside live writers and a live consumer: nothing acknowledged is lost before it is read.
+
+All ages are zero, which no deployment would set: what every group has read goes at once, and so do
+temporary files and empty directories. So sweepers and writers meet all the time: temporary
+files vanish under writes, directories between `mkdir` and `open`. What must hold all the same: a
+batch that was acknowledged is read, whole.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from penstock.outbox.consumer import OutboxConsumer
+from penstock.outbox.reader import OutboxReader
+from penstock.outbox.sweep_rules import SweepRules
+from penstock.outbox.sweeper import Sweeper
+from penstock.outbox.topic_pointers import TopicPointers
+from penstock.testing import Broker
+from tests.outbox.shelf import Shelf
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITERS = 2
+SECONDS = 4.0
+NO_AGE = SweepRules(retention_ms=0, orphan_age_ms=0, unreferenced_grace_ms=10**9)
+
+
+class Sweeping:
+    """Threads that sweep again and again: one all of it, and two, faster, without the topic."""
+
+    def __init__(self, shelf: Shelf, bootstrap: str) -> None:
+        self._shelf = shelf
+        self._bootstrap = bootstrap
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(whole,)) for whole in (True, False, False)
+        ]
+        self.sweeps = self.payloads = self.temporaries = self.directories = 0
+        self.failed: list[str] = []
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Sweeping:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _run(self, whole: bool) -> None:
+        from penstock.client import Client
+
+        try:
+            with Client(self._bootstrap) as client:
+                pointers = TopicPointers(client, self._shelf.topic, ["g"]) if whole else None
+                sweeper = Sweeper(self._shelf.root, pointers=pointers, rules=NO_AGE, execute=True)
+                while not self._stop.is_set():
+                    report = sweeper.sweep()
+                    self.sweeps += 1
+                    self.payloads += report.removed_payloads
+                    self.temporaries += report.removed_temporaries
+                    self.directories += report.removed_directories
+                    self.failed += report.walked.failed
+        except BaseException as error:
+            self.error = error
+
+
+def test_sweepers_beside_writers_and_a_consumer(
+    shelf: Shelf, outbox_broker: Broker, tmp_path: Path
+) -> None:
+    stop = tmp_path / "stop"
+    bootstrap = outbox_broker.bootstrap
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.outbox.live_writer", str(shelf.root), bootstrap,
+             shelf.topic, f"w{number}", str(stop)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(WRITERS)
+    ]  # fmt: skip
+    timer = threading.Timer(SECONDS, stop.touch)
+    read: dict[tuple[str, str], bytes] = {}
+    outputs: list[str] = []
+
+    def collect(writer: subprocess.Popen[str]) -> None:
+        out, said = writer.communicate(timeout=60)
+        outputs.append(out + (said if writer.returncode else ""))
+
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        with Sweeping(shelf, bootstrap) as sweeping:
+            timer.start()
+            collecting = [threading.Thread(target=collect, args=(writer,)) for writer in writers]
+            for thread in collecting:
+                thread.start()
+            while True:
+                over = not any(thread.is_alive() for thread in collecting)
+                consume(shelf, read)
+                if over:
+                    break
+    finally:
+        timer.cancel()
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    assert [writer.returncode for writer in writers] == [0] * WRITERS, outputs
+    assert sweeping.error is None
+    assert sweeping.failed == []
+    acknowledged = {
+        (partition, batch)
+        for out in outputs
+        for partition, batch in map(str.split, out.splitlines())
+    }
+    print(f"{len(acknowledged)} acknowledged, {sweeping.payloads} payloads,"
+          f" {sweeping.directories} directories and {sweeping.temporaries} temporary files removed"
+          f" in {sweeping.sweeps} sweeps")  # fmt: skip
+    assert len(acknowledged) > 200
+    assert acknowledged <= set(read)
+    assert shelf.dead_letters() == []
+    for (partition, batch), payload in read.items():
+        word = f"{partition}/{batch}".encode()
+        assert payload in (word, word * 1_000)
+    assert sweeping.payloads > 100
+    assert sweeping.directories > 100
+
+
+def consume(shelf: Shelf, read: dict[tuple[str, str], bytes]) -> None:
+    with (
+        OutboxReader(shelf.root) as reader,
+        OutboxConsumer(shelf.client, shelf.topic, reader, group="g", until_end=True,
+                       dead_letter_topic=shelf.dead) as consumer,
+    ):  # fmt: skip
+        for message in consumer:
+            read[message.key] = message.payload
