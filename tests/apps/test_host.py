@@ -305,12 +305,12 @@ class Publisher:
         return self
 
     def _run(self) -> None:
-        while not self._stop.wait(0.001):
+        while not self._stop.wait(0.005):  # slower than a loaded log takes single records
             value = b"%d" % len(self.sent)
             self.futures.append(self.client.publish(value, topic="readings", partition=0))
             self.sent.append(value)
 
-    def more(self, count: int = 100) -> None:
+    def more(self, count: int = 50) -> None:
         """Return when so many more have been accepted."""
         goal = len(self.sent) + count
         by = time.monotonic() + TIMEOUT_SECONDS
