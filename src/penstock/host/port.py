@@ -78,8 +78,9 @@ class Chunks:
     """
 
     __slots__ = (
-        "_kept", "_offsets", "count", "event_count", "first_sequence", "format", "keeper", "lease",
-        "lengths", "log_sequence", "partition", "payload", "producer_epoch", "producer_id", "topic",
+        "_kept", "_lengths", "_offsets", "count", "event_count", "first_sequence", "format",
+        "keeper", "lease", "log_sequence", "partition", "payload", "producer_epoch", "producer_id",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +92,7 @@ class Chunks:
         count: int,
         event_count: int,
         payload: memoryview,
-        lengths: NDArray[np.uint32],
+        lengths: NDArray[np.uint32] | None = None,
         offsets: NDArray[np.uint32] | None = None,
         topic: str = "",
         partition: int = NO_PARTITION,
@@ -106,7 +107,7 @@ class Chunks:
         self.count = count
         self.event_count = event_count
         self.payload = payload
-        self.lengths = lengths
+        self._lengths = lengths
         self.topic = topic
         self.partition = partition
         self.log_sequence = log_sequence
@@ -116,6 +117,12 @@ class Chunks:
         """Makes `payload` outlive the call where it lies in a buffer that is received into."""
         self._offsets = offsets
         self._kept = False
+
+    @property
+    def lengths(self) -> NDArray[np.uint32]:
+        if self._lengths is None:
+            self._lengths = np.array((len(self.payload),), dtype=np.uint32)
+        return self._lengths
 
     @property
     def offsets(self) -> NDArray[np.uint32]:

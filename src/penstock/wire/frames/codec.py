@@ -99,19 +99,22 @@ def decode_body(prelude: Prelude, body: memoryview) -> Frame:
     Raises:
         MalformedFrame: a checksum that does not match, or a header that is no Protobuf.
     """
-    head = bytes(body[: prelude.header_bytes])
-    if crc32c(head) != prelude.header_crc:
-        raise MalformedFrame(
-            f"header checksum {prelude.header_crc:#010x} does not match its {len(head)} bytes"
-        )
-    try:
-        header = Header.FromString(head)
-    except DecodeError as error:
-        raise MalformedFrame(f"header of {len(head)} bytes: {error}") from None
+    header = _header(bytes(body[: prelude.header_bytes]), prelude.header_crc)
     payload = body[prelude.header_bytes :]
     if prelude.flags == FLAG_PAYLOAD_CRC:
         check_payload(payload, prelude.payload_crc)
     return Frame(header, payload, prelude.flags, prelude.payload_crc)
+
+
+def _header(head: bytes, header_crc: int) -> Header:
+    if crc32c(head) != header_crc:
+        raise MalformedFrame(
+            f"header checksum {header_crc:#010x} does not match its {len(head)} bytes"
+        )
+    try:
+        return Header.FromString(head)
+    except DecodeError as error:
+        raise MalformedFrame(f"header of {len(head)} bytes: {error}") from None
 
 
 def check_payload(payload: memoryview, payload_crc: int) -> None:
@@ -141,11 +144,31 @@ def decode(
     left = len(buffer) - offset
     if left < PRELUDE_BYTES:
         return None, PRELUDE_BYTES
-    prelude = decode_prelude(buffer, offset, frame_bytes_max)
-    size = PRELUDE_BYTES + prelude.frame_bytes
+    frame_bytes, header_bytes, flags, reserved, header_crc, payload_crc = _PRELUDE.unpack_from(
+        buffer, offset
+    )
+    size = PRELUDE_BYTES + frame_bytes
+    if (
+        flags
+        or reserved
+        or payload_crc
+        or not header_bytes
+        or header_bytes > frame_bytes
+        or frame_bytes > frame_bytes_max
+    ):
+        prelude = decode_prelude(buffer, offset, frame_bytes_max)
+        if left < size:
+            return None, size
+        return decode_body(
+            prelude, memoryview(buffer)[offset + PRELUDE_BYTES : offset + size]
+        ), size
     if left < size:
         return None, size
-    return decode_body(prelude, memoryview(buffer)[offset + PRELUDE_BYTES : offset + size]), size
+    start = offset + PRELUDE_BYTES
+    payload_at = start + header_bytes
+    view = memoryview(buffer)
+    header = _header(bytes(view[start:payload_at]), header_crc)
+    return Frame(header, view[payload_at : offset + size]), size
 
 
 def encode(
