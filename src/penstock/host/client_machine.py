@@ -365,7 +365,10 @@ class ClientMachine:
             return [Disconnect(header.reason or "the agent gave no reason", refused=True)]
         if not limits.VERSION_MIN <= header.version <= limits.VERSION_MAX:
             raise ProtocolViolation(f"the agent chose version {header.version}")
-        self.producer_id = header.producer_id
+        given = header.producer_id if header.HasField("producer_id") else NO_PRODUCER_ID
+        if given < 0 or self.producer_id not in (NO_PRODUCER_ID, given):
+            raise ProtocolViolation(f"the agent calls producer {self.producer_id} {given}")
+        self.producer_id = given
         self.window = CreditWindow(
             Credit(header.chunk_slots, header.raw_events, header.payload_bytes)
         )
@@ -437,7 +440,9 @@ class ClientMachine:
         if self.state is ClientState.HANDSHAKE:
             return [Disconnect(header.reason or "the agent is draining", refused=True)]
         budget_ms = min(header.deadline_ms, self.terms.drain_timeout_ms)
-        self._drain_by_ms = now_ms + budget_ms
+        if self.state is ClientState.STARTED:
+            self._drain_by_ms = now_ms + budget_ms
+        self._drain_by_ms = min(self._drain_by_ms, now_ms + budget_ms)
         self.state = ClientState.DRAINING
         return [Drained(budget_ms, header.reason)]
 
