@@ -419,6 +419,7 @@ class ServerMachine:
             raise ProtocolViolation(
                 f"{events} events in one frame; at most {limits.EVENTS_PER_FRAME_MAX}"
             )
+        format_ = _format(header.format)
         footprint = Credit(count, events, len(payload))
         if not self.window.try_acquire(count, events, len(payload)):
             self._overdraft(first, count, footprint)
@@ -436,7 +437,7 @@ class ServerMachine:
                 log_sequence=(
                     header.log_sequence if header.HasField("log_sequence") else NO_LOG_SEQUENCE
                 ),
-                format=_format(header.format),
+                format=format_,
                 payload=payload,
                 lengths=lengths,
                 offsets=offsets,
