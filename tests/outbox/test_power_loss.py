@@ -60,9 +60,9 @@ def write_all(
 
 
 def images(root: Directory, seed: int) -> Iterator[Directory]:
-    """What may be there after a power loss now: the least, and twenty others."""
+    """What may be there after a power loss now: the least, and ten others."""
     yield after_power_loss(root)
-    for number in range(20):
+    for number in range(10):
         yield after_power_loss(root, random.Random(f"{seed}-{number}"))
 
 

@@ -1,0 +1,190 @@
+"""Faults that the kernel makes: system calls that fail or kill, full and read-only mounts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.outbox.write_once import payload_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = [sys.executable, "-W", "error", "-m", "tests.outbox.write_once"]
+SIZE = 300_000
+RUN_SECONDS = 60
+
+
+def unavailable(reason: str) -> None:
+    if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
+        pytest.fail(f"PENSTOCK_REQUIRE_INTEROP=1, and {reason}")
+    pytest.skip(reason)
+
+
+@cache
+def installed_strace() -> str | None:
+    found = shutil.which("strace")
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "-y", "-q", "strace"], capture_output=True)
+        found = shutil.which("strace")
+    return found
+
+
+@pytest.fixture
+def strace() -> str:
+    found = installed_strace()
+    if found is None:
+        unavailable("strace is not installed and could not be")
+    probe = subprocess.run([str(found), "-o", "/dev/null", "true"], capture_output=True, text=True)
+    if probe.returncode:
+        unavailable(f"strace may not trace here: {probe.stderr.strip()}")
+    return str(found)
+
+
+@pytest.fixture
+def unshare() -> str:
+    found = shutil.which("unshare")
+    if found is None or os.geteuid() != 0:
+        unavailable("mounting needs root and unshare")
+    probe = subprocess.run(
+        [str(found), "-m", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, text=True
+    )
+    if probe.returncode:
+        unavailable(f"mounting in a namespace of its own failed: {probe.stderr.strip()}")
+    return str(found)
+
+
+def run(command: list[str], *, killed: bool = False) -> list[dict[str, Any]]:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS)
+    if killed:
+        assert done.returncode in {-signal.SIGKILL, 128 + signal.SIGKILL}, done.stderr
+        return []
+    assert done.returncode == 0, done.stderr
+    said: list[dict[str, Any]] = json.loads(done.stdout)
+    return said
+
+
+def check_whole(root: Path, batch: str) -> None:
+    path = root / f"p/year=1970/month=01/day=01/hour=00/batch-{batch}/data.bin"
+    assert path.read_bytes() == b"".join(payload_of(batch, SIZE))
+
+
+FAULTS = [
+    ("fdatasync:error=EIO:when=1", 2, False),
+    ("fsync:error=EIO:when=1", 2, True),
+    ("fsync:error=EIO:when=4", 2, True),
+    ("writev:error=ENOSPC:when=2", 2, False),
+    ("renameat2:error=EINVAL:when=1", 1, False),
+    ("renameat2:error=EDQUOT:when=1", 2, False),
+    ("mkdirat:error=EMFILE:when=3", 2, False),
+]
+
+
+@pytest.mark.parametrize(("fault", "attempts", "existing"), FAULTS)
+def test_the_kernel_fails_a_call(
+    tmp_path: Path, strace: str, fault: str, attempts: int, existing: bool
+) -> None:
+    root, trace = tmp_path / "root", tmp_path / "trace"
+    root.mkdir()
+    call = fault.partition(":")[0]
+    inject = [strace, "-f", "-qq", "-o", str(trace), "-e", f"trace={call}", "-e", f"inject={fault}"]
+    said = run([*inject, *PYTHON, str(root), "b", str(SIZE)])[0]
+    calls = [line for line in trace.read_text().splitlines() if f" {call}(" in line]
+    assert sum("INJECTED" in line for line in calls) == 1
+    assert (said["attempts"], said["existing"]) == (attempts, existing)
+    check_whole(root, "b")
+    assert [path.name for path in root.rglob("data.bin*")] == ["data.bin"]
+    if call in {"fdatasync", "fsync"}:
+        failed = next(number for number, line in enumerate(calls) if "INJECTED" in line)
+        assert len(calls) > failed + 1, "what failed was synced anew"
+
+
+KILLS = [
+    "mkdirat:signal=KILL:when=1",
+    "mkdirat:signal=KILL:when=6",
+    "writev:signal=KILL:when=1",
+    "writev:signal=KILL:when=2",
+    "fdatasync:signal=KILL:when=1",
+    "renameat2:signal=KILL:when=1",
+    "fsync:signal=KILL:when=1",
+    "fsync:signal=KILL:when=7",
+]
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_the_kernel_kills_at_a_call(tmp_path: Path, strace: str, kill: str) -> None:
+    """As `test_kill` does at the port, here at the system call itself."""
+    inject = [strace, "-f", "-qq", "-o", "/dev/null", "-e", f"inject={kill}"]
+    run([*inject, *PYTHON, str(tmp_path), "b", str(SIZE)], killed=True)
+    for path in tmp_path.rglob("data.bin"):
+        assert path.read_bytes() == b"".join(payload_of("b", SIZE))
+    said = run([*PYTHON, str(tmp_path), "b", str(SIZE)])[0]
+    assert said["existing"] == kill.startswith("fsync")
+    check_whole(tmp_path, "b")
+    orphans = [path.name for path in tmp_path.rglob("data.bin?*")]
+    assert all(re.fullmatch(r"data\.bin\.tmp\.[0-9a-f]{16}\.1", name) for name in orphans)
+
+
+def in_mount(unshare: str, folder: Path, options: str, *commands: str) -> list[str]:
+    lines = [f"mount -t tmpfs -o {options} none {shlex.quote(str(folder))}", *commands]
+    return [unshare, "-m", "sh", "-ec", "\n".join(lines)]
+
+
+def test_a_disk_that_fills_up(tmp_path: Path, unshare: str) -> None:
+    """A file system of 2 MiB takes six payloads of 300,000 bytes; then room is made."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    quoted = shlex.quote(str(folder))
+    write = shlex.join([*PYTHON, str(folder)])
+    done = subprocess.run(
+        in_mount(
+            unshare,
+            folder,
+            "size=2m",
+            f"{write} b {SIZE} 10 > {tmp_path}/first",
+            f"find {quoted} -name 'data.bin*' -printf '%f %s\\n' | sort | uniq -c",
+            f"rm {quoted}/p/*/*/*/*/batch-b-0/data.bin",
+            f"{write} b-9 {SIZE} > {tmp_path}/second",
+        ),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    first = json.loads((tmp_path / "first").read_text())
+    full = [said for said in first if "error" in said]
+    assert [said["error"][:2] for said in full] == [["StorageFull", "WriteFailed"]] * 4
+    assert all("RetriableError" in said["error"] for said in full)
+    assert all("ENOSPC" in said["message"] for said in full)
+    assert done.stdout.split() == ["6", "data.bin", str(SIZE)], "whole ones, and no orphan"
+    second = json.loads((tmp_path / "second").read_text())
+    assert second[0]["existing"] is False
+
+
+def test_a_file_system_without_inodes(tmp_path: Path, unshare: str) -> None:
+    folder = tmp_path / "few"
+    folder.mkdir()
+    write = shlex.join([*PYTHON, str(folder), "b", "1000", "4"])
+    said = run(in_mount(unshare, folder, "nr_inodes=11", write))
+    assert [item.get("error", ["ok"])[0] for item in said] == ["ok", "ok"] + ["StorageFull"] * 2
+
+
+def test_a_read_only_mount(tmp_path: Path, unshare: str) -> None:
+    folder = tmp_path / "fixed"
+    folder.mkdir()
+    write = shlex.join([*PYTHON, str(folder), "b", str(SIZE)])
+    remount = f"mount -o remount,ro {shlex.quote(str(folder))}"
+    said = run(in_mount(unshare, folder, "size=2m", remount, write))[0]
+    assert said["error"][0] == "ReadOnlyRoot"
+    assert "UnavailableError" in said["error"]
+    assert "EROFS" in said["message"]
