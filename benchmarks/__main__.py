@@ -27,6 +27,7 @@ ALL = (
     "broker_peer",
     "spark_source",
     "host_socket",
+    "outbox",
 )
 
 
