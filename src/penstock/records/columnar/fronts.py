@@ -31,11 +31,11 @@ Words = npt.NDArray[np.uint64] | np.uint64
 
 WORD_BYTES: Final = 8
 _INT_MAX: Final = 2**31 - 1
-_TABLE_SIZE: Final = 1 << 14
-_SIZE_SHIFT: Final = np.uint64(56)
-_CONTENT: Final = np.uint64((1 << 56) - 1)
-_BYTE_BITS: Final = np.uint64(8)
-_WORD_BITS: Final = np.uint64(64)
+TABLE_SIZE: Final = 1 << 14
+SIZE_SHIFT: Final = np.uint64(56)
+CONTENT: Final = np.uint64((1 << 56) - 1)
+BYTE_BITS: Final = np.uint64(8)
+WORD_BITS: Final = np.uint64(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Packed:
     def then(self, other: Packed) -> Packed:
         """Both fields, one after the other."""
         return Packed(
-            self.word | (other.word << (self.size * _BYTE_BITS)),
+            self.word | (other.word << (self.size * BYTE_BITS)),
             self.size + other.size,
             self.size_max + other.size_max,
         )
@@ -75,13 +75,13 @@ def packed(values: Ints) -> Packed | Long:
     low, high = int(values.min()), int(values.max())
     if low == high and -_INT_MAX <= low <= _INT_MAX:
         return _of_one(low)
-    if low >= -1 and high < _TABLE_SIZE - 1:
-        found = _TABLE.take(values, mode="wrap")  # -1 is the last entry
+    if low >= -1 and high < TABLE_SIZE - 1:
+        found = TABLE.take(values, mode="wrap")  # -1 is the last entry
         size_low, size_high = _of_one(low).size_max, _of_one(high).size_max
         if size_low == size_high:
-            return Packed(found & _CONTENT, np.uint64(size_low), size_low)
-        size = found >> _SIZE_SHIFT
-        found &= _CONTENT
+            return Packed(found & CONTENT, np.uint64(size_low), size_low)
+        size = found >> SIZE_SHIFT
+        found &= CONTENT
         return Packed(found, size, size_high)
     raw = zigzag(values)
     size = sizes(raw).view(np.uint64)
@@ -114,12 +114,12 @@ def _spread(
 
 def _table() -> npt.NDArray[np.uint64]:
     """Word and size (in the top byte) of the varints of 0, 1, 2, …, and of -1 at the end."""
-    raw = zigzag(np.append(np.arange(_TABLE_SIZE - 1), -1))
+    raw = zigzag(np.append(np.arange(TABLE_SIZE - 1), -1))
     size = sizes(raw).view(np.uint64)
-    return _spread(raw.view(np.uint64), size, 3) | (size << _SIZE_SHIFT)
+    return _spread(raw.view(np.uint64), size, 3) | (size << SIZE_SHIFT)
 
 
-_TABLE: Final = _table()
+TABLE: Final = _table()
 
 
 def pieces(fields: Sequence[Packed | Long], count: int) -> list[Piece]:
@@ -165,7 +165,7 @@ def _slots(words: Sequence[Packed], count: int) -> Piece:
     if len(words) == 1:
         slots[:, 0] = first.word
         return Piece(owner=slots, at=at, size=_signed(first.size))
-    slots[:, 0] = first.word << (_WORD_BITS - first.size * _BYTE_BITS)
+    slots[:, 0] = first.word << (WORD_BITS - first.size * BYTE_BITS)
     slots[:, 1] = words[1].word
     at += WORD_BYTES - _signed(first.size)
     return Piece(owner=slots, at=at, size=_signed(first.size + words[1].size))

@@ -99,16 +99,26 @@ def gather(pieces: Sequence[Piece], records: Ints, heads: Piece, tail: Piece) ->
     bounds[-2] = bounds[-3] + tail.size
     # Arrow reserves the mean size of all elements, gaps too, by the first bound and the last.
     bounds[-1] = bounds[0] + 2 * sum(piece.total_bytes for piece in everything)
-    # So that is the size to declare; the elements themselves may lie beyond it.
-    memory = pa.foreign_buffer(base, int(bounds[-1]), everything)
+    content, begins = copy_slices(bounds, base, everything)
+    return Gathered(content, begins[::width])
+
+
+def copy_slices(bounds: Ints, base: int, owners: Any) -> tuple[memoryview, Ints]:
+    """Copy slices of memory into one buffer; returns it, and where in it each slice begins.
+
+    `bounds` has begin and end of every slice, counted from the address `base`, and at last what
+    Arrow is to believe is the end of the memory: it reserves twice the share of the slices.
+    """
+    # So that is the size to declare; the slices themselves may lie beyond it.
+    memory = pa.foreign_buffer(base, int(bounds[-1]), owners)
     laid = pa.Array.from_buffers(
         pa.large_binary(), bounds.size - 1, [None, pa.py_buffer(bounds), memory]
     )
-    evens = _even_elements(count * width + 1)
-    taken = pc.call_function("array_take", [laid, evens], _UNCHECKED)
+    count = bounds.size // 2
+    taken = pc.call_function("array_take", [laid, _even_elements(count)], _UNCHECKED)
     _, offsets, content = taken.buffers()
-    ends = np.frombuffer(offsets, np.int64)[: count * width + 2]
-    return Gathered(memoryview(content).cast("B")[: int(ends[-1])], ends[:-1:width])
+    ends = np.frombuffer(offsets, np.int64)[: count + 1]
+    return memoryview(content).cast("B")[: int(ends[-1])], ends[:-1]
 
 
 def validity(valid: Flags) -> Any:
