@@ -1,4 +1,4 @@
-"""The broker of the compose file: its command and its health check, run from the image."""
+"""The broker of the compose file: its command, its health check and the topic, from the image."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from penstock.client import Client
+from tests.deploy.agreement import compose, option
 from tests.deploy.files import COMPOSE, HOST, documents
 from tests.deploy.image import command
 
@@ -58,6 +60,17 @@ def test_a_broker_that_runs_is_healthy(
     service: dict[str, Any], image: Path, broker: tuple[str, int]
 ) -> None:
     assert health(service, image, broker[0]) == 0
+
+
+def test_the_producer_finds_its_topic(image: Path, broker: tuple[str, int]) -> None:
+    words = documents(HOST / COMPOSE)[0]["services"]["topic"]["command"]
+    here = [broker[0] if word == "broker:9092" else word for word in words]
+    for _ in range(2):  # as often as the file is brought up
+        subprocess.run(command(image, *here), check=True, timeout=SECONDS_MAX)
+    producer = compose(HOST).producer
+    assert producer is not None
+    with Client(broker[0]) as client:
+        assert client.read_arrow(option(producer.command, "--topic")).num_rows == 0
 
 
 def test_one_that_does_not_is_not(service: dict[str, Any], image: Path) -> None:
