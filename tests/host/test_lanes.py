@@ -1,0 +1,177 @@
+"""Lanes: numbers, their bounds, gaps and what follows them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.host.lanes import Lane, Lanes
+from penstock.host.limits import LANE_BATCHES_IN_FLIGHT_MAX, LOG_SEQUENCES
+from penstock.host.port import ChunkFormat
+from penstock.host.publication import Publication, batch, single
+
+
+class Sender:
+    """Sends the heads of a lane, as `Delivery` does, with sequences of its own."""
+
+    def __init__(self) -> None:
+        self.lane = Lane(numbered=True)
+        self._sequence = 0
+
+    def known(self) -> Sender:
+        """A first frame was accepted, so that more than one may be under way."""
+        (first,) = self.send(single(b"first"))
+        self.lane.answered()
+        self.lane.accepted(first)
+        return self
+
+    def send(self, *publications: Publication) -> list[Publication]:
+        """Queue these, and send whatever may be sent."""
+        self.lane.waiting.extend(publications)
+        sent = []
+        while (head := self.lane.head()) is not None and not self.lane.blocked(head):
+            numbered = self.lane.number(head)
+            if head.first_sequence < 0:
+                head.first_sequence = self._sequence
+                self._sequence += head.count
+            self.lane.sent(head, numbered_now=numbered)
+            sent.append(head)
+        return sent
+
+    def back(self, *publications: Publication) -> None:
+        for publication in publications:
+            self.lane.answered()
+            self.lane.returned(publication)
+
+
+def frames(count: int) -> list[Publication]:
+    return [single(bytes([number])) for number in range(count)]
+
+
+def numbers(publications: list[Publication]) -> list[int]:
+    return [publication.log_sequence for publication in publications]
+
+
+def test_numbers_wrap_as_the_logs_do() -> None:
+    sender = Sender().known()
+    sender.lane._next = LOG_SEQUENCES - 2
+    sent = sender.send(batch([b"x"] * 3), single(b"y"))
+    assert numbers(sent) == [LOG_SEQUENCES - 2, 1]
+
+
+def test_the_first_frame_goes_alone() -> None:
+    sender = Sender()
+    (first,) = sender.send(*frames(3))
+    sender.back(first)
+    assert sender.send() == [first]
+    sender.lane.answered()
+    sender.lane.accepted(first)
+    assert len(sender.send()) == 2
+
+
+def test_batches_of_record_batches_are_counted() -> None:
+    sender = Sender().known()
+    three, two, one = (
+        batch([b"x"] * count, format=ChunkFormat.RECORD_BATCH) for count in (3, 2, 1)
+    )
+    assert sender.send(three, two, one) == [three, two]
+    assert sender.lane.batches == LANE_BATCHES_IN_FLIGHT_MAX
+    sender.lane.answered()
+    sender.lane.accepted(three)
+    assert sender.send() == [one]
+    assert numbers([three, two, one]) == [1, 4, 6]
+
+
+def test_what_came_back_goes_first_and_in_order() -> None:
+    sender = Sender().known()
+    sent = sender.send(*frames(5))
+    later = single(b"later")
+    sender.back(sent[3], sent[0], sent[4], sent[1], sent[2])
+    assert sender.send(later) == sent
+    assert sender.lane.batches == 5
+    assert numbers(sent) == [1, 2, 3, 4, 5]
+
+
+def test_a_gap_stops_the_lane_until_it_is_restarted() -> None:
+    sender = Sender().known()
+    first, second = sender.send(*frames(2))
+    sender.back(first, second)
+    first.end(None)
+    sender.lane.given_up(first)
+    assert sender.lane.broken
+    assert sender.send(single(b"new")) == [second]  # it keeps its number
+    assert second.log_sequence == 2
+    assert not sender.lane.stuck
+    second.end(None)
+    sender.lane.answered()
+    sender.lane.given_up(second)
+    assert sender.lane.stuck
+    sender.lane.restart(known=True)
+    assert numbers(sender.send()) == [0]
+
+
+def test_an_acceptance_behind_a_gap_shows_that_there_was_none() -> None:
+    sender = Sender().known()
+    first, second = sender.send(*frames(2))
+    sender.back(first)
+    first.end(None)
+    sender.lane.given_up(first)
+    sender.lane.answered()
+    sender.lane.accepted(second)
+    assert not sender.lane.broken
+    assert numbers(sender.send(single(b"new"))) == [3]
+
+
+def test_what_follows_a_frame_that_never_was_is_numbered_anew() -> None:
+    sender = Sender().known()
+    first, second, third = sender.send(*frames(3))
+    sender.back(third)
+    sender.lane.answered()
+    first.end(None)
+    sender.lane.given_up(first, refused=True)
+    sender.back(second)
+    assert numbers([second, third]) == [-1, -1]
+    assert sender.lane.stuck
+    sender.lane.restart(known=True)
+    assert sender.send() == [second, third]
+    assert numbers([second, third]) == [0, 1]
+
+
+def test_what_follows_a_frame_that_may_be_there_is_not() -> None:
+    sender = Sender().known()
+    first, second = sender.send(*frames(2))
+    sender.back(first, second)
+    assert sender.send() == [first, second]
+    sender.lane.answered()
+    first.end(None)
+    sender.lane.given_up(first, refused=True)  # refused, but it was sent once before
+    sender.back(second)
+    assert second.log_sequence == 2
+    assert sender.send() == [second]
+
+
+def test_a_new_producer_id_is_known_to_no_log() -> None:
+    sender = Sender().known()
+    sender.lane.restart(known=False)
+    assert len(sender.send(*frames(3))) == 1
+    assert not Sender().known().lane.blocked(single(b"x"))
+
+
+def test_who_has_ended_is_passed_over() -> None:
+    sender = Sender().known()
+    first, second, third = frames(3)
+    first.end(None)
+    second.end(None)
+    assert sender.send(first, second, third) == [third]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_who_shares_a_lane(idempotent: bool) -> None:
+    lanes = Lanes(idempotent=idempotent)
+    targets = [("t", 0), ("t", 1), ("u", 0), ("", -1), ("t", -1), ("t", 0)]
+    found = [lanes.of(single(b"", topic=topic, partition=at)) for topic, at in targets]
+    if idempotent:
+        assert [found.index(lane) for lane in found] == [0, 1, 2, 3, 3, 0]
+        assert [lane.numbered for lane in found] == [True, True, True, False, False, True]
+    else:
+        assert len(set(map(id, found))) == 1
+    assert len(lanes.all()) == (4 if idempotent else 1)
