@@ -25,7 +25,7 @@ Source: `host-ipc.txt`, delivery; the rules of Kafka's idempotent producer (KIP-
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from math import inf
 from typing import Final
 
@@ -87,7 +87,7 @@ class Delivery:
         """Frames that were sent more than once."""
         self.epochs_raised = 0
         self._lanes = Lanes(idempotent=idempotent and resend)
-        self._alive: dict[Publication, float] = {}
+        self._alive: OrderedDict[Publication, float] = OrderedDict()
         """What has not ended and when its time is over, in the order of submission."""
         self._ready: deque[Lane] = deque()
         self._paused: list[Lane] = []
