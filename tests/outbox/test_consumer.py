@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.base.errors import InvalidError
+from penstock.base.metrics import render
 from penstock.client.errors import BrokerFenced, UnknownTopic
 from penstock.outbox.consumer import OutboxConsumer, OutboxMessage
 from penstock.outbox.consuming import ConsumerLimits
@@ -196,6 +197,9 @@ def test_bad_files_become_dead_letters(shelf: Shelf, reason: str) -> None:
     assert dead["penstock-dead-letter-offset"] == b"1"
     assert bad.file_path in dead["penstock-dead-letter-message"].decode()
     assert counted.counters.dead_letters_by_reason == {reason: 1}
+    exposed = render(counted.samples()).decode()
+    assert f'penstock_outbox_dead_letters_total{{reason="{reason}"}} 1.0' in exposed
+    assert "penstock_outbox_consumed_batches_total 2.0" in exposed
     assert counted.counters.retries == (1 if "mismatch" in reason else 0)
 
 

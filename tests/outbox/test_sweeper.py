@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.base.errors import InvalidError
+from penstock.base.metrics import render
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
@@ -231,6 +232,21 @@ def test_what_others_remove_meanwhile_is_no_failure(shelf: Shelf) -> None:
     commit(shelf, 1)
     report = sweep(shelf, files=Racing(lambda: shelf.path(pointer).unlink()))
     assert (report.removed_payloads, report.walked.failures) == (0, 0)
+
+
+def test_metrics_add_up_over_sweeps(shelf: Shelf) -> None:
+    orphan(shelf, shelf.add(b"12345", age_ms=OLD_MS), OLD_MS)
+    shelf.add(age_ms=OLD_MS)
+    commit(shelf, 1)
+    pointers = TopicPointers(shelf.client, shelf.topic, ["g"])
+    Sweeper(shelf.root, pointers=pointers, rules=RULES).sweep()
+    sweeper = Sweeper(shelf.root, pointers=pointers, rules=RULES, execute=True)
+    for _ in range(2):
+        sweeper.sweep()
+    exposed = render(sweeper.counts.samples()).decode()
+    for line in ("sweeps_total 2.0", "swept_payloads_total 1.0", "swept_bytes_total 5.0",
+                 "swept_temporaries_total 1.0", "waiting_payloads 1.0"):  # fmt: skip
+        assert f"penstock_outbox_{line}" in exposed
 
 
 def test_two_sweepers_after_each_other_and_a_root_that_is_none(shelf: Shelf) -> None:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.client.errors import OffsetOutOfRange
 from penstock.client.fetch import READ_COMMITTED
@@ -45,6 +46,7 @@ from penstock.outbox.dead_letters import DeadLetters
 from penstock.outbox.decoding import POINTER, decode_records
 from penstock.outbox.dedup import BatchKey
 from penstock.outbox.errors import InvalidPointer, OutboxClosed
+from penstock.outbox.metrics import consumer_samples
 from penstock.outbox.pointer import Pointer
 from penstock.outbox.read_errors import ChecksumMismatch, MountSuspected, classify
 from penstock.outbox.read_policy import GiveUp, ReadPolicy, TryAgain
@@ -136,6 +138,10 @@ class OutboxConsumer:
     def counters(self) -> ConsumerCounters:
         """What it has done so far."""
         return self._core.counters
+
+    def samples(self) -> Iterator[Sample]:
+        """The same as metrics."""
+        return consumer_samples(self._core.counters)
 
     @property
     def positions(self) -> dict[int, int]:

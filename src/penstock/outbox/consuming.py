@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from penstock.outbox import read_limits
 from penstock.outbox.dedup import BatchKey, DedupWindow
+from penstock.outbox.metrics import OTHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,8 @@ class ConsumerCore:
         """A record is in the dead-letter topic."""
         self.counters.dead_letters += 1
         by_reason = self.counters.dead_letters_by_reason
+        if reason not in by_reason and len(by_reason) >= read_limits.REASONS_MAX:
+            reason = OTHER
         by_reason[reason] = by_reason.get(reason, 0) + 1
         self._in_a_row += 1
         self._move(partition, offset)

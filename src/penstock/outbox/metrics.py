@@ -1,4 +1,4 @@
-"""The writer's metrics, by partition id.
+"""The outbox's metrics: the writer's, by partition id, the consumer's and the sweeper's.
 
 Partition ids are made by callers, and a series each would be unbounded: the first 100 ids that a
 writer sees have series of their own, all later ones share the label `(other)`, which is no valid
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.metrics import Histogram, Metric, Sample
 from penstock.outbox import limits
+
+if TYPE_CHECKING:
+    from penstock.outbox.consuming import ConsumerCounters
 
 OTHER: Final = "(other)"
 _BY: Final = ("partition_id",)
@@ -108,3 +111,60 @@ class WriterCounts:
             yield Sample(IN_FLIGHT_BYTES, counts.in_flight_bytes, labels)
             yield Sample(IN_FLIGHT_OPERATIONS, counts.in_flight_operations, labels)
             yield Sample(PENDING, counts.pending, labels)
+
+
+CONSUMED: Final = _counter("consumed_batches_total", "Batches that were processed.", ())
+CONSUMED_BYTES: Final = _counter("consumed_bytes_total", "Bytes of payloads handed out.", ())
+CONSUMED_INLINE: Final = _counter("consumed_inline_total", "Of these, those in their record.", ())
+DUPLICATES: Final = _counter("duplicates_total", "Batches passed over as processed before.", ())
+READ_RETRIES: Final = _counter("read_retries_total", "Readings after a payload's first one.", ())
+DEAD_LETTERS: Final = _counter(
+    "dead_letters_total", "Records sent to the dead-letter topic.", ("reason",)
+)
+COMMITS: Final = _counter("commits_total", "Commits of the group's offsets.", ())
+LOST: Final = _counter(
+    "lost_records_total", "Offsets that were gone from the log before they were read.", ()
+)
+SWEEPS: Final = _counter("sweeps_total", "Sweeps that came to their end.", ())
+SWEPT: Final = _counter("swept_payloads_total", "Payloads removed.", ())
+SWEPT_BYTES: Final = _counter("swept_bytes_total", "Bytes of payloads removed.", ())
+SWEPT_TEMPORARIES: Final = _counter("swept_temporaries_total", "Temporary files removed.", ())
+SWEEP_FAILURES: Final = _counter("sweep_failures_total", "Looks and removals that failed.", ())
+WAITING: Final = _gauge("waiting_payloads", "Payloads that a group had yet to read.", ())
+UNREFERENCED: Final = _gauge("unreferenced_payloads", "Old payloads that no pointer names.", ())
+
+
+def consumer_samples(counters: ConsumerCounters) -> Iterator[Sample]:
+    """What one consumer has done; reasons beyond the first 100 share a label."""
+    yield Sample(CONSUMED, counters.messages)
+    yield Sample(CONSUMED_BYTES, counters.payload_bytes)
+    yield Sample(CONSUMED_INLINE, counters.inline)
+    yield Sample(DUPLICATES, counters.duplicates)
+    yield Sample(READ_RETRIES, counters.retries)
+    yield Sample(COMMITS, counters.commits)
+    yield Sample(LOST, counters.lost_records)
+    for reason, count in counters.dead_letters_by_reason.items():
+        yield Sample(DEAD_LETTERS, count, (reason,))
+
+
+@dataclass(slots=True)
+class SweeperCounts:
+    """What one sweeper has removed in all its sweeps, and what its last one left."""
+
+    sweeps: int = 0
+    payloads: int = 0
+    payload_bytes: int = 0
+    temporaries: int = 0
+    failures: int = 0
+    waiting: int = 0
+    unreferenced: int = 0
+
+    def samples(self) -> Iterator[Sample]:
+        """One sample of every metric."""
+        yield Sample(SWEEPS, self.sweeps)
+        yield Sample(SWEPT, self.payloads)
+        yield Sample(SWEPT_BYTES, self.payload_bytes)
+        yield Sample(SWEPT_TEMPORARIES, self.temporaries)
+        yield Sample(SWEEP_FAILURES, self.failures)
+        yield Sample(WAITING, self.waiting)
+        yield Sample(UNREFERENCED, self.unreferenced)

@@ -42,6 +42,8 @@ DEAD_LETTERS_IN_A_ROW_MAX: Final = 100
 """Records given up one after the other before the consumer stops: is the mount there?"""
 REASON_BYTES_MAX: Final = 1024
 """Longest text in a dead letter's headers."""
+REASONS_MAX: Final = 100
+"""Reasons of dead letters that are counted apart; callers make up their own."""
 
 COMMIT_INTERVAL_MS: Final = 1_000
 """Longest time between two commits while batches are processed."""

@@ -27,6 +27,7 @@ import pyarrow as pa
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.outbox import read_limits
 from penstock.outbox.layout import DATA_FILE
+from penstock.outbox.metrics import SweeperCounts
 from penstock.outbox.pointer_index import PointerIndex, Window
 from penstock.outbox.sweep_rules import SweepRules, Verdict, nothing_known
 from penstock.outbox.topic_pointers import PointerSource
@@ -105,6 +106,7 @@ class Sweeper:
         self._index_entries_max = index_entries_max
         self._clock = clock
         self._files = files or TreeFiles()
+        self.counts = SweeperCounts()
 
     def sweep(self) -> SweepReport:
         """Go over the whole tree once.
@@ -122,6 +124,13 @@ class Sweeper:
                 self._windows(root, self._pointers, report)
         finally:
             self._files.close(root)
+        counts = self.counts
+        counts.sweeps += 1
+        counts.payloads += report.removed_payloads if report.executed else 0
+        counts.payload_bytes += report.removed_bytes if report.executed else 0
+        counts.temporaries += report.removed_temporaries if report.executed else 0
+        counts.failures += report.walked.failures
+        counts.waiting, counts.unreferenced = report.waiting, report.unreferenced
         return report
 
     def _windows(self, root: int, pointers: PointerSource, report: SweepReport) -> None:
