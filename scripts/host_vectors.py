@@ -543,6 +543,10 @@ def violations() -> list[dict[str, Any]]:
                   frame("DATA", b"hello", first_sequence=2**63 - 1, event_count=1)),
         violation("format-unknown", "format", "Format 2.",
                   raw(header_bytes("DATA", event_count=1) + tag(8, VARINT) + varint(2), b"hello")),
+        violation("partition-over-limit", "target", "Partition 2^31.",
+                  frame("DATA", b"hello", event_count=1, topic="t", partition=2**31)),
+        violation("log-sequence-over-limit", "target", "Log sequence 2^31.",
+                  frame("DATA", b"hello", event_count=1, topic="t", log_sequence=2**31)),
         violation("ring-without-ring", "ring", "There is no ring on this connection.",
                   frame("DATA", b"hello", flags=RING_FLAG, event_count=1, ring_bytes=5)),
     ]  # fmt: skip

@@ -25,6 +25,9 @@ EVENTS_PER_FRAME_MAX: Final = 2**31 - 1
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 """Kafka's producer epochs have 16 bits with a sign."""
 
+PARTITION_MAX: Final = 2**31 - 1
+"""Kafka's partitions have 32 bits with a sign."""
+
 LOG_SEQUENCES: Final = 2**31
 """Record sequences within a lane wrap here, as Kafka's do."""
 

@@ -419,6 +419,11 @@ class ServerMachine:
             raise ProtocolViolation(
                 f"{events} events in one frame; at most {limits.EVENTS_PER_FRAME_MAX}"
             )
+        if header.partition > limits.PARTITION_MAX or header.log_sequence >= limits.LOG_SEQUENCES:
+            raise ProtocolViolation(
+                f"partition {header.partition}, log sequence {header.log_sequence}: at most"
+                f" {limits.PARTITION_MAX} and {limits.LOG_SEQUENCES - 1}"
+            )
         format_ = _format(header.format)
         footprint = Credit(count, events, len(payload))
         if not self.window.try_acquire(count, events, len(payload)):

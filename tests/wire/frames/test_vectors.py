@@ -65,6 +65,7 @@ VIOLATED = {
     "event_limit": "events in one frame",
     "sequence": "under way already, or out of range",
     "format": "chunk format",
+    "target": "partition .*, log sequence .*: at most",
     "ring": "there is no ring",
 }
 STEP_MS = 200.0
