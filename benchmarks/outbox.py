@@ -33,6 +33,7 @@ import pyarrow as pa
 from benchmarks.columnar_client import scratch
 from benchmarks.harness import Row, interleaved, seconds
 from penstock.client import Client
+from penstock.client.limits import BATCH_BYTES
 from penstock.outbox.pointer import encode_pointer
 from penstock.outbox.settings import OutboxSettings
 from penstock.outbox.writer import OutboxWriter
@@ -140,7 +141,8 @@ class Runs:
         topic = f"bench-{next(self._numbers)}-{self._size.size_bytes}"
         client.create_topic(topic, configs={"max.message.bytes": str(LOG_RECORD_BYTES_MAX)})
         table = pa.table({"value": pa.array([self._payload] * self._size.count, pa.binary())})
-        took = seconds(lambda: client.write_arrow(topic, table))
+        batch_bytes = max(BATCH_BYTES, self._size.size_bytes + 4096)
+        took = seconds(lambda: client.write_arrow(topic, table, batch_bytes=batch_bytes))
         client.delete_topic(topic)
         return self.rate(took)
 

@@ -90,6 +90,22 @@ async def test_one_that_is_refused_fails_alone(outbox_broker: Broker, topic: str
     assert values == {record(number).value for number in (0, 1, 3, 4)}
 
 
+async def test_a_payload_of_many_megabytes_may_travel_inline(
+    outbox_broker: Broker, tmp_path: Path
+) -> None:
+    topic = f"large-{uuid4().hex[:8]}"
+    outbox_broker.create_topic(topic, configs={"max.message.bytes": str(8 << 20)})
+    settings = OutboxSettings(root=str(tmp_path), threshold_bytes=8 << 20)
+    publisher = TopicPublisher(outbox_broker.bootstrap, topic)
+    payload = os.urandom(5 << 20)
+    async with OutboxWriter(settings, publisher=publisher) as writer:
+        result = await writer.send(payload, partition_id="p")
+        assert result.inline
+        with pytest.raises(PublishRefused):
+            await writer.send(payload + payload[: 3 << 20], partition_id="p")
+    assert [value for _, value, _ in rows_of(outbox_broker, topic)] == [payload]
+
+
 async def test_a_topic_that_is_not_there(outbox_broker: Broker, tmp_path: Path) -> None:
     publisher = TopicPublisher(outbox_broker.bootstrap, "no-such-topic")
     await publisher.start()

@@ -66,6 +66,8 @@ PUBLISH_RECORDS_MAX: Final = 1024
 """Records of one publish, and so rows of one table."""
 PUBLISH_BYTES_MAX: Final = 8 << 20
 """Bytes of keys and values of one publish, unless its first record alone is larger."""
+RECORD_OVERHEAD_BYTES: Final = 4096
+"""Most bytes that a record's headers and the head of its batch take beside key and value."""
 PUBLISH_QUEUE_RECORDS: Final = 8192
 """Records that wait to be published."""
 PUBLISH_QUEUE_BYTES: Final = 64 << 20

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.metrics import Sample
 from penstock.client.errors import Disconnected
+from penstock.client.limits import BATCH_BYTES
 from penstock.outbox import limits, metrics
 from penstock.outbox.errors import OutboxBusy, OutboxClosed
 from penstock.outbox.pointer import OutboxRecord
@@ -216,8 +217,11 @@ class TopicPublisher:
 
 def _write(client: Client, topic: str, records: Sequence[OutboxRecord]) -> PenstockError | None:
     """Write the records; runs in the publisher's thread. What goes wrong is returned."""
+    # A record above the client's usual size of a batch is one of its own, for the topic to judge.
+    largest = max([record.size_bytes for record in records]) + limits.RECORD_OVERHEAD_BYTES
+    batch_bytes = max(BATCH_BYTES, largest)
     try:
-        client.write_arrow(topic, record_table(records))
+        client.write_arrow(topic, record_table(records), batch_bytes=batch_bytes)
     except PenstockError as error:
         return error
     except OSError as error:
