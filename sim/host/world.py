@@ -231,8 +231,9 @@ class World(Scheduler):
         self._submit_last(alive)
         if not self.run(self.now_ms + FINAL_MS, lambda: all(p.quiet for p in alive)):
             raise Violation("what was submitted when all was well has not ended")
+        # Agents hear of connections that were left, and what the dead had sent to the log arrives.
+        self.run(self.now_ms + 4_000)
         self._check_windows(alive)
-        self.run(self.now_ms + 4_000)  # what dead agents had sent to the log arrives
         self.history.check(self.log)
 
     def _submit_last(self, alive: list[Producer]) -> None:
