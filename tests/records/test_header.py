@@ -23,6 +23,7 @@ from penstock.records import (
     split_batches,
     stamp,
     stamp_append_time,
+    stamp_identity,
     validate_batch,
     verify_crc,
 )
@@ -148,6 +149,32 @@ def test_every_flipped_byte_fails_the_checksum() -> None:
             verify_crc(damaged, header, 6)
     with pytest.raises(CorruptBatch, match="67 are there"):
         verify_crc(data[:-1], header, 6)
+
+
+def test_another_identity_takes_a_head_and_a_checksum_and_no_records() -> None:
+    data = memoryview(batch(HEADER._replace(batch_length=49 + 5000)))
+    header = decode_header(data)
+    head = stamp_identity(data, header, producer_id=7, epoch=3, base_sequence=99)
+    stamped = head + bytes(data[HEADER_BYTES:])
+    found = decode_header(stamped)
+    verify_crc(stamped, found)
+    assert found == header._replace(
+        crc=found.crc, producer_id=7, producer_epoch=3, base_sequence=99
+    )
+    damaged = bytearray(stamped)
+    damaged[4000] ^= 1
+    with pytest.raises(CorruptBatch, match="checksum"):
+        verify_crc(damaged, found)
+
+
+def test_an_identity_does_not_vouch_for_records_that_were_damaged_before() -> None:
+    data = batch(HEADER._replace(batch_length=49 + 5000))
+    data[4000] ^= 1
+    header = decode_header(data)
+    head = stamp_identity(memoryview(data), header, producer_id=7, epoch=3, base_sequence=99)
+    stamped = head + bytes(data[HEADER_BYTES:])
+    with pytest.raises(CorruptBatch, match="checksum"):
+        verify_crc(stamped, decode_header(stamped))
 
 
 def test_stamps_leave_the_checksum_valid() -> None:

@@ -31,7 +31,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.records.crc import Readable, crc32c
+from penstock.records.crc import Readable, crc32c, moved
 from penstock.records.errors import CorruptBatch, InvalidRecord, LegacyBatch, UnsupportedCodec
 from penstock.records.limits import BATCHES_MAX
 
@@ -305,13 +305,15 @@ def stamp_identity(
 ) -> bytes:
     """The 61 bytes of a whole batch with another producer and sequence, and their checksum.
 
-    The records stay as they are: `batch[HEADER_BYTES:]` follows what is returned.
+    The records stay as they are: `batch[HEADER_BYTES:]` follows what is returned. They are not
+    looked at either. The new checksum is right if the one in `header` was, and wrong if not.
     """
     stamped = header._replace(
         crc=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=base_sequence
     )
     head = bytearray(encode_header(stamped))
-    checksum = crc32c(batch[HEADER_BYTES:], crc32c(memoryview(head)[CHECKED_FROM:]))
+    before, after = crc32c(batch[CHECKED_FROM:HEADER_BYTES]), crc32c(head[CHECKED_FROM:])
+    checksum = header.crc ^ moved(before ^ after, len(batch) - HEADER_BYTES)
     _UINT32.pack_into(head, _CRC_AT, checksum)
     return bytes(head)
 

@@ -51,6 +51,7 @@ from penstock.host.sinks.counting import Counts
 from penstock.host.sinks.encoding import encode_opaque, frame_bytes_max, stamp_batches
 from penstock.host.sinks.verdicts import failure
 from penstock.records import InvalidRecord
+from penstock.records.crc import warm_up
 
 _EPOCH_MAX: Final = 2**15 - 1
 
@@ -154,6 +155,7 @@ class LogSink:
         Raises:
             PenstockError: no broker answers.
         """
+        warm_up(self.frame_bytes_max)
         await self._appender.start()
 
     async def stop(self, deadline_seconds: float) -> None:
