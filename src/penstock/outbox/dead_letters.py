@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.client.errors import MessageTooLarge
+from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
 from penstock.outbox.record_columns import header_column
+from penstock.outbox.tail import backwards
 from penstock.records.columnar import HEADERS_TYPE
 
 if TYPE_CHECKING:
@@ -95,14 +97,14 @@ class DeadLetters:
     def given_up(self, topic: str) -> set[tuple[int, int]]:
         """Partition and offset of the records of a topic among the latest dead letters."""
         first = self._client.list_offsets(self.topic, "earliest")
-        last = self._client.list_offsets(self.topic, "latest")
-        most = read_limits.DEAD_LETTERS_LOOKED_AT_MAX
-        start = {p: max(first[p], last[p] - most) for p in last}
+        last = self._client.list_offsets(self.topic, "latest", isolation=READ_COMMITTED)
         found: set[tuple[int, int]] = set()
-        for batch in self._client.iter_arrow(
-            self.topic, start=start, end=last, columns=("headers",)
-        ):
-            found |= _sources(batch.column("headers"), topic)
+        for partition, end in last.items():
+            start = max(first[partition], end - read_limits.DEAD_LETTERS_LOOKED_AT_MAX)
+            for table in backwards(
+                self._client, self.topic, partition, first=start, end=end, columns=("headers",)
+            ):
+                found |= _sources(table.column("headers"), topic)
         return found
 
 

@@ -21,10 +21,10 @@ DEDUP_AGE_MS: Final = 3_600_000
 """How long a consumer remembers a batch."""
 REBUILD_RECORDS_MAX: Final = 100_000
 """Records per partition below the committed offset that a starting consumer looks at again."""
-REBUILD_PIECE_RECORDS: Final = 2_000
+TAIL_PIECE_RECORDS: Final = 2_000
 """Of these, as many at a time, the newest first."""
-REBUILD_BYTES_MAX: Final = 64 << 20
-"""Most bytes per partition that are read for it: inline payloads come with their records."""
+TAIL_BYTES_MAX: Final = 64 << 20
+"""Most bytes per partition that are looked at again: inline payloads come with their records."""
 DEAD_LETTERS_LOOKED_AT_MAX: Final = 10_000
 """Latest records per partition of the dead-letter topic that a starting consumer looks at."""
 
@@ -58,6 +58,8 @@ ENTRIES_PER_STEP: Final = 16_384
 """Batch directories that a walk looks at in one step."""
 FILES_PER_BATCH_MAX: Final = 1_024
 """Entries of a batch directory that are looked at in one sweep; the next ones see the others."""
+FILL_ATTEMPTS_MAX: Final = 5
+"""Readings of a topic whose start retention keeps moving."""
 INDEX_ENTRIES_MAX: Final = 1_000_000
 """Paths that an index of pointers holds at a time, about 300 bytes each."""
 GROUPS_MAX: Final = 1_000

@@ -1,9 +1,8 @@
 """What a starting consumer must remember of the time before: the batches it has processed.
 
 Records below the committed offset were processed, or are in the dead-letter topic. They are read
-again from the newest backwards, a piece at a time, until the window is full, they are too old, or
-`REBUILD_BYTES_MAX` has come (inline payloads cannot be left out of a fetch). Payload files are not
-touched.
+again from the newest backwards (`tail.backwards`) until they are too many, too old or too large
+for the window. Payload files are not touched.
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.outbox import read_limits
+from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox.consuming import ConsumerLimits
 from penstock.outbox.decoding import decode_records
 from penstock.outbox.dedup import BatchKey
+from penstock.outbox.tail import backwards
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -34,44 +34,23 @@ def processed_before(
 
     `given_up` has partition and offset of records that went to the dead-letter topic instead.
     """
-    found: list[tuple[BatchKey, int]] = []
     if bounds.dedup_entries_max == 0 or not committed:
         return
-    first = client.list_offsets(topic, "earliest", partitions=list(committed))
-    last = client.list_offsets(topic, "latest", partitions=list(committed))
+    oldest_ms = now_ms - bounds.dedup_age_ms
+    found: list[tuple[BatchKey, int]] = []
+    earliest = client.list_offsets(topic, "earliest", partitions=list(committed))
+    latest = client.list_offsets(
+        topic, "latest", partitions=list(committed), isolation=READ_COMMITTED
+    )
     for partition, offset in committed.items():
-        pieces = _backwards(
-            client, topic, partition, first[partition], min(offset, last[partition]), bounds, now_ms
-        )
-        for batch in pieces:
-            found.extend(_keys(batch, partition, given_up, now_ms - bounds.dedup_age_ms))
+        end = min(offset, latest[partition])
+        first = max(earliest[partition], end - bounds.rebuild_records_max)
+        for table in backwards(client, topic, partition, first=first, end=end, columns=_COLUMNS):
+            found.extend(_keys(table, partition, given_up, oldest_ms))
+            if table.num_rows and table["timestamp"][0].as_py() < oldest_ms:
+                break
     found.sort(key=lambda entry: entry[1])
     yield from found[-bounds.dedup_entries_max :]
-
-
-def _backwards(
-    client: Client,
-    topic: str,
-    partition: int,
-    first: int,
-    end: int,
-    bounds: ConsumerLimits,
-    now_ms: int,
-) -> Iterator[Any]:
-    """Tables of a partition's records below `end`, the newest first."""
-    lowest = max(first, end - bounds.rebuild_records_max)
-    size_bytes = 0
-    while end > lowest and size_bytes < read_limits.REBUILD_BYTES_MAX:
-        start = max(lowest, end - read_limits.REBUILD_PIECE_RECORDS)
-        table = client.read_arrow(
-            topic, start={partition: start}, end={partition: end}, columns=_COLUMNS,
-            isolation="read_committed",
-        )  # fmt: skip
-        yield table
-        size_bytes += table.nbytes
-        end = start
-        if table.num_rows and table["timestamp"][0].as_py() < now_ms - bounds.dedup_age_ms:
-            return
 
 
 def _keys(

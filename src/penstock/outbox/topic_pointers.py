@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.base.errors import InvalidError
+from penstock.base.errors import BugError, InvalidError
+from penstock.client.errors import OffsetOutOfRange
 from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
 from penstock.outbox.decoding import INLINE, POINTER, decode_records
@@ -110,6 +111,16 @@ class TopicPointers:
         Raises:
             PenstockError: the topic cannot be read.
         """
+        for attempt in range(1, read_limits.FILL_ATTEMPTS_MAX + 1):
+            try:
+                return self._read(index)
+            except OffsetOutOfRange:
+                # Retention took records that were about to be read; twice in an index is once.
+                if attempt == read_limits.FILL_ATTEMPTS_MAX:
+                    raise
+        raise BugError("the loop above returns or raises")
+
+    def _read(self, index: PointerIndex) -> TopicCounts:
         counts = TopicCounts()
         first = self._client.list_offsets(self._topic, "earliest")
         last = self._client.list_offsets(self._topic, "latest", isolation=READ_COMMITTED)
