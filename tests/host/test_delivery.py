@@ -351,16 +351,29 @@ def test_a_gap_in_one_lane_does_not_stop_another_before_the_epoch_is_raised() ->
 def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
     pair = Pair(producer_id=7, producer_epoch=2**15 - 1)
     started_lane(pair)
-    pair.verdict = lambda chunks: Failed("bad", retryable=False)
-    submit(pair, b"a", topic="t", partition=0)
+    pair.verdict = lambda chunks: PENDING
+    submit(pair, b"a", b"b", topic="t", partition=0)
     pair.exchange()
+    pair.settle(Failed("bad", retryable=False))
+    pair.settle(Failed("out of order", retryable=True))
+    pair.delivered.clear()
     pair.verdict = lambda chunks: ACCEPTED
-    submit(pair, b"b", topic="t", partition=0)
-    pair.advance(0)
     pair.cut()
     pair.connect()
+    pair.advance(50)
     assert pair.hellos == [(7, 2**15 - 1), (-1, 0)]
-    assert numbers(pair) == [1, 0]
+    assert numbers(pair) == [0]
+
+
+def test_frames_that_are_refused_one_by_one_need_no_new_epoch() -> None:
+    pair = Pair()
+    pair.verdict = lambda chunks: Failed("no such topic", retryable=False)
+    pair.connect()
+    refused = submit(pair, b"a", b"b", b"c", topic="t", partition=0)
+    pair.exchange()
+    assert all(isinstance(publication.error, FrameRefused) for publication in refused)
+    assert numbers(pair) == [0, 0, 0]
+    assert pair.delivery.epochs_raised == 0
 
 
 # Without resend

@@ -175,3 +175,24 @@ def test_who_shares_a_lane(idempotent: bool) -> None:
     else:
         assert len(set(map(id, found))) == 1
     assert len(lanes.all()) == (4 if idempotent else 1)
+
+
+def test_the_number_of_a_last_frame_that_never_was_is_used_again() -> None:
+    sender = Sender().known()
+    first, last = sender.send(single(b"a"), batch([b"b"] * 3))
+    assert numbers([first, last]) == [1, 2]
+    sender.lane.answered()
+    last.end(None)
+    sender.lane.given_up(last, refused=True)
+    assert not sender.lane.broken
+    assert numbers(sender.send(single(b"c"))) == [2]
+
+
+def test_the_number_of_a_frame_of_which_a_part_may_be_there_is_not() -> None:
+    sender = Sender().known()
+    parts = batch([b"a", b"b"], format=ChunkFormat.RECORD_BATCH)
+    sender.send(parts)
+    sender.lane.answered()
+    parts.end(None)
+    sender.lane.given_up(parts, refused=True)
+    assert sender.lane.broken

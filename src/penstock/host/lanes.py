@@ -8,8 +8,9 @@ in a partition. So a lane
 - has at most five record batches without an answer, so that any of them may be repeated;
 - sends its first frame alone: a log that knows nothing of a producer takes any number, so a
   second frame could overtake a first one that failed, which could then never be written;
-- stops numbering after a gap, which is a numbered frame that was given up. When nothing that was
-  numbered is without an answer any more, the producer goes on with the next epoch, from 0.
+- stops numbering after a gap, which is a numbered frame that was given up, unless it was the last
+  one and its number is certainly free. When nothing that was numbered is without an answer any
+  more, the producer goes on with the next epoch, from 0.
 
 A frame that may stand in the log is never numbered anew. One that follows a frame which certainly
 does not stand in the log cannot stand there either, and may be.
@@ -141,6 +142,9 @@ class Lane:
         if publication.log_sequence == NO_LOG_SEQUENCE:
             return
         self._resolve(publication)
+        if refused and self._free_again(publication):
+            self._next = publication.log_sequence
+            return
         self._gap_at = max(self._gap_at, publication.first_sequence)
         if refused and not publication.in_doubt:
             self._dead_after = min(self._dead_after, publication.first_sequence)
@@ -154,6 +158,16 @@ class Lane:
         self._gap_at = NO_SEQUENCE
         self._dead_after = _NOWHERE
         self._known = self._known and known
+
+    def _free_again(self, publication: Publication) -> bool:
+        """Whether a refused frame's number may be given to the next one: nothing comes after it,
+        it was sent once, and no part of it can stand in the log."""
+        return (
+            not publication.in_doubt
+            and publication.batches == 1
+            and (publication.log_sequence + publication.records) % limits.LOG_SEQUENCES
+            == self._next
+        )
 
     def _resolve(self, publication: Publication) -> None:
         if publication.log_sequence != NO_LOG_SEQUENCE:
