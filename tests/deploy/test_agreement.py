@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.deploy.agreement import disagreements
+from tests.deploy.agreement import READERS, disagreements
 from tests.deploy.files import (
     ALL,
     COMPOSE,
@@ -23,6 +24,7 @@ from tests.deploy.files import (
     Mistake,
     plant,
 )
+from tests.test_documentation import parse
 
 BUDGET = "host.drain.timeout.ms="
 LONG = f"{BUDGET}26000"
@@ -135,3 +137,17 @@ def test_an_agent_that_takes_over_may_be_started_beside_the_old_one(tmp_path: Pa
 def test_all_files_are_known() -> None:
     there = {str(path.relative_to(HOST)) for path in HOST.rglob("*") if path.is_file()}
     assert there == set(ALL)
+
+
+READERS_BY_FILE = {reader(HOST).file: reader for reader in READERS}
+
+
+@pytest.mark.parametrize("file", READERS_BY_FILE)
+def test_the_command_line_knows_the_commands(file: str, tmp_path: Path) -> None:
+    facts = READERS_BY_FILE[file](HOST)
+    for words in (facts.serve, *facts.health):
+        parse(list(words))
+    odd = Mistake(file=file, old="--sink", new="--sinc", complaint="No such option")
+    wrong = READERS_BY_FILE[file](plant(odd, tmp_path))
+    with pytest.raises(click.ClickException, match=odd.complaint):
+        parse(list(wrong.serve))
