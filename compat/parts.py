@@ -94,6 +94,14 @@ def kafkajs() -> Path:
     return _part("kafkajs", declared, install)
 
 
+def node() -> str:
+    """The path of Node.js, which runs programs of our own that need no packages."""
+    found = shutil.which("node")
+    if found is None:
+        raise PartMissing("node is not installed")
+    return found
+
+
 def kcat() -> str:
     """The path of kcat, installed from the distribution's packages where we may."""
     found = shutil.which("kcat") or shutil.which("kafkacat")
