@@ -21,10 +21,20 @@ class HalfBroker:
     keeps the connection, no bytes close it.
     """
 
-    def __init__(self, topic: str, *, partitions: int, produce_answer: bytes | None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        produce_answer: bytes | None,
+        leader: int = 1,
+        produce_version: int = 9,
+    ) -> None:
         self._topic = topic
         self._partitions = partitions
         self._produce_answer = produce_answer
+        self._leader = leader
+        self._produce_version = produce_version
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -81,7 +91,11 @@ class HalfBroker:
 
     def _apiversions(self) -> dict[str, Any]:
         keys = [
-            {"api_key": api.key, "min_version": api.minimum, "max_version": api.maximum}
+            {
+                "api_key": api.key,
+                "min_version": api.minimum,
+                "max_version": self._produce_version if api.key == PRODUCE else api.maximum,
+            }
             for api in APIS.values()
         ]
         return {"error_code": 0, "api_keys": keys, "throttle_time": 0}
@@ -92,7 +106,7 @@ class HalfBroker:
             {
                 "error_code": 0,
                 "partition_index": index,
-                "leader_id": 1,
+                "leader_id": self._leader,
                 "leader_epoch": 0,
                 "replica_nodes": [1],
                 "isr_nodes": [1],

@@ -13,13 +13,20 @@ import pytest
 import uvloop
 
 from penstock.base.errors import PenstockError
-from penstock.client import BrokersUnreachable, Client, UnknownTopic
+from penstock.client import BrokersUnreachable, Client, UnknownTopic, limits
 from penstock.client.appender import Appender
-from penstock.client.errors import ClientClosed, InvalidArgument, MessageTooLarge, TimedOut
+from penstock.client.errors import (
+    ClientClosed,
+    InvalidArgument,
+    MessageTooLarge,
+    TimedOut,
+    UnsupportedByBroker,
+)
 from penstock.client.lanes import Lane, Pieces
 from penstock.client.retry import RetryPolicy
 from penstock.records.columnar import encode_batches
 from penstock.testing import Broker
+from tests.client.half_broker import HalfBroker
 from tests.client.test_failures import behind
 
 WAIT_SECONDS = 60
@@ -301,10 +308,46 @@ async def test_nonsense_costs_the_connection_and_the_batch_is_tried_again(answer
             assert appender.retries > 1
 
 
-@contextmanager
-def silent_broker(produce_answer: bytes | None = None) -> Iterator[str]:
-    """Answers versions and metadata, and Produce with these bytes or not at all."""
-    from tests.client.half_broker import HalfBroker
+async def test_a_partition_without_a_leader_is_waited_for_and_given_up() -> None:
+    with silent_broker(leader=-1) as bootstrap:
+        retry = RetryPolicy(delivery_timeout_ms=300)
+        async with running(bootstrap, retry=retry) as appender:
+            (error,) = await results([put(appender, Lane(5, 0, "orders", 0, True), [b"x"], 0)])
+            assert isinstance(error, TimedOut)
+            assert "has had no leader" in str(error)
 
-    with HalfBroker("orders", partitions=3, produce_answer=produce_answer) as broker:
+
+async def test_a_broker_that_is_too_old_is_refused_for_good() -> None:
+    with silent_broker(produce_version=8) as bootstrap:
+        async with running(bootstrap) as appender:
+            (error,) = await results([put(appender, Lane(5, 0, "orders", 0, True), [b"x"], 0)])
+            assert isinstance(error, UnsupportedByBroker)
+            assert "serves Produce in versions 0 to 8" in str(error)
+
+
+async def test_idle_lanes_are_forgotten_and_none_that_is_in_use(
+    bootstrap: str, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LANES_MAX", 4)
+    name, producers = topic(), 12
+    async with running(bootstrap) as appender:
+        ids = [await appender.producer_id() for _ in range(producers)]
+        lanes = [Lane(who, 0, name, 0, True) for who in ids]
+        futures = [put(appender, lane, [b"0"], 0) for lane in lanes]
+        assert appender.lanes == producers  # more than allowed, but all are in use
+        assert set(await results(futures)) == {None}
+        for turn in (1, 2):
+            for lane in lanes:
+                assert await results([put(appender, lane, [b"%d" % turn], turn)]) == [None]
+            other = Lane(await appender.producer_id(), 0, name, 0, True)
+            assert await results([put(appender, other, [b"other"], 0)]) == [None]
+            assert appender.lanes <= 5
+    found = stored(bootstrap, name)
+    assert sorted(found) == sorted([b"0", b"1", b"2"] * producers + [b"other"] * 2)
+
+
+@contextmanager
+def silent_broker(produce_answer: bytes | None = None, **options: int) -> Iterator[str]:
+    """Answers versions and metadata, and Produce with these bytes or not at all."""
+    with HalfBroker("orders", partitions=3, produce_answer=produce_answer, **options) as broker:
         yield broker.address

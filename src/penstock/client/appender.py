@@ -26,14 +26,15 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
-from penstock.base.errors import BugError, InvalidError, PenstockError, RetriableError
+from penstock.base.errors import BugError, InvalidError, PenstockError
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.client import limits
 from penstock.client.errors import (
-    BrokersUnreachable,
     ClientClosed,
+    Disconnected,
     InvalidArgument,
     UnknownTopic,
 )
@@ -47,7 +48,6 @@ from penstock.client.session import Session
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _ACKS_ALL: Final = -1
-_TRANSIENT: Final = (RetriableError, BrokersUnreachable)
 
 
 class _Ticket(NamedTuple):
@@ -150,6 +150,11 @@ class Appender:
         self._closed = False
         self.pending_appends = 0
         self.retries = 0
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that are remembered."""
+        return len(self._lanes)
 
     async def start(self) -> None:
         """Find the cluster.
@@ -260,13 +265,13 @@ class Appender:
         return state
 
     def _forget_idle(self) -> None:
-        """Forget the first idle lane of those used longest ago; there may be none."""
-        oldest = iter(self._lanes)
-        for _ in range(limits.APPENDER_LANES_LOOKED_AT):
-            lane = next(oldest)
+        """Make room among the lanes that were used longest ago; those in use stay."""
+        oldest = list(islice(self._lanes, limits.APPENDER_LANES_LOOKED_AT))
+        for lane in oldest:
+            if len(self._lanes) < limits.LANES_MAX:
+                return
             if self._lanes[lane].idle:
                 del self._lanes[lane]
-                return
 
     def _pump(self, state: LaneState, *, looked_up: bool = False, appending: bool = False) -> None:
         """Send what the lane may send; leave it where it will be woken.
@@ -354,12 +359,14 @@ class Appender:
         try:
             count, topic.leaders = await loop.run_in_executor(self._looks, self._ask, topic.name)
             topic.known, topic.failures = True, 0
-        except _TRANSIENT:
-            topic.failures += 1
-            pause = self._backoff_seconds(topic.failures)
-        except PenstockError as error:
+        except InvalidError as error:
             fatal = error
             self._topics.pop(topic.name, None)
+        except Exception as error:  # the lanes go on as they can, and look again later
+            if not isinstance(error, PenstockError):
+                logger.exception("the look-up of topic %s failed", topic.name)
+            topic.failures += 1
+            pause = self._backoff_seconds(topic.failures)
         topic.loading = False
         topic.not_before = loop.time() + pause
         waiting, topic.waiting = topic.waiting, {}
@@ -412,8 +419,11 @@ class Appender:
                 timeout_ms=self._request_timeout_ms,
                 connect_timeout_ms=self._connect_timeout_ms,
             )
-        except PenstockError as error:
+        except Exception as error:
             node.connecting = False
+            if not isinstance(error, PenstockError):
+                logger.exception("the connection to broker %d failed", node.node_id)
+                error = Disconnected(f"broker {node.node_id}: {error!r}")
             self._unreachable(node, error)
             return
         node.connecting = False
