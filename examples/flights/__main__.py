@@ -1,4 +1,4 @@
-"""`make demo`: log, pipeline, crash, proof, findings; in that order."""
+"""`make demo`: socket, outbox, log, pipeline, crashes, proof, findings; in that order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Final
 from rich.console import Console
 
 from examples.flights import data, proof, report
-from examples.flights.processes import BrokerProcess, Process, start_pipeline
-from examples.flights.producer import Producer, create_topics
+from examples.flights.processes import AgentProcess, BrokerProcess, Process, start_pipeline
+from examples.flights.producer import Producer, create_topics, send_weather
 from examples.flights.watch import Watch
 from penstock.client import Client
 from penstock.spark import JavaMissing, require_java
@@ -24,6 +24,7 @@ from penstock.spark import JavaMissing, require_java
 LOOK_SECONDS: Final = 0.02
 SHOW_SECONDS: Final = 0.25
 CRASH_AFTER_BATCHES: Final = 3
+AGENT_DIES_AT: Final = 0.3
 TABLE_LOG: Final = "tables/flights/_delta_log"
 CHECKPOINT_COMMITS: Final = "checkpoints/rows/commits"
 
@@ -37,25 +38,34 @@ def main() -> int:
         console.print(f"[red]{error}[/red]")
         return 2
     folder: Path = arguments.output.resolve()
-    for name in ("log", "tables", "checkpoints", "stop", "weather-snapshot.json"):
+    for name in ("log", "outbox", "tables", "checkpoints", "stop", "weather-snapshot.json"):
         _remove(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all below is ended too
     with ExitStack() as stack:
         console.print("Reading the year 2013 …")
-        flights, weather = data.flight_records(), data.weather_records()
+        flights, weather = data.flight_records(), data.weather_files()
         broker = BrokerProcess(folder)
         stack.callback(broker.process.end)
         console.print(f"A broker serves {broker.bootstrap}, admin page {broker.admin_url}")
         client = stack.enter_context(Client(broker.bootstrap))
         create_topics(client)
-        client.write_arrow(data.WEATHER, weather)
-        producer = Producer(broker.bootstrap, flights, arguments.rate)
+        seconds = send_weather(weather, folder / "outbox", broker.bootstrap)
+        lines = sum(file.line_count for file in weather)
+        console.print(
+            f"{lines:,} hourly weather reports in {len(weather):,} files went into the outbox,"
+            f" each synced and its pointer on the log, in {seconds:.1f} s"
+        )
+        agent = AgentProcess(folder, broker.bootstrap)
+        stack.callback(agent.end)
+        console.print(f"The host's agent takes flights at {agent.socket}")
+        producer = Producer(agent.socket, flights, arguments.rate)
         stack.callback(producer.end)
         producer.start()
         with Watch(console, producer) as watch:
-            _run(folder, broker, producer, watch, crash=not arguments.no_crash)
+            crashes = Crashes(agent, producer, watch, wanted=not arguments.no_crash)
+            _run(folder, broker, producer, watch, crashes)
         held = _prove(folder, client, console)
         plot = report.show(folder, console)
         _next_steps(console, folder, plot, time.monotonic() - begin)
@@ -64,8 +74,32 @@ def main() -> int:
     return 0 if held else 1
 
 
+class Crashes:
+    """What is killed while the demo runs: the agent once, and the Spark driver once."""
+
+    def __init__(
+        self, agent: AgentProcess, producer: Producer, watch: Watch, *, wanted: bool
+    ) -> None:
+        self.driver_due = self._agent_due = wanted
+        self._agent = agent
+        self._producer = producer
+        self._watch = watch
+
+    def look(self) -> None:
+        """Kill the agent in the middle of the flights."""
+        producer = self._producer
+        if self._agent_due and producer.sent > producer.total * AGENT_DIES_AT:
+            self._agent_due = False
+            pid = self._agent.kill()
+            self._watch.say(
+                f"[bold red]kill -9 {pid}[/bold red]: the host's agent died with"
+                f" {producer.sent:,} flights accepted. Another one has its socket; the producer"
+                " sends again what it had no answer for."
+            )
+
+
 def _run(
-    folder: Path, broker: BrokerProcess, producer: Producer, watch: Watch, *, crash: bool
+    folder: Path, broker: BrokerProcess, producer: Producer, watch: Watch, crashes: Crashes
 ) -> None:
     watch.starting()
     pipeline = start_pipeline(folder, broker, watch.line)
@@ -73,15 +107,16 @@ def _run(
         while pipeline.status is None:
             if producer.error is not None:
                 raise SystemExit(f"Producing failed: {producer.error}")
-            if crash and _batches(folder / TABLE_LOG) > CRASH_AFTER_BATCHES:
+            crashes.look()
+            if crashes.driver_due and _batches(folder / TABLE_LOG) > CRASH_AFTER_BATCHES:
                 _crash(folder, pipeline, watch)
                 watch.starting()
                 pipeline = start_pipeline(folder, broker, watch.line)
-                crash = False
-            elif producer.done and not crash:
+                crashes.driver_due = False
+            elif producer.done and not crashes.driver_due:
                 (folder / "stop").touch()
             watch.show()
-            pipeline.wait(LOOK_SECONDS if crash else SHOW_SECONDS)
+            pipeline.wait(LOOK_SECONDS if crashes.driver_due else SHOW_SECONDS)
         if pipeline.status != 0:
             raise SystemExit(f"The pipeline failed:\n{pipeline.tail()}")
     finally:
@@ -109,7 +144,7 @@ def _batches(folder: Path) -> int:
 
 
 def _prove(folder: Path, client: Client, console: Console) -> bool:
-    console.print("\n[bold]Proof[/bold] (by topic, partition and offset)")
+    console.print("\n[bold]Proof[/bold] (by topic, partition, offset and line)")
     claims = proof.claims(folder, client, data.read(data.FLIGHTS))
     for claim in claims:
         mark = "[green]holds[/green]" if claim.holds else "[bold red]FAILS[/bold red]"

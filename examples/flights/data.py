@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -49,10 +50,39 @@ def flight_records() -> pa.Table:
     return _records(table, key="carrier", event_time_ms=departure_ms)
 
 
-def weather_records() -> pa.Table:
-    """Hourly weather as records: keyed by airport, in order of the hour (UTC)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeatherFile:
+    """The hourly reports of one airport and one day (UTC), as lines of JSON."""
+
+    airport: str
+    name: str
+    at_ms: int
+    lines: bytes
+    line_count: int
+
+
+def weather_files() -> list[WeatherFile]:
+    """Hourly weather as files, in order of their day."""
     table = read(WEATHER)
-    return _records(table, key="origin", event_time_ms=_milliseconds(table["time_hour"]))
+    records = _records(table, key="origin", event_time_ms=_milliseconds(table["time_hour"]))
+    days = pc.floor_temporal(records["timestamp"].cast(pa.timestamp("ms")), unit="day")
+    grouped = (
+        records.append_column("day", days)
+        .group_by(["day", "key"], use_threads=False)
+        .aggregate([("value", "list"), ("timestamp", "min")])
+    )
+    lines = pc.binary_join(grouped["value_list"].cast(pa.list_(pa.binary())), b"\n")
+    counts = pc.list_value_length(grouped["value_list"])
+    columns = (grouped["key"], grouped["day"], grouped["timestamp_min"], lines, counts)
+    files = []
+    for key, day, at_ms, text, count in zip(
+        *(column.to_pylist() for column in columns), strict=True
+    ):
+        airport = key.decode()
+        name = f"{airport}-{day:%Y-%m-%d}"
+        file = WeatherFile(airport=airport, name=name, at_ms=at_ms, lines=text, line_count=count)
+        files.append(file)
+    return files
 
 
 def json_rows(table: pa.Table) -> pa.ChunkedArray:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.flights.data import DEAD_LETTERS
+from examples.flights.rules import SOURCE
 from penstock.client import Client
 from penstock.spark import DeltaSink
 
@@ -33,15 +34,13 @@ class DeadLetters:
         self._client = client
 
     def write(self, rows: DataFrame, batch_id: int) -> int:
-        """Take rows with topic, partition, offset, reason, value; returns how many went out."""
+        """Take rows with their source, reason and value; returns how many went out."""
         topic_end = self._client.list_offsets(DEAD_LETTERS, "latest")[PARTITION]
         letters = rows.select(
             F.lit(batch_id).cast("bigint").alias("batch"),
             F.lit(topic_end).cast("bigint").alias("topic_end"),
-            F.concat_ws("-", "topic", "partition", "offset").alias("source"),
-            "topic",
-            "partition",
-            "offset",
+            F.concat_ws("-", *SOURCE).alias("source"),
+            *SOURCE,
             "reason",
             F.col("value").cast("string").alias("value"),
         )
@@ -60,9 +59,7 @@ class DeadLetters:
         keys = letters["source"].cast(pa.binary())
         missing = letters.filter(pc.invert(pc.is_in(keys, value_set=there.combine_chunks())))
         if missing.num_rows:
-            missing = missing.sort_by(
-                [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
-            )
+            missing = missing.sort_by([(name, "ascending") for name in SOURCE])
             self._client.write_arrow(DEAD_LETTERS, _records(missing), partition=PARTITION)
         return int(missing.num_rows)
 

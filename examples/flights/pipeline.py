@@ -2,8 +2,9 @@
 
 Two queries read the log:
 
-- **rows** takes flights and weather, joins each flight to the weather at its departure, and
-  appends every row exactly once: to a table, or to the dead letters with the reason.
+- **rows** takes flights, and weather from the files the log points to, joins each flight to the
+  weather at its departure, and appends every row exactly once: to a table, or to the dead letters
+  with the reason.
 - **delays** counts flights and sums delays by carrier and hour of departure, in event-time
   windows; each window's row is updated exactly once per batch.
 
@@ -37,6 +38,7 @@ from penstock.spark import DeltaSink, DeltaUpsert, session
 BATCH_RECORDS: Final = 50_000
 WATERMARK: Final = "30 days"  # partitions are read side by side, and may be days apart
 POLL_SECONDS: Final = 0.1
+COLUMNS: Final = "key,value,headers,topic,partition,offset"  # the outbox's records have headers
 SETTINGS: Final = {
     "spark.driver.memory": "2g",
     # A run of a minute is over before Java's thorough compiler pays off.
@@ -60,6 +62,10 @@ class Place:
         return self.folder / "checkpoints" / name
 
     @property
+    def outbox(self) -> Path:
+        return self.folder / "outbox"
+
+    @property
     def stop_file(self) -> Path:
         return self.folder / "stop"
 
@@ -74,7 +80,7 @@ def read_stream(spark: SparkSession, place: Place, query: str, topics: str) -> D
         .option("startingOffsets", "earliest")
         .option("maxRecordsPerTrigger", BATCH_RECORDS)
         .option("groupId", f"demo-{query}")
-        .option("columns", "value,topic,partition,offset")
+        .option("columns", COLUMNS)
         .load()
     )
 
@@ -94,9 +100,10 @@ def weather_snapshot(spark: SparkSession, place: Place) -> DataFrame:
         .option("penstock.admin.url", place.admin)
         .option("subscribe", data.WEATHER)
         .option("endingOffsets", kept.read_text())
+        .option("columns", COLUMNS)
         .load()
     )
-    return rules.weather(records)
+    return rules.weather(records, place.outbox)
 
 
 def reference(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
@@ -118,7 +125,7 @@ def start_rows(spark: SparkSession, place: Place, client: Client) -> StreamingQu
     def write(batch: DataFrame, batch_id: int) -> None:
         batch.cache()
         judged = rules.judged_flights(rules.flights(batch), planes, airlines).cache()
-        reports = rules.weather(batch).cache()
+        reports = rules.weather(batch, place.outbox).cache()
         good = rules.with_weather(judged.where("reason is null"), hours)
         flights.write(good.drop(*NOT_STORED), batch_id)
         weather.write(reports.where("reason is null").drop(*NOT_STORED), batch_id)

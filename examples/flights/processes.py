@@ -1,19 +1,22 @@
-"""What the demo starts, and ends again whatever happens: the broker and the Spark driver."""
+"""What the demo starts, and ends again whatever happens: broker, agent, and the Spark driver."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 READY: Final = re.compile(r"penstock ready kafka=(\S+) admin=(\S+)")
+AGENT_READY: Final = "penstock host ready"
 READY_SECONDS: Final = 30.0
 END_SECONDS: Final = 20.0
 LOG_TAIL_CHARS: Final = 3_000
@@ -112,6 +115,54 @@ class BrokerProcess:
         if found := READY.search(line):
             self.bootstrap, self.admin_url = found[1], f"http://{found[2]}"
             self._ready.set()
+
+
+class AgentProcess:
+    """`penstock host serve` on a socket file, with the log as its sink.
+
+    The file lies in a temporary directory: a socket's path has at most 107 bytes, and the output
+    folder may be anywhere.
+    """
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        self._folder = folder
+        self._bootstrap = bootstrap
+        self._directory = Path(tempfile.mkdtemp(prefix="penstock-"))
+        self.socket = self._directory / "host.sock"
+        self.process = self._start()
+
+    def kill(self) -> int:
+        """kill -9 the agent and start another; returns the process id of the dead one."""
+        pid = self.process.pid
+        self.process.kill()
+        self.process = self._start()
+        return pid
+
+    def end(self) -> None:
+        """Let it drain and end."""
+        self.process.end()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _start(self) -> Process:
+        ready = threading.Event()
+
+        def line(text: str) -> None:
+            if text.startswith(AGENT_READY):
+                ready.set()
+
+        process = Process(
+            "agent",
+            [
+                *(sys.executable, "-m", "penstock", "host", "serve"),
+                *("--socket", str(self.socket), "--sink", "log", "--bootstrap", self._bootstrap),
+            ],
+            self._folder / "agent.txt",
+            line,
+        )
+        if not ready.wait(READY_SECONDS):
+            process.end()
+            raise SystemExit(f"The host agent did not start:\n{process.tail()}")
+        return process
 
 
 def start_pipeline(folder: Path, broker: BrokerProcess, on_line: Callable[[str], None]) -> Process:

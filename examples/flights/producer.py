@@ -1,23 +1,32 @@
-"""Writes weather and flights to the log, in event order, with the columnar client.
+"""Puts weather into the outbox and hands flights to the host's agent, in event order.
 
-Weather comes first, as it would be measured first. Flights follow at the rate asked for; without
-one as fast as they go. Topics keep their records for good: their timestamps are of 2013, and
-retention by time goes by those.
+Weather comes first, as it would be measured first: one file per airport and day into the outbox,
+and a pointer to each onto the log. Flights go through the agent's Unix socket, as batches of
+records that the agent appends to the log with the producer's own identity: whatever happens to
+the agent, each is on the log once. They go at the rate asked for; without one as fast as they can.
+Topics keep their records for good: their timestamps are of 2013, and retention by time goes by
+those.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from examples.flights import data
 from penstock.client import Client
+from penstock.host import HostClient
+from penstock.outbox import Outbox, OutboxSettings
 
 PARTITIONS: Final = {data.FLIGHTS: 6, data.WEATHER: 3, data.DEAD_LETTERS: 1}
 END_SECONDS: Final = 10.0
+SLICE_ROWS: Final = 20_000
+SLICES_PER_SECOND: Final = 5
+ALL_TO_FILES: Final = -1
 
 
 def create_topics(client: Client) -> None:
@@ -26,29 +35,50 @@ def create_topics(client: Client) -> None:
         client.create_topic(topic, partitions=partitions, configs={"retention.ms": "-1"})
 
 
-class Producer:
-    """Produces in a thread of its own; `sent` may be read at any time."""
+def send_weather(files: list[data.WeatherFile], root: Path, bootstrap: str) -> float:
+    """Send every file through the outbox; returns the seconds until all were acknowledged."""
+    begun = time.monotonic()
+    root.mkdir(parents=True, exist_ok=True)
+    settings = OutboxSettings(
+        root=str(root), topic=data.WEATHER, threshold_bytes=ALL_TO_FILES, pending_max=len(files)
+    )
+    with Outbox(settings, bootstrap) as outbox:
+        sent = [
+            outbox.send_async(
+                file.lines,
+                partition_id=file.airport,
+                batch_id=file.name,
+                event_count=file.line_count,
+                at_ms=file.at_ms,
+            )
+            for file in files
+        ]
+        for future in sent:
+            future.result()
+    return time.monotonic() - begun
 
-    def __init__(self, bootstrap: str, flights: pa.Table, rate: int | None) -> None:
+
+class Producer:
+    """Produces flights in a thread of its own; `sent` may be read at any time."""
+
+    def __init__(self, socket: Path, flights: pa.Table, rate: int | None) -> None:
         self.total: int = flights.num_rows
         self.sent = 0
         self.seconds = 0.0
         self.error: Exception | None = None
-        self._bootstrap = bootstrap
+        self._socket = socket
         self._flights = flights
         self._rate = rate
-        self._began = 0.0
         self._stopped = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        self._began = time.monotonic()
         self._thread.start()
 
     @property
     def done(self) -> bool:
-        """Whether everything was acknowledged."""
+        """Whether everything was accepted."""
         return self.sent == self.total
 
     def end(self) -> None:
@@ -58,18 +88,21 @@ class Producer:
 
     def _run(self) -> None:
         try:
-            with Client(self._bootstrap) as client:
-                client.write_arrow(
-                    data.FLIGHTS,
-                    self._flights,
-                    records_per_second=self._rate,
-                    progress=self._acknowledged,
-                )
+            with HostClient(self._socket, topics=(data.FLIGHTS,), client_name="demo") as client:
+                self._publish(client)
         except Exception as error:
             self.error = None if self._stopped else error
 
-    def _acknowledged(self, records: int, _: int) -> None:
-        if self._stopped:
-            raise InterruptedError("the demo ends")
-        self.sent = records
-        self.seconds = time.monotonic() - self._began
+    def _publish(self, client: HostClient) -> None:
+        begun = time.monotonic()
+        rows = SLICE_ROWS if self._rate is None else max(1, self._rate // SLICES_PER_SECOND)
+        for start in range(0, self.total, rows):
+            if self._stopped:
+                return
+            part = self._flights.slice(start, rows)
+            for accepted in client.publish_records(data.FLIGHTS, part):
+                accepted.result()
+            self.sent += part.num_rows
+            self.seconds = time.monotonic() - begun
+            if self._rate is not None:
+                time.sleep(max(0.0, self.sent / self._rate - self.seconds))

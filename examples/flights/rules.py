@@ -15,12 +15,14 @@ The other rules find nothing in this data; they are what a pipeline would guard 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.flights import data
+from penstock.spark.outbox import read_outbox
 
 MPH_MAX: Final = 600
 WIND_MPH_MAX: Final = 230  # the strongest gust ever measured on the ground is 253
@@ -61,19 +63,30 @@ WEATHER_RULES: Final[Rules] = (
     ("dew point above temperature", "dewp > temp + 0.1"),
     ("negative rain", "precip < 0"),
 )
-SOURCE: Final = ("topic", "partition", "offset")
+SOURCE: Final = ("topic", "partition", "offset", "line")
+"""Where a row came from; `line` counts within a record that carries several."""
 
 
 def flights(records: DataFrame) -> DataFrame:
     """Records of the flights topic as columns; `scheduled` is the event time, in UTC."""
-    return _parsed(records, data.FLIGHTS, FLIGHT_JSON).withColumn(
+    rows = records.where(F.col("topic") == data.FLIGHTS).withColumn("line", F.lit(0))
+    return _parsed(rows, FLIGHT_JSON).withColumn(
         "scheduled", F.expr("time_hour + make_interval(0, 0, 0, 0, 0, minute)")
     )
 
 
-def weather(records: DataFrame) -> DataFrame:
-    """Records of the weather topic as columns, with the reason why a row cannot be true."""
-    return _judged(_parsed(records, data.WEATHER, WEATHER_JSON), WEATHER_RULES)
+def weather(records: DataFrame, outbox: Path) -> DataFrame:
+    """The files that the weather topic points to as columns, a row for each line of each file.
+
+    A row has the reason why it cannot be true, if there is one.
+    """
+    pointers = records.where(F.col("topic") == data.WEATHER)
+    payloads = read_outbox(pointers, outbox, fail_on_error=True)
+    lines = F.split(F.decode("payload", "UTF-8"), "\n")
+    rows = payloads.select(
+        "topic", "partition", "offset", F.posexplode(lines).alias("line", "value")
+    )
+    return _judged(_parsed(rows, WEATHER_JSON), WEATHER_RULES)
 
 
 def judged_flights(rows: DataFrame, planes: DataFrame, airlines: DataFrame) -> DataFrame:
@@ -95,10 +108,11 @@ def with_weather(rows: DataFrame, hours: DataFrame) -> DataFrame:
     return rows.join(F.broadcast(at_departure), ["origin", "time_hour"], "left")
 
 
-def _parsed(records: DataFrame, topic: str, schema: str) -> DataFrame:
-    row = F.from_json(F.col("value").cast("string"), schema, {"mode": "PERMISSIVE"})
-    wanted = records.where(F.col("topic") == topic)
-    return wanted.select(*SOURCE, "value", row.alias("row")).select(*SOURCE, "value", "row.*")
+def _parsed(rows: DataFrame, schema: str) -> DataFrame:
+    text = F.col("value").cast("string")
+    row = F.from_json(text, schema, {"mode": "PERMISSIVE"})
+    wanted = rows.select(*SOURCE, text.alias("value"), row.alias("row"))
+    return wanted.select(*SOURCE, "value", "row.*")
 
 
 def _judged(rows: DataFrame, rules: Rules) -> DataFrame:

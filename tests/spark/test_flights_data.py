@@ -32,7 +32,12 @@ def test_flights_are_all_there_in_event_order() -> None:
     assert pc.min(records["timestamp"]).as_py() == 1_357_035_300_000
 
 
-def test_weather_is_all_there() -> None:
-    records = data.weather_records()
-    assert records.num_rows == 26_115
-    assert set(records["key"].unique().to_pylist()) == {b"EWR", b"JFK", b"LGA"}
+def test_weather_is_all_there_in_files_by_airport_and_day() -> None:
+    files = data.weather_files()
+    assert sum(file.line_count for file in files) == 26_115
+    assert {file.airport for file in files} == {"EWR", "JFK", "LGA"}
+    assert len({file.name for file in files}) == len(files)
+    assert all(file.lines.count(b"\n") == file.line_count - 1 for file in files)
+    first = json.loads(files[0].lines.splitlines()[0])
+    assert files[0].name == f"{first['origin']}-2013-01-01"
+    assert first["time_hour"] == "2013-01-01T06:00:00Z"
