@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.host.errors import InvalidChunks
 from penstock.host.lanes import Lane, Lanes
-from penstock.host.limits import LANE_BATCHES_IN_FLIGHT_MAX, LOG_SEQUENCES
+from penstock.host.limits import (
+    LANE_BATCHES_IN_FLIGHT_MAX,
+    LANES_PER_PRODUCER_MAX,
+    LOG_SEQUENCES,
+)
 from penstock.host.port import ChunkFormat
 from penstock.host.publication import Publication, batch, single
 
@@ -196,3 +201,13 @@ def test_the_number_of_a_frame_of_which_a_part_may_be_there_is_not() -> None:
     parts.end(None)
     sender.lane.given_up(parts, refused=True)
     assert sender.lane.broken
+
+
+def test_partitions_are_bounded() -> None:
+    lanes = Lanes(idempotent=True)
+    for partition in range(LANES_PER_PRODUCER_MAX):
+        lanes.of(single(b"", topic="t", partition=partition))
+    with pytest.raises(InvalidChunks, match="65536 partitions"):
+        lanes.of(single(b"", topic="u", partition=0))
+    lanes.of(single(b"", topic="t", partition=0))
+    lanes.of(single(b""))

@@ -109,7 +109,7 @@ class Delivery:
             FrameTooLarge: larger than the buffer; without `resend`, than the agent's limits.
             NoCredit: the buffer is full; without `resend`, there is no credit.
             NotConnected, Draining: without `resend`.
-            InvalidChunks: an idempotent frame with more record batches than the log remembers.
+            InvalidChunks: it cannot be idempotent; `Lanes.of` says why.
         """
         if self.closing:
             raise ClientClosed("the client has been closed")

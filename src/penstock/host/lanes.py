@@ -191,7 +191,8 @@ class Lanes:
         """The lane that a publication belongs to.
 
         Raises:
-            InvalidChunks: more record batches than the log remembers of a producer, or no record.
+            InvalidChunks: more record batches than the log remembers of a producer, no record, or
+                more partitions than one producer may publish to.
         """
         if not self._idempotent or publication.partition < 0:
             return self._plain
@@ -205,6 +206,11 @@ class Lanes:
         key = (publication.topic, publication.partition)
         lane = self._lanes.get(key)
         if lane is None:
+            if len(self._lanes) >= limits.LANES_PER_PRODUCER_MAX:
+                raise InvalidChunks(
+                    f"{len(self._lanes)} partitions have been published to; one idempotent producer"
+                    f" may publish to {limits.LANES_PER_PRODUCER_MAX}"
+                )
             lane = self._lanes[key] = Lane(numbered=True)
         return lane
 

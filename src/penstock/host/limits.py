@@ -64,3 +64,6 @@ LAST_ANSWER_MS: Final = 1_000
 FRAME_GRACE_MS: Final = 5_000.0
 FRAME_BYTES_PER_MS_MIN: Final = 64
 """A frame may take the grace, and its size by this rate, to arrive."""
+
+LANES_PER_PRODUCER_MAX: Final = 65_536
+"""Partitions that one producer may number its frames for; it remembers each as long as it lives."""
