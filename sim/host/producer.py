@@ -10,6 +10,7 @@ from penstock.host import limits
 from penstock.host.client_machine import ClientState, Disconnect, Event, Started
 from penstock.host.credits import Credit, CreditWindow
 from penstock.host.errors import NoCredit, ProtocolViolation
+from penstock.host.publication import single
 from penstock.wire.frames import MalformedFrame, decode
 from sim.host.history import Item, Lane
 from sim.host.link import Link
@@ -59,6 +60,8 @@ class Producer:
         self.lanes: list[Lane | None] = [("t", partition) for partition in range(lanes)]
         if random.random() < 0.3:
             self.lanes.append(None)
+        if producer_id < 0 and random.random() < 0.1:
+            self._begin_near_the_end()
         self._buffer = b""
         self._wake_at_ms = float("inf")
         self._handshake_by_ms = float("inf")
@@ -67,6 +70,13 @@ class Producer:
 
     def clock_ms(self) -> float:
         return self.world.now_ms + self.skew_ms
+
+    def _begin_near_the_end(self) -> None:
+        """Let the lanes' numbers wrap soon; a log takes any number of a producer that is new to it."""
+        for target in self.lanes:
+            if target is not None:
+                lane = self.delivery._lanes.of(single(b"", topic=target[0], partition=target[1]))
+                lane._next = limits.LOG_SEQUENCES - 4
 
     # The application
 
