@@ -72,7 +72,7 @@ class Producer:
         return self.world.now_ms + self.skew_ms
 
     def _begin_near_the_end(self) -> None:
-        """Let the lanes' numbers wrap soon; a log takes any number of a producer that is new to it."""
+        """Let numbers wrap soon; a log takes any number of a producer that is new to it."""
         for target in self.lanes:
             if target is not None:
                 lane = self.delivery._lanes.of(single(b"", topic=target[0], partition=target[1]))

@@ -26,7 +26,7 @@ SEEDS = 10_000
 PROCESSES = 2
 QUICK_SEEDS = 200
 PLANT_SEEDS = 2_000
-"""The shyest of the planted bugs needs 316."""
+"""The shyest of the planted bugs need some hundreds."""
 
 
 def story_process(
