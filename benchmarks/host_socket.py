@@ -83,6 +83,7 @@ KIBIBYTE, MEBIBYTE = 1 << 10, 1 << 20
 FRAMES: Final = {"64 KiB": 64 * KIBIBYTE, "256 KiB": 256 * KIBIBYTE, "1 MiB": MEBIBYTE}
 CHUNKS_PER_FRAME: Final = 100
 READS: Final = {f"raw, reads of {size >> 10} KiB": size for size in (256 << 10, 1 << 20, 4 << 20)}
+PIECES: Final = "raw, gathered from 100 pieces"
 RING_BYTES: Final = 32 * MEBIBYTE
 SMALL_BYTES: Final = 100
 PARTITIONS: Final = 4
@@ -209,6 +210,7 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
     frame_bytes = FRAMES[size]
     count = effort.payload_bytes // frame_bytes
     cpu: dict[str, list[float]] = defaultdict(list)
+    own: dict[str, list[float]] = defaultdict(list)
     chunks = _chunks(frame_bytes)
     whole = b"".join(chunks)
 
@@ -220,14 +222,16 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
         )
 
         def run() -> float:
-            before = stage.agent.cpu_seconds()
+            before, own_before = stage.agent.cpu_seconds(), time.process_time()
             begun = time.perf_counter()
             for _ in range(count):
                 last = publish()
             client.flush()
             elapsed = time.perf_counter() - begun
             last.result()
-            cpu[name].append((stage.agent.cpu_seconds() - before) / (frame_bytes * count) * 1e9)
+            gigabytes = frame_bytes * count / 1e9
+            cpu[name].append((stage.agent.cpu_seconds() - before) / gigabytes)
+            own[name].append((time.process_time() - own_before) / gigabytes)
             return frame_bytes * count / elapsed / 1e6
 
         return run
@@ -236,6 +240,7 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
         return lambda: stage.raw.write(whole, count, read_bytes)
 
     contenders = {name: raw(read_bytes) for name, read_bytes in READS.items()}
+    contenders[PIECES] = lambda: stage.raw.write_pieces(chunks, count, MEBIBYTE)
     with ExitStack() as clients:
         for name, (part, options) in CLIENTS.items():
             if part in stage.parts:
@@ -247,7 +252,7 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
             contenders |= _peers(stage, chunks, count)
         figures = interleaved(contenders, runs=effort.runs)
     return [
-        *_limit_rows(size, figures, {name: statistics.median(cpu[name]) for name in cpu}),
+        *_limit_rows(size, figures, _medians(cpu), _medians(own)),
         *_peer_rows(size, figures),
     ]
 
@@ -265,7 +270,13 @@ def _peers(stage: Stage, chunks: Sequence[bytes], count: int) -> dict[str, Calla
     return contenders
 
 
-def _limit_rows(size: str, figures: dict[str, float], cpu: dict[str, float]) -> list[Row]:
+def _medians(found: dict[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _limit_rows(
+    size: str, figures: dict[str, float], cpu: dict[str, float], own: dict[str, float]
+) -> list[Row]:
     """The raw limit, and ours beside it."""
     best = max(READS, key=figures.__getitem__)
     rows = [
@@ -274,7 +285,7 @@ def _limit_rows(size: str, figures: dict[str, float], cpu: dict[str, float]) -> 
             value=figures[best],
             unit="MB/s",
             prediction=PREDICTIONS["raw"][size],
-            note=", ".join(f"{name}: {figures[name]:,.0f}" for name in READS),
+            note=", ".join(f"{name}: {figures[name]:,.0f}" for name in (*READS, PIECES)),
         )
     ]
     for name in cpu:
@@ -292,6 +303,7 @@ def _limit_rows(size: str, figures: dict[str, float], cpu: dict[str, float]) -> 
                 value=cpu[name],
                 unit="s/GB",
                 prediction=CPU_PREDICTIONS[name][size],
+                note=f"the producer's own: {own[name]:.2f} s/GB",
             ),
         ]
     return rows

@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import cast
 
 import uvloop
@@ -62,13 +63,29 @@ class RawLimit:
     def write(self, payload: bytes, count: int, read_bytes: int) -> float:
         """Write `payload` `count` times; the megabytes a second until the reader has them all."""
         send = self._connection.sendall
-        begun = time.perf_counter()
-        send(ORDER.pack(len(payload) * count, read_bytes))
+        begun = self._order(len(payload) * count, read_bytes)
         for _ in range(count):
             send(payload)
+        return self._arrived(begun, len(payload) * count)
+
+    def write_pieces(self, pieces: Sequence[bytes], count: int, read_bytes: int) -> float:
+        """The same, with a payload that is gathered from pieces by the kernel."""
+        send, size = self._connection.sendmsg, sum(map(len, pieces))
+        begun = self._order(size * count, read_bytes)
+        for _ in range(count):
+            if send(pieces) != size:
+                raise ConnectionError("a blocking socket took less than all of it")
+        return self._arrived(begun, size * count)
+
+    def _order(self, size_bytes: int, read_bytes: int) -> float:
+        begun = time.perf_counter()
+        self._connection.sendall(ORDER.pack(size_bytes, read_bytes))
+        return begun
+
+    def _arrived(self, begun: float, size_bytes: int) -> float:
         if self._connection.recv(1) != b"+":
             raise ConnectionError("the reader is gone")
-        return len(payload) * count / (time.perf_counter() - begun) / 1e6
+        return size_bytes / (time.perf_counter() - begun) / 1e6
 
 
 def take(connection: socket.socket) -> None:
