@@ -11,12 +11,13 @@ from benchmarks.peers.apache_kafka import ApacheKafka
 from compat.conftest import missing
 from compat.parts import PartMissing
 
+from penstock.base.buffers import ReceivePool
 from penstock.client import Client
-from penstock.host.port import ACCEPTED, Accepted, Chunks
+from penstock.host.port import ACCEPTED, Accepted, ChunkFormat, Chunks
 from penstock.host.sinks.log import LogSink
 from penstock.testing import Broker
 from tests.host.sinks.conftest import log_sink
-from tests.host.sinks.frames import Fate, batches, fates, frame, stored
+from tests.host.sinks.frames import Fate, batch, frame, leased, stored
 
 PRODUCERS = 6
 PARTITIONS = 2
@@ -38,6 +39,9 @@ class Restartable(Protocol):
 class Lane:
     """A producer's frames for one partition, as a client keeps them: in order, few in flight."""
 
+    pool = ReceivePool(64 << 20)
+    """Buffers are used again as soon as they are let go of: too early would be seen."""
+
     def __init__(self, producer_id: int, partition: int) -> None:
         self.producer_id = producer_id
         self.partition = partition
@@ -52,13 +56,23 @@ class Lane:
             "first_sequence": sequence,
             "log_sequence": sequence,
         }
-        return batches([values], **fields) if index % 2 else frame(values, **fields)
+        if index % 2:
+            return frame(values, **fields)
+        fields |= {"format": ChunkFormat.RECORD_BATCH, "event_count": RECORDS}
+        return leased(self.pool, [batch(values)], **fields)
+
+    def hand_over(self, sink: LogSink, index: int) -> Fate:
+        chunks = self.chunks(index)
+        fate = Fate(sink, chunks)
+        if chunks.lease is not None:
+            chunks.lease.release()  # the connection's; the sink has its own
+        return fate
 
     async def send(self, sink: LogSink, upto: int) -> None:
         """Send frames until so many are accepted; what failed is sent again, in order."""
         while self.accepted < upto:
             last = min(upto, self.accepted + UNACKNOWLEDGED_MAX)
-            handed = [Fate(sink, self.chunks(at)) for at in range(self.accepted, last)]
+            handed = [self.hand_over(sink, at) for at in range(self.accepted, last)]
             for fate in handed:
                 verdict = await fate.of()
                 if not isinstance(verdict, Accepted):
@@ -78,21 +92,22 @@ async def crash_and_recover(broker: Restartable, *, kills: int) -> None:
         await asyncio.gather(*(lane.send(sink, upto) for lane in lanes))
 
     async with log_sink(broker.bootstrap, stop_seconds=0) as sink:
-        sending = asyncio.ensure_future(all_send(sink, FRAMES // 2))
+        await all_send(sink, UNACKNOWLEDGED_MAX)
         for kill in range(1, kills + 1):
             # The broker dies with frames under way; the sink goes on when it is back.
-            enough = len(lanes) * (FRAMES // 2) * kill // (kills + 1)
-            while sum(lane.accepted for lane in lanes) < enough or not sink.retained_frames:
+            before = sum(lane.accepted for lane in lanes)
+            sending = asyncio.ensure_future(all_send(sink, FRAMES * kill // (kills + 1)))
+            while sum(lane.accepted for lane in lanes) == before or not sink.retained_frames:
                 await asyncio.wait([sending], timeout=0.0005)
                 assert not sending.done()
             broker.kill()
             await asyncio.to_thread(broker.start)
-        await sending
+            await sending
         assert (sink.retries > 0) is (kills > 0)
         # Five frames of each lane are under way when the agent dies: nobody hears the verdicts.
         for lane in lanes:
             for index in range(lane.accepted, lane.accepted + UNACKNOWLEDGED_MAX):
-                Fate(sink, lane.chunks(index))
+                lane.hand_over(sink, index)
         if kills:
             broker.kill()
             await asyncio.to_thread(broker.start)
@@ -101,11 +116,12 @@ async def crash_and_recover(broker: Restartable, *, kills: int) -> None:
     # And once more by a third agent: the last five are known, and are not written again.
     async with log_sink(broker.bootstrap) as sink:
         again = [
-            lane.chunks(index)
+            lane.hand_over(sink, index)
             for index in range(FRAMES - UNACKNOWLEDGED_MAX, FRAMES)
             for lane in lanes
         ]
-        assert set(await fates(sink, again)) == {ACCEPTED}
+        assert {await fate.of() for fate in again} == {ACCEPTED}
+    assert Lane.pool.received_bytes == 0
     for partition in range(PARTITIONS):
         by_producer: dict[int, list[int]] = {}
         for value in await asyncio.to_thread(stored, broker.bootstrap, "orders", partition):
