@@ -130,6 +130,7 @@ def test_an_interrupt_while_waiting_leaves_the_client_usable(path: str) -> None:
         sink = agent.sink
         assert isinstance(sink, GateSink)
         first = client.publish(b"x")
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         timer = threading.Timer(
             0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]
         )
@@ -137,6 +138,7 @@ def test_an_interrupt_while_waiting_leaves_the_client_usable(path: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             first.result(20)
         timer.join()
+        signal.signal(signal.SIGINT, handler)
         agent.call(sink.release)
         first.result(10)
         client.send(b"y", timeout=10)

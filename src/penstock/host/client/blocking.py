@@ -166,13 +166,20 @@ class HostClient:
             TimeoutError: no answer in `timeout` seconds; the publication goes on.
             PenstockError: as `publish`, or what became of the frame.
         """
-        self.publish(payload, events=events, topic=topic, partition=partition).result(timeout)
+        if partition is None:
+            partition = self._partition(topic) if topic else -1
+        publication = one(payload, events, topic, partition)
+        self._ready().send(publication, timeout, block=self._block)
 
     def _publish(self, publication: Publication, block: bool | None) -> PublishFuture:
+        return self._ready().publish(publication, block=self._block if block is None else block)
+
+    def _ready(self) -> Engine:
+        """The engine; where frames are not kept, after the first agent has been waited for."""
         engine = self._running()
         if not self._block and not engine.line.starts:
             self._wait_for_first_agent(engine)
-        return engine.publish(publication, block=self._block if block is None else block)
+        return engine
 
     def _running(self) -> Engine:
         engine = self._engine

@@ -96,7 +96,7 @@ class Engine:
         self.orphaned = False
         """Nobody can use the client any more; set without the lock."""
         self.stopped = False
-        self._clock = clock
+        self._monotonic = clock.monotonic
         self._retired: list[socket.socket] = []
         core = options.delivery(producer_id, producer_epoch)
         self.line = Line(options, core, randomness, self._retired.append)
@@ -121,7 +121,7 @@ class Engine:
         self._keeper.start()
 
     def now_ms(self) -> float:
-        return self._clock.monotonic() * 1000
+        return self._monotonic() * 1000
 
     # Publishing
 
@@ -138,7 +138,7 @@ class Engine:
         publication.on_end = self._on_end
         line = self.line
         with self.lock:
-            now_ms = self._clock.monotonic() * 1000
+            now_ms = self._monotonic() * 1000
             try:
                 line.core.submit(publication, now_ms)
             except _NOT_NOW:
@@ -158,6 +158,58 @@ class Engine:
         if self._to_call:
             self._call_back()
         return future
+
+    def send(self, publication: Publication, timeout: float | None, *, block: bool) -> None:
+        """Publish and wait, as `publish(…).result(timeout)` does.
+
+        A thread that can lead at once, which is the rule, submits and becomes the leader in one
+        step, and needs no future.
+
+        Raises:
+            TimeoutError: no answer in `timeout` seconds.
+            PenstockError: as `publish`, or what became of the frame.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        deadline_ms = inf if timeout is None else self.now_ms() + timeout * 1000
+        with self.lock:
+            current = self._submit_as_leader(publication)
+        if current is None:
+            self.publish(publication, block=block).result(timeout)
+            return
+
+        def done() -> bool:
+            return publication.ended
+
+        finished = self._lead(current, done, deadline_ms)
+        if self._to_call:
+            self._call_back()
+        if not finished and not self._drive(done, None, deadline_ms):
+            raise TimeoutError(f"no answer in {timeout} s; the publication goes on")
+        if publication.error is not None:
+            raise publication.error
+
+    def _submit_as_leader(self, publication: Publication) -> socket.socket | None:
+        """Submit a publication if the caller can lead on the socket returned."""
+        line = self.line
+        current = line.socket
+        if current is None or self._leading or not line.started:
+            return None
+        now_ms = self._monotonic() * 1000
+        publication.on_end = self._on_lone_end
+        try:
+            line.core.submit(publication, now_ms)
+        except _NOT_NOW:
+            return None
+        line.flush(now_ms)
+        self._leading = True
+        self._led += 1
+        if now_ms + self._patience_ms < self._tick_at_ms:
+            self._ring_bell()
+        return current
+
+    def _on_lone_end(self, publication: Publication) -> None:
+        self._moved = True
 
     def _submit_later(self, publication: Publication, deadline_ms: float) -> None:
         """Wait until there is room for a publication, and submit it.
@@ -316,31 +368,41 @@ class Engine:
     def _lead(self, current: socket.socket, done: Callable[[], bool], deadline_ms: float) -> bool:
         """Receive for everybody until `done`, or until there is a reason to look around."""
         line = self.line
-        finished = False
+        leading = True
         try:
-            while not finished:
+            while True:
                 received = self._await_bytes(current, deadline_ms)
                 with self.lock:
-                    if line.socket is not current:
-                        break
-                    now_ms = self._clock.monotonic() * 1000
-                    if received >= 0:
-                        line.arrived(received, now_ms)
-                        if line.retimed:
-                            self._retime(now_ms)
-                        if self._moved and self._watching:
-                            self._tell_watchers()
-                    finished = done()
-                    if now_ms >= deadline_ms or line.socket is None or self._to_call:
-                        break  # callbacks are run by a thread that does not lead
+                    finished = False
+                    if line.socket is current:
+                        now_ms = self._monotonic() * 1000
+                        if received >= 0:
+                            line.arrived(received, now_ms)
+                            if line.retimed:
+                                self._retime(now_ms)
+                            if self._watching:
+                                self._tell_watchers()
+                        finished = done()
+                        # Callbacks are run by a thread that does not lead.
+                        if not finished and not self._to_call and now_ms < deadline_ms:
+                            continue
+                    leading = False
+                    self._step_down()
+                    return finished
         finally:
-            with self.lock:
-                self._leading = False
-                self._close_retired()
-                self._hand_over()
-                if self._keeper_asleep or line.socket is None:
-                    self._ring_bell()
-        return finished
+            if leading:  # an interrupt from the keyboard
+                with self.lock:
+                    self._step_down()
+
+    def _step_down(self) -> None:
+        """Stop leading; under the lock."""
+        self._leading = False
+        if self._retired:
+            self._close_retired()
+        if self._gates:
+            self._hand_over()
+        if self._keeper_asleep or self.line.socket is None:
+            self._ring_bell()
 
     def _await_bytes(self, current: socket.socket, deadline_ms: float) -> int:
         """Receive, for at most one step; what waits to be sent is sent meanwhile."""

@@ -40,23 +40,26 @@ class Waits(Protocol):
 class PublishFuture(Future[None]):
     """The fate of one frame: None when it was accepted, otherwise an error."""
 
+    # What a new future has; each has its own only when it becomes something else.
+    _state = _RUNNING
+    _result = None
+    _exception: BaseException | None = None
+    _waiters: list[Any] = []
+    _done_callbacks: list[Callable[[Future[None]], object]] = []
+    _made: threading.Condition | None = None
+    gates: list[Any] | None = None
+    """Threads that wait while another one drives the socket; guarded by the engine."""
+
     def __init__(self, engine: Waits) -> None:
         # Not the base's: it would make the condition.
         self._engine = engine
-        self._state = _RUNNING
-        self._result = None
-        self._exception: BaseException | None = None
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Callable[[Future[None]], object]] = []
-        self._made: threading.Condition | None = None
-        self.gates: list[Any] | None = None
-        """Threads that wait while another one drives the socket; guarded by the engine."""
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
         if self._made is None:
             with _conditions:
                 if self._made is None:
+                    self._waiters = []
                     self._made = threading.Condition()
         return self._made
 
@@ -105,6 +108,9 @@ class PublishFuture(Future[None]):
 
         It is called by whichever thread takes the answer in, and never under a lock of the client.
         """
+        with _conditions:
+            if "_done_callbacks" not in self.__dict__:
+                self._done_callbacks = []
         # Under the interpreter's lock: either this thread sees the end, or `finish` the callback.
         callbacks = self._done_callbacks
         callbacks.append(fn)

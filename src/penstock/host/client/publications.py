@@ -45,8 +45,9 @@ def many(
     Raises:
         InvalidChunks: a payload, their number or the numbers of events cannot be sent.
     """
+    all_bytes = not set(map(type, payloads)) - {bytes}
     return batch(
-        [readable(payload) for payload in payloads],
+        list(payloads) if all_bytes else [readable(payload) for payload in payloads],
         event_counts=event_counts,
         topic=topic,
         partition=partition,
