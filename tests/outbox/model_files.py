@@ -101,6 +101,9 @@ class ModelFiles:
         self._file(file).content += data
         return len(data)
 
+    def start_write_back(self, file: int) -> None:
+        self._call()
+
     def sync_file(self, file: int) -> None:
         self._call()
         node = self._file(file)

@@ -75,6 +75,9 @@ class ProbedFiles(MachineFiles):
         count: int = self.around("write", super().write, file, buffers)
         return count
 
+    def start_write_back(self, file: int) -> None:
+        self.around("start_write_back", super().start_write_back, file)
+
     def sync_file(self, file: int) -> None:
         self.around("sync_file", super().sync_file, file)
 

@@ -38,6 +38,7 @@ from tests.outbox.probed_files import ProbedFiles
 AT_MS = 1_779_632_400_000
 PAYLOAD = [b"first ", b"", b"second ", b"x" * 3000]
 CONTENT = b"".join(PAYLOAD)
+LARGE = [b"y" * 300_000, b"z" * 100_000]
 
 
 def plan(
@@ -120,7 +121,8 @@ def test_large_buffers_are_written_in_slices(
     content = b"".join(payload)
     assert files_of(tmp_path) == {DATA: content}
     assert written.crc32c == crc32c(content)
-    assert files.calls.count("write") == 4
+    assert files.calls.count("write") == 13
+    assert files.calls.count("start_write_back") == 12
 
 
 @pytest.mark.parametrize("at_most", [1, 7, 999])
@@ -231,38 +233,40 @@ def attempt(root: Path, files: FileSystem, plan: WritePlan) -> Written | Penstoc
         tree.close()
 
 
-@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("case", ["new", "found", "large"])
 @pytest.mark.parametrize("number", ERRORS)
-def test_every_call_fails_in_turn(tmp_path: Path, number: int, existing: bool) -> None:
-    if existing:
-        attempt(tmp_path, MachineFiles(), plan())
+def test_every_call_fails_in_turn(tmp_path: Path, number: int, case: str) -> None:
+    payload = LARGE if case == "large" else PAYLOAD
+    whole = {DATA: b"".join(payload)}
+    if case == "found":
+        attempt(tmp_path, MachineFiles(), plan(payload))
     counting = ProbedFiles()
-    attempt(tmp_path, counting, plan(batch="b" if existing else "count"))
-    calls = counting.calls
-    assert calls[0] == "open_root"
-    for at in range(1, len(calls)):
+    attempt(tmp_path, counting, plan(payload, batch="b" if case == "found" else "count"))
+    assert ("start_write_back" in counting.calls) == (case == "large")
+    for at in range(1, len(counting.calls)):
         root = tmp_path / f"root{at}"
-        if existing:
+        if case == "found":
             shutil.copytree(tmp_path / "p", root / "p")
         else:
             root.mkdir()
         files = Failing(at, number)
         handles = len(os.listdir("/proc/self/fd"))
-        result = attempt(root, files, plan(attempt=at))
-        where = f"{errno.errorcode[number]} at call {at}, {files.calls[at]}"
+        result = attempt(root, files, plan(payload, attempt=at))
+        name = files.calls[at]
+        where = f"{errno.errorcode[number]} at call {at}, {name}"
         assert len(os.listdir("/proc/self/fd")) == handles, where
         renamed = "rename" in files.calls[:at]
-        there = renamed or existing or isinstance(result, Written)
-        assert files_of(root) == ({DATA: CONTENT} if there else {}), where
+        there = renamed or case == "found" or isinstance(result, Written)
+        assert files_of(root) == (whole if there else {}), where
         if isinstance(result, PenstockError):
-            synced = files.calls[at].startswith("sync") and number == errno.EIO
+            synced = name.startswith("sync") and number == errno.EIO
             assert type(result) is (SyncFailed if synced else ERRORS[number]), where
             assert isinstance(result, (RetriableError, UnavailableError))
         else:
-            assert files.calls[at] == "close", f"{where}: only a directory's close may fail"
-        retried = attempt(root, MachineFiles(), plan(attempt=at + 1))
+            assert name in {"close", "start_write_back"}, f"{where}: it must not be passed over"
+        retried = attempt(root, MachineFiles(), plan(payload, attempt=at + 1))
         assert isinstance(retried, Written), where
-        assert files_of(root) == {DATA: CONTENT}, where
+        assert files_of(root) == whole, where
 
 
 def test_a_failed_sync_is_never_repeated(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:

@@ -245,11 +245,7 @@ async def test_what_does_not_pass_is_not_tried_again(tmp_path: Path) -> None:
 async def test_pauses_take_no_thread(tmp_path: Path) -> None:
     """One thread, and a write that pauses for long between its attempts."""
     files = FailingFiles("sync_file", errno.EIO, 1)
-    pausing: dict[str, Any] = {
-        "backoff_first_ms": 60_000,
-        "backoff_max_ms": 60_000,
-        "io_threads": 1,
-    }
+    pausing: dict[str, Any] = {"backoff_first_ms": 60_000, "backoff_max_ms": 60_000}
     async with running(tmp_path, files, io_threads=1, **pausing) as writer:
         slow = asyncio.create_task(writer.write(CONTENT, partition_id="p", batch_id="slow"))
         await until(lambda: writer.counts.of("p").retries)

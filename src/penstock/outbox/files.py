@@ -33,6 +33,10 @@ DIRECTORY_MODE: Final = 0o777
 _RENAME_NOREPLACE: Final = 1
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_RANGE_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE; of offset 0 and length 0, that is the whole file
+_SYNC_FILE_RANGE: Final = getattr(_LIBC, "sync_file_range", None)
+if _SYNC_FILE_RANGE is not None:
+    _SYNC_FILE_RANGE.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 class FileSystem(Protocol):
@@ -62,6 +66,10 @@ class FileSystem(Protocol):
 
     def write(self, file: int, buffers: Sequence[memoryview]) -> int:
         """Write some of the buffers, in order; the number of bytes written."""
+        ...
+
+    def start_write_back(self, file: int) -> None:
+        """Let the disk begin with what was written, without waiting for it; only a hint."""
         ...
 
     def sync_file(self, file: int) -> None: ...
@@ -108,6 +116,10 @@ class MachineFiles:
 
     def write(self, file: int, buffers: Sequence[memoryview]) -> int:
         return os.writev(file, buffers)
+
+    def start_write_back(self, file: int) -> None:
+        if _SYNC_FILE_RANGE is not None:
+            _SYNC_FILE_RANGE(file, 0, 0, _RANGE_WRITE)
 
     def sync_file(self, file: int) -> None:
         os.fdatasync(file)
@@ -167,6 +179,7 @@ CALLS: Final[Mapping[Action, Callable[[FileSystem, Step], int]]] = {
     Action.CLOSE_DATA: _close,
     Action.CREATE: lambda files, step: files.create(step.handle, step.name),
     Action.WRITE: lambda files, step: files.write(step.handle, step.buffers),
+    Action.WRITE_BACK: _then_zero(lambda files, step: files.start_write_back(step.handle)),
     Action.SYNC: _sync,
     Action.CLOSE: _close,
     Action.RENAME: _then_zero(

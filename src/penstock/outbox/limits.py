@@ -25,9 +25,9 @@ COUNT_MAX: Final = 2**63 - 1
 
 GATHER_BUFFERS_MAX: Final = 1024
 """Buffers given to one `writev`: Linux's IOV_MAX."""
-SLICE_BYTES: Final = 1 << 20
+SLICE_BYTES: Final = 256 << 10
 """Bytes given to one `writev`, so that they are still in the processor's cache after their
-checksum was taken, and so that a short write repeats little."""
+checksum was taken; and after so many the disk is asked to begin, while the next are prepared."""
 PAYLOAD_BUFFERS_MAX: Final = 1 << 20
 """Most buffers of one payload."""
 PAYLOAD_BYTES_MAX: Final = 1 << 30

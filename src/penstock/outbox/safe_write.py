@@ -3,7 +3,8 @@
     walk to the hour's directory, making what is missing
     -> make the batch directory -> look for data.bin, unless the directory is new
     -> create data.bin.tmp.<token>.<attempt>, exclusively -> write, 1,024 buffers at a time,
-       taking the checksum of each slice just before it -> sync -> close
+       taking the checksum of each slice just before it, while the disk begins with the ones before
+    -> sync -> close
     -> rename to data.bin, never over one that is there
     -> sync the batch's directory and every one above it whose entry may not be durable -> done
 
@@ -123,6 +124,7 @@ class SafeWrite:
         self._slice: list[memoryview] = []  # what is left of the slice under way
         self._slice_bytes = 0
         self._written_crc = 0
+        self._resting_bytes = 0  # written, and the disk was not asked to begin with them
         self._missing = 0
         self.opened_hour = NO_HANDLE
         self.hour_settled = hour_settled
@@ -189,9 +191,10 @@ class SafeWrite:
     def _event(self, action: Action, number: int) -> Event:
         if number in UNSUPPORTED_ERRNOS.get(action, ()):
             return Event.UNSUPPORTED
-        if number == errno.EEXIST:
+        row = TRANSITIONS[action]
+        if number == errno.EEXIST and Event.EXISTS in row:
             return Event.EXISTS
-        if number in MISSING_ERRNOS and Event.MISSING in TRANSITIONS[action]:
+        if number in MISSING_ERRNOS and Event.MISSING in row:
             self._missing += 1
             if self._missing <= limits.MISSING_MAX:
                 return Event.MISSING
@@ -281,6 +284,7 @@ class SafeWrite:
         if count <= 0:
             self.error = WriteFailed(f"write {self.path}: the call took none of its bytes")
         self._slice_bytes -= count
+        self._resting_bytes += count
         if not self._slice_bytes:
             self._slice = []
         while count and self._slice:  # a short write
@@ -290,6 +294,9 @@ class SafeWrite:
                 return
             count -= first.nbytes
             del self._slice[0]
+
+    def _write_back_begun(self, _: int) -> None:
+        self._resting_bytes = 0
 
     def _take_slice(self) -> None:
         """Gather the next buffers, or parts of large ones, and take their checksum."""
@@ -312,6 +319,11 @@ class SafeWrite:
 
     def _nothing_to_write(self) -> bool:
         return not self._slice and self._next_buffer == len(self._plan.buffers)
+
+    def _no_hint_wanted(self) -> bool:
+        """A last slice needs none: its sync comes at once."""
+        few = self._resting_bytes < limits.SLICE_BYTES
+        return few or not self._plan.durable or self._nothing_to_write()
 
     def _nothing_to_close(self) -> bool:
         return self._batch == NO_HANDLE and not self._levels
@@ -351,6 +363,7 @@ class SafeWrite:
         Action.LOOK: lambda self: self._fresh,
         Action.OPEN_DATA: lambda self: not self._plan.durable,
         Action.WRITE: _nothing_to_write,
+        Action.WRITE_BACK: _no_hint_wanted,
         Action.SYNC: lambda self: not self._plan.durable,
         Action.SYNC_DIRECTORY: _nothing_to_sync,
         Action.CLOSE_FAILED: lambda self: self._file == NO_HANDLE,
@@ -366,6 +379,7 @@ class SafeWrite:
         Action.OPEN_DATA: _data_opened,
         Action.CREATE: _created,
         Action.WRITE: _wrote,
+        Action.WRITE_BACK: _write_back_begun,
         Action.RENAME: _renamed,
         Action.LINK: _renamed,
         Action.SYNC_DIRECTORY: _directory_synced,
@@ -382,6 +396,7 @@ class SafeWrite:
         Action.CLOSE_DATA: _file_step,
         Action.CREATE: _temporary_step,
         Action.WRITE: _write_step,
+        Action.WRITE_BACK: _file_step,
         Action.SYNC: _file_step,
         Action.CLOSE: _file_step,
         Action.RENAME: _temporary_step,

@@ -28,6 +28,7 @@ class Action(Enum):
     CLOSE_DATA = auto()  # close (handle)
     CREATE = auto()  # create a file, exclusively (handle, name) -> handle
     WRITE = auto()  # write some of the buffers (handle, buffers) -> bytes written
+    WRITE_BACK = auto()  # let the disk begin with what was written; only a hint (handle)
     SYNC = auto()  # sync a file (handle)
     CLOSE = auto()  # close (handle)
     RENAME = auto()  # rename where the new name is free (handle, name, target)
@@ -91,7 +92,9 @@ TRANSITIONS: Final[Mapping[Action, Mapping[Event, Action]]] = {
     _A.SYNC_DATA: {_E.DONE: _A.CLOSE_DATA},
     _A.CLOSE_DATA: {_E.DONE: _A.SYNC_DIRECTORY, _E.FAILED: _A.SYNC_DIRECTORY},
     _A.CREATE: {_E.DONE: _A.WRITE, _E.MISSING: _A.CLOSE_STALE},
-    _A.WRITE: {_E.DONE: _A.WRITE, _E.SKIP: _A.SYNC},
+    _A.WRITE: {_E.DONE: _A.WRITE_BACK, _E.SKIP: _A.SYNC},
+    # A hint that fails says nothing of the bytes: the sync will.
+    _A.WRITE_BACK: {_E.DONE: _A.WRITE, _E.SKIP: _A.WRITE, _E.FAILED: _A.WRITE},
     _A.SYNC: {_E.DONE: _A.CLOSE, _E.SKIP: _A.CLOSE},
     _A.CLOSE: {_E.DONE: _A.RENAME},
     _A.RENAME: {
