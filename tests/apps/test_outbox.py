@@ -170,6 +170,18 @@ def test_sweeping_until_a_signal(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
+def test_sweeping_goes_on_when_no_broker_answers(root: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "outbox", "sweep", "--root", str(root),
+               "-b", "127.0.0.1:1", "-t", "nope", "-X", "default.api.timeout.ms=100",
+               "--every", "50ms"]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for _ in range(2):
+            assert process.stderr.readline().endswith("; sweeping again in 50 ms\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
 def test_auditing(run: Run, root: Path, name: str) -> None:
     (line,) = sent(run, root, name, "--threshold", "-1", stdin="payload")
     words = ("outbox", "audit", "--root", str(root), "-t", name)

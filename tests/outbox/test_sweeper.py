@@ -6,19 +6,24 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidError
 from penstock.base.metrics import render
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.sweep_rules import SweepRules
+from penstock.outbox.pointer_index import Looked
+from penstock.outbox.sweep_rules import SweepRules, Verdict
 from penstock.outbox.sweeper import Sweeper, SweepReport
 from penstock.outbox.topic_pointers import TopicPointers
 from penstock.outbox.tree import TreeFiles
@@ -234,6 +239,31 @@ def test_what_others_remove_meanwhile_is_no_failure(shelf: Shelf) -> None:
     assert (report.removed_payloads, report.walked.failures) == (0, 0)
 
 
+@given(
+    age_ms=st.integers(-1_000, 300),
+    referenced=st.booleans(),
+    consumed=st.booleans(),
+    retention_ms=st.integers(0, 100),
+    grace_ms=st.integers(0, 100),
+)
+def test_the_rules_by_columns_are_the_rules(
+    age_ms: int, referenced: bool, consumed: bool, retention_ms: int, grace_ms: int
+) -> None:
+    rules = SweepRules(retention_ms=retention_ms, orphan_age_ms=0, unreferenced_grace_ms=grace_ms)
+    consumed = consumed and referenced
+    known = Looked(referenced=np.array([referenced]), consumed=np.array([consumed]))
+    verdict = int(rules.judge_payloads(np.array([10_000 - age_ms]), known, now_ms=10_000)[0])
+    if referenced and not consumed:
+        expected = Verdict.WAITING
+    elif consumed:
+        expected = Verdict.CONSUMED if age_ms >= retention_ms else Verdict.YOUNG
+    else:
+        old = age_ms >= retention_ms + grace_ms
+        expected = Verdict.UNREFERENCED if old else Verdict.YOUNG
+    assert verdict == expected
+    assert rules.removes(verdict) is (expected is Verdict.CONSUMED)
+
+
 def test_metrics_add_up_over_sweeps(shelf: Shelf) -> None:
     orphan(shelf, shelf.add(b"12345", age_ms=OLD_MS), OLD_MS)
     shelf.add(age_ms=OLD_MS)
@@ -264,12 +294,22 @@ def test_ages_below_zero_are_refused(name: str) -> None:
         replace(RULES, **cast("dict[str, Any]", {name: -1}))
 
 
+@pytest.fixture
+def quick_path() -> Iterator[Path]:
+    """A directory in memory where there is one: hundreds of trees are made and removed there."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
+        yield Path(made)
+
+
 @pytest.mark.parametrize("after", [False, True])
-def test_an_error_at_every_call_removes_nothing_wrong(tmp_path: Path, after: bool) -> None:
+def test_an_error_at_every_call_removes_nothing_wrong(quick_path: Path, after: bool) -> None:
     for number in itertools.count(1):
-        made = Scene(tmp_path / str(number))
+        made = Scene(quick_path / str(number))
         failing = Failing(number, after=after)
+        before = len(os.listdir("/proc/self/fd"))
         report = made.sweeper(failing).sweep()
+        assert len(os.listdir("/proc/self/fd")) == before
         made.check_stays()
         assert report.walked.failures == failing.fired
         made.sweeper().sweep()
@@ -279,10 +319,10 @@ def test_an_error_at_every_call_removes_nothing_wrong(tmp_path: Path, after: boo
     assert number > 80
 
 
-def test_killed_at_every_call(tmp_path: Path) -> None:
+def test_killed_at_every_call(quick_path: Path) -> None:
     """Real kills, before and after every call, each followed by a sweep that ends the work."""
-    command = [sys.executable, "-m", "tests.outbox.sweep_kills", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    command = [sys.executable, "-m", "tests.outbox.sweep_kills", str(quick_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     kills = int(done.stdout)
     assert kills >= 160

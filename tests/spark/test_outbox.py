@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,17 @@ def test_bad_ones_are_rows_with_an_error(topic: Topic, shelf: Shelf) -> None:
     assert good.file_path not in str(rows)
     with pytest.raises(PySparkException, match="no header penstock-outbox"):
         batch(topic, shelf, fail_on_error=True).count()
+
+
+def test_a_file_that_shows_late_is_waited_for(topic: Topic, shelf: Shelf) -> None:
+    pointer = shelf.add(b"late")
+    path = shelf.path(pointer)
+    hidden = path.rename(path.with_name("hidden"))
+    shower = threading.Timer(2.0, hidden.rename, (path,))
+    shower.start()
+    (row,) = batch(topic, shelf, policy=ReadPolicy()).collect()
+    shower.join()
+    assert (bytes(row.payload), row.error) == (b"late", None)
 
 
 def test_a_claim_too_large_is_refused(topic: Topic, shelf: Shelf) -> None:
