@@ -11,7 +11,7 @@ import click
 import pytest
 
 from penstock.apps.cli import root
-from penstock.testing import Broker
+from penstock.testing import Agent, Broker
 
 ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = {".venv", ".cache", ".git", "demo-output", "node_modules", "results", ".pytest_cache"}
@@ -19,7 +19,8 @@ PAGES = [
     path for path in sorted(ROOT.rglob("*.md")) if not SKIPPED & set(path.relative_to(ROOT).parts)
 ]
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
-RUNNABLE = ("quick-start.md", "columns.md")
+RUNNABLE = ("quick-start.md", "columns.md", "host-ingest.md")
+TOPICS = ("readings",)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 REGISTRIES = re.compile(
@@ -106,10 +107,13 @@ def test_the_check_of_commands_sees_them() -> None:
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_guides_run(name: str) -> None:
-    with Broker() as broker:
+    with Broker() as broker, Agent(broker.bootstrap) as agent:
+        for topic in TOPICS:
+            broker.create_topic(topic, partitions=4)
         space: dict[str, object] = {"__name__": "guide"}
         for number, text in enumerate(blocks(ROOT / "docs" / "guides" / name, "python")):
             code = text.replace("127.0.0.1:9092", broker.bootstrap)
+            code = code.replace("/var/run/penstock/host.sock", str(agent.socket))
             exec(compile(code, f"{name}, block {number}", "exec"), space)
         test = space.get("test_payments")
         if callable(test):

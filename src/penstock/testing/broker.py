@@ -7,7 +7,6 @@ Ports are chosen by the system, so any number run side by side; a restart keeps 
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 import subprocess
@@ -22,13 +21,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from penstock.apps.configuration import Given, configure
 from penstock.apps.wiring import address, build, start
 from penstock.base.errors import UnavailableError
+from penstock.testing.loop_thread import END_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS, End, LoopThread
 
 if TYPE_CHECKING:
     from penstock.broker.server import BrokerServer
     from penstock.client import Client, TopicMetadata
 
-START_TIMEOUT_SECONDS: Final = 30.0
-STOP_TIMEOUT_SECONDS: Final = 30.0
 _READY = re.compile(r"penstock ready kafka=(\S+) admin=(\S+)")
 _LOOPBACK: Final = "127.0.0.1:0"
 
@@ -164,51 +162,19 @@ class _BrokerThread:
 
     def __init__(self, flags: Mapping[str, Given]) -> None:
         self._flags = flags
-        self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
-        self._started = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._addresses = ("", "")
-        self._error: BaseException | None = None
+        self._thread = LoopThread("broker", self._begin)
         self.server: BrokerServer | None = None
 
     def start(self) -> tuple[str, str]:
-        self._thread.start()
-        if not self._started.wait(START_TIMEOUT_SECONDS):
-            raise UnavailableError(f"the broker did not start in {START_TIMEOUT_SECONDS:.0f} s")
-        if self._error is not None:
-            self._thread.join(STOP_TIMEOUT_SECONDS)
-            raise self._error
-        return self._addresses
+        return self._thread.start()
 
     def stop(self) -> None:
-        if self._loop is not None and self._stop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(STOP_TIMEOUT_SECONDS)
-        if self._thread.is_alive():
-            raise UnavailableError(f"the broker did not stop in {STOP_TIMEOUT_SECONDS:.0f} s")
-        if self._error is not None:
-            raise self._error
+        self._thread.stop()
 
-    def _run(self) -> None:
-        import uvloop
-
-        try:
-            uvloop.run(self._serve())
-        except BaseException as error:  # handed to the thread that waits
-            self._error = error
-        finally:
-            self._started.set()
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
+    async def _begin(self) -> tuple[tuple[str, str], End]:
         self.server = build(configure(file=None, environment={}, flags=self._flags))
         ready = await start(self.server)
-        self._addresses = (address(ready.kafka), address(ready.admin))
-        self._started.set()
-        await self._stop.wait()
-        await self.server.stop()
+        return (address(ready.kafka), address(ready.admin)), self.server.stop
 
 
 class _BrokerProcess:
@@ -255,7 +221,7 @@ class _BrokerProcess:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_TIMEOUT_SECONDS)
+                self._process.wait(END_TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._finish()
@@ -267,7 +233,7 @@ class _BrokerProcess:
 
     def _finish(self) -> None:
         if self._process is not None:
-            self._process.wait(STOP_TIMEOUT_SECONDS)
+            self._process.wait(END_TIMEOUT_SECONDS)
             if self._process.stdout is not None:
                 self._process.stdout.close()
             self._process = None

@@ -1,0 +1,100 @@
+"""A host agent for tests: a socket file in a temporary directory, and whatever sink is wanted.
+
+It runs in a thread of this process, with an event loop of its own, and drains when the context
+ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from penstock.apps.configuration import Given
+from penstock.apps.host_wiring import build_agent, configure_host
+from penstock.apps.wiring import address
+from penstock.testing.loop_thread import End, LoopThread
+
+if TYPE_CHECKING:
+    from penstock.host import HostClient
+
+
+class Agent:
+    """A running agent, as a context manager.
+
+    Args:
+        bootstrap: the brokers of the log sink; without them the sink is memory.
+        settings: the agent's settings by their dotted names.
+        http: start the HTTP front too.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        http: bool = False,
+    ) -> None:
+        # A socket's path is short: the directory is made where temporary ones are.
+        self.directory = Path(tempfile.mkdtemp(prefix="penstock-"))
+        self.socket = self.directory / "host.sock"
+        self.http_url = ""
+        self._settings = {
+            "host.sink": "memory" if bootstrap is None else "log",
+            "bootstrap.servers": bootstrap or "127.0.0.1:9092",
+            "host.drain.timeout.ms": 5_000,
+            **({"host.http.listener": "127.0.0.1:0"} if http else {}),
+            **(settings or {}),
+            "host.socket.path": str(self.socket),
+        }
+        self._thread: LoopThread[str] | None = None
+
+    def __enter__(self) -> Agent:
+        try:
+            return self.start()
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def start(self) -> Agent:
+        """Start it on its socket file.
+
+        Raises:
+            PenstockError: it cannot start.
+        """
+        self._thread = LoopThread("agent", self._begin)
+        http = self._thread.start()
+        self.http_url = "" if http == "-" else f"http://{http}"
+        return self
+
+    def stop(self) -> None:
+        """Drain and end it."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
+
+    def client(self, **options: Any) -> HostClient:
+        """A new producer of it; the caller closes it."""
+        from penstock.host import HostClient
+
+        return HostClient(self.socket, **options)
+
+    async def _begin(self) -> tuple[str, End]:
+        flags = {name: Given(value, "settings") for name, value in self._settings.items()}
+        agent = build_agent(configure_host(environment={}, flags=flags))
+        await agent.start()
+        return address(agent.http.address if agent.http is not None else None), agent.stop
