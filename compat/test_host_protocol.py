@@ -181,6 +181,18 @@ def test_a_foreign_producer_writes_to_the_log_once(script: Script) -> None:
     assert [int(row["value"].split()[0]) for row in rows] == expected
 
 
+def test_a_foreign_producer_learns_what_cannot_be_written(script: Script) -> None:
+    with Broker() as broker, broker.client() as client:
+        client.create_topic("events", partitions=2)
+        with agent("--sink", "log", "--bootstrap", broker.bootstrap) as path:
+            options = {"path": path, "frames": 3, "topic": "events", "partition": 2}
+            found = script("publish.js", json.dumps(options))
+    assert (found["status"], found["accepted"]) == (0, 0), found
+    assert found["partitions"] == [2]
+    assert "events" in found["failed"][0]
+    assert len(found["failed"]) == 3
+
+
 def test_a_foreign_producer_is_told_why_it_is_refused(script: Script) -> None:
     with agent("--sink", "null") as path:
         found = script("publish.js", json.dumps({"path": path, "producerEpoch": 40_000}))

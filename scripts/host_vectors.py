@@ -190,7 +190,7 @@ def handshake_frames() -> list[dict[str, Any]]:
         named("hello-ack", "Taken in, with credit.", frame("HELLO_ACK", **ACK)),
         named(
             "hello-ack-topics",
-            "Partitions of two topics; the second is not known.",
+            "Partitions of two topics; of the second none are known.",
             frame("HELLO_ACK", **ACK, producer_epoch=3, partition_counts=[6, 0]),
         ),
         named(

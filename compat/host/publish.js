@@ -117,7 +117,16 @@ class Producer {
     } else if (header.retryable) {
       this.waiting.push(frame)
       this.waiting.sort((a, b) => (a.header.first_sequence < b.header.first_sequence ? -1 : 1))
-    } else this.failed.push(header.reason)
+    } else {
+      this.failed.push(header.reason)
+      if (this.options.topic) this.#giveUp()
+    }
+  }
+
+  // A gap in a lane: what was not sent yet could only go on under another epoch.
+  #giveUp() {
+    this.failed.push(...this.waiting.map(() => 'not sent: an earlier frame of the lane was given up'))
+    this.waiting = []
   }
 
   #pause(milliseconds) {
