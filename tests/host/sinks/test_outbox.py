@@ -9,16 +9,20 @@ import pytest
 
 from penstock.base.errors import InvalidError, RetriableError, UnavailableError
 from penstock.host.port import ACCEPTED, Failed
+from penstock.host.sinks import limits
 from penstock.host.sinks.outbox import OutboxSink, batch_id_of
 from tests.host.sinks.conftest import Sender
 from tests.host.sinks.frames import Fate, fates, frame
 
 
 class FakeClock:
-    """A clock that stands still."""
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_123
 
     def now_ms(self) -> int:
-        return 1_700_000_000_123
+        return self.ms
 
     def monotonic(self) -> float:
         return 0.0
@@ -117,13 +121,41 @@ async def test_a_failed_write_fails_its_frame(error: Exception, retryable: bool)
     assert await fates(sink, [frame([b"x"])]) == [ACCEPTED]
 
 
+async def test_a_frame_that_was_sent_back_keeps_the_time_of_its_first_attempt() -> None:
+    sender, clock = Sender(), FakeClock()
+    sink = OutboxSink(sender, clock=clock)
+    sender.error = RetriableError("later")
+    await fates(sink, [frame([b"x"])])
+    clock.ms += 3_600_000
+    await fates(sink, [frame([b"x"])])
+    sender.error = None
+    assert await fates(sink, [frame([b"x"]), frame([b"y"], first_sequence=1)]) == [ACCEPTED] * 2
+    first, second, third, other = [call["at_ms"] for call in sender.calls]
+    assert first == second == third == 1_700_000_000_123
+    assert other == clock.ms
+
+
+async def test_the_times_of_frames_that_never_come_back_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SENT_BACK_MAX", 2)
+    sender, clock = Sender(), FakeClock()
+    sink = OutboxSink(sender, clock=clock)
+    sender.error = RetriableError("later")
+    await fates(sink, [frame([b"x"], first_sequence=at) for at in range(3)])
+    clock.ms += 1
+    sender.calls.clear()
+    await fates(sink, [frame([b"x"], first_sequence=at) for at in (2, 0)])
+    assert [call["at_ms"] for call in sender.calls] == [clock.ms - 1, clock.ms]
+
+
 @pytest.mark.parametrize(
-    "limits", [{"retained_bytes_max": 25}, {"retained_frames_max": 2}], ids=["bytes", "frames"]
+    "bounds", [{"retained_bytes_max": 25}, {"retained_frames_max": 2}], ids=["bytes", "frames"]
 )
-async def test_what_is_under_way_is_bounded(limits: dict[str, Any]) -> None:
+async def test_what_is_under_way_is_bounded(bounds: dict[str, Any]) -> None:
     sender = Sender()
     sender.gate.clear()
-    sink = OutboxSink(sender, retry_after_ms=30, **limits)
+    sink = OutboxSink(sender, retry_after_ms=30, **bounds)
     handed = [Fate(sink, frame([bytes(10)], first_sequence=at)) for at in range(3)]
     assert [fate.pending for fate in handed] == [True, True, False]
     full = await handed[2].of()

@@ -32,3 +32,6 @@ PRODUCER_ID_BITS: Final = 62
 
 JOINED_MAX: Final = 8
 """How often the same frame may wait for one write of the outbox."""
+
+SENT_BACK_MAX: Final = 4096
+"""Frames sent back of which the outbox sink remembers the time of the first attempt."""

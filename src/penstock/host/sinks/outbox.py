@@ -5,9 +5,10 @@ pointer is published (or the payload itself, when it is small enough to go inlin
 
 The batch id is the frame's identity, `<producer id in hex>-<epoch>-<first sequence>`. So a frame
 that is sent again finds the file of the first attempt, also when another agent wrote it, and its
-pointer names the same batch. A file's directory is the hour of acceptance: a frame that is sent
-again in another hour is written to another directory. That costs space, not correctness: readers
-drop what they have seen by its batch id, and the sweeper removes both.
+pointer names the same batch. A file's directory is the hour of the first attempt, which this agent
+remembers of frames that it sent back. Another agent does not know it: a frame that it is sent in
+another hour is written to another directory. That costs space, not correctness: readers drop what
+they have seen by its batch id, and the sweeper removes both.
 
 The payload is copied when it is taken: a writer that timed out may still be reading it after the
 frame was settled, when the producer may already write to where it lay.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -71,9 +73,10 @@ class NoPartitionId(InvalidError):
 class _Pending:
     """A frame under way; the same frame may be sent again meanwhile and waits with it."""
 
-    __slots__ = ("chunks", "events", "settles", "size_bytes")
+    __slots__ = ("at_ms", "chunks", "events", "settles", "size_bytes")
 
-    def __init__(self, chunks: Chunks, settle: Settle) -> None:
+    def __init__(self, chunks: Chunks, settle: Settle, at_ms: int) -> None:
+        self.at_ms = at_ms
         self.chunks = chunks.count
         self.events = chunks.event_count
         self.size_bytes = len(chunks.payload)
@@ -116,6 +119,7 @@ class OutboxSink:
         self._retained_bytes = 0
         self._pending: dict[str, _Pending] = {}
         self._tasks: set[asyncio.Task[Settled]] = set()
+        self._sent_back: OrderedDict[str, int] = OrderedDict()
         self._stopping = False
 
     @property
@@ -156,9 +160,10 @@ class OutboxSink:
         refused = self._refusal(chunks)
         if refused is not None:
             return self.counts.frame(chunks, refused)
-        pending = self._pending[batch_id] = _Pending(chunks, settle)
+        at_ms = self._sent_back.pop(batch_id, None) or self._clock.now_ms()
+        pending = self._pending[batch_id] = _Pending(chunks, settle, at_ms)
         self._retained_bytes += pending.size_bytes
-        work = self._send(_content(chunks), partition_id, batch_id, pending.events)
+        work = self._send(_content(chunks), partition_id, batch_id, pending)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._sent, batch_id))
@@ -196,14 +201,16 @@ class OutboxSink:
         known.settles.append(settle)
         return PENDING
 
-    async def _send(self, content: bytes, partition_id: str, batch_id: str, events: int) -> Settled:
+    async def _send(
+        self, content: bytes, partition_id: str, batch_id: str, pending: _Pending
+    ) -> Settled:
         try:
             await self._sender.send(
                 content,
                 partition_id=partition_id,
                 batch_id=batch_id,
-                event_count=events,
-                at_ms=self._clock.now_ms(),
+                event_count=pending.events,
+                at_ms=pending.at_ms,
             )
         except PenstockError as error:
             return failure(error, retry_after_ms=self._retry_after_ms)
@@ -219,6 +226,10 @@ class OutboxSink:
         self._retained_bytes -= pending.size_bytes
         stopped = Failed("the outbox sink has been stopped", retryable=True)
         verdict: Settled = stopped if task.cancelled() else task.result()
+        if isinstance(verdict, Failed) and verdict.retryable:
+            self._sent_back[batch_id] = pending.at_ms
+            if len(self._sent_back) > limits.SENT_BACK_MAX:
+                self._sent_back.popitem(last=False)
         for settle in pending.settles:
             self.counts.settled(
                 verdict,
