@@ -25,6 +25,7 @@ from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, ren
 from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
 from penstock.broker.settings import UNSET, BrokerSettings
 from penstock.host.server.settings import HostSettings, SinkSettings
+from penstock.outbox.settings import OutboxSettings
 from penstock.storage import StorageSettings
 from penstock.storage.config import LogConfig
 
@@ -87,6 +88,10 @@ def configuration_page() -> str:
         "## Host agent\n\nOf `penstock host serve`; read at start.\n",
         _table(
             sorted([*describe(HostSettings), *describe(SinkSettings)], key=lambda info: info.name),
+        ),
+        "## Outbox writer\n\nOf `OutboxSettings`, one writer's own.\n",
+        _table(
+            sorted(describe(OutboxSettings), key=lambda info: info.name),
         ),
     ]
     return "\n".join(parts)
