@@ -93,7 +93,6 @@ class Delivery:
         self._paused: list[Lane] = []
         self._ring_writes: list[Publication] = []
         self._attempts = 0
-        self._broken = False
         self._raising = False
 
     @property
@@ -197,7 +196,7 @@ class Delivery:
                     wake_ms = min(wake_ms, machine.not_before_ms)
             else:
                 wake_ms = min(wake_ms, *(lane.resume_at_ms for lane in self._paused), inf)
-        if self._broken and not self._raising and self._lanes.stuck:
+        if self._lanes.broken and not self._raising and self._lanes.stuck:
             wake_ms = now_ms
         if self.resend:
             wake_ms = min(wake_ms, next(iter(self._alive.values()), inf))
@@ -293,7 +292,8 @@ class Delivery:
             if isinstance(event, Started):
                 self._start()
             left.append(event)
-        if self._broken and not any(isinstance(event, Disconnect) for event in left):
+        looks = self._raising or self._lanes.broken
+        if looks and not any(isinstance(event, Disconnect) for event in left):
             left += self._consider_epoch()
         return left
 
@@ -335,9 +335,7 @@ class Delivery:
         lane.resume_at_ms = max(lane.resume_at_ms, now_ms + pause_ms)
 
     def _give_up(self, publication: Publication, error: PenstockError) -> None:
-        lane: Lane = publication.lane
-        lane.given_up(publication, refused=isinstance(error, FrameRefused))
-        self._broken = self._broken or lane.broken
+        self._lanes.given_up(publication, refused=isinstance(error, FrameRefused))
         self._end(publication, error)
 
     def _end(self, publication: Publication, error: PenstockError | None) -> None:
@@ -378,12 +376,7 @@ class Delivery:
         return []
 
     def _may_raise_epoch(self) -> bool:
-        return (
-            self._broken
-            and self._lanes.stuck
-            and self._lanes.settled
-            and not self.machine.in_flight
-        )
+        return self._lanes.stuck and self._lanes.settled and not self.machine.in_flight
 
     def _raise_epoch(self) -> None:
         machine = self.machine
@@ -393,5 +386,5 @@ class Delivery:
         else:
             machine.producer_id, machine.producer_epoch = NO_PRODUCER_ID, 0
         self._lanes.restart(known=known)
-        self._broken = self._raising = False
+        self._raising = False
         self.epochs_raised += 1

@@ -186,6 +186,8 @@ class Lanes:
         self._idempotent = idempotent
         self._plain = Lane(numbered=False)
         self._lanes: dict[LaneKey, Lane] = {}
+        self.broken: dict[Lane, None] = {}
+        """Those with a gap, as far as is known."""
 
     def of(self, publication: Publication) -> Lane:
         """The lane that a publication belongs to.
@@ -218,10 +220,19 @@ class Lanes:
         """The lane without numbers first."""
         return [self._plain, *self._lanes.values()]
 
+    def given_up(self, publication: Publication, *, refused: bool) -> None:
+        """A publication is not sent again; see `Lane.given_up`."""
+        lane: Lane = publication.lane
+        lane.given_up(publication, refused=refused)
+        if lane.broken:
+            self.broken[lane] = None
+
     @property
     def stuck(self) -> bool:
         """Whether a lane goes on with a new epoch only, and has something to send."""
-        return any(lane.stuck for lane in self._lanes.values())
+        for lane in [lane for lane in self.broken if not lane.broken]:
+            del self.broken[lane]
+        return any(lane.stuck for lane in self.broken)
 
     @property
     def settled(self) -> bool:
@@ -230,5 +241,6 @@ class Lanes:
 
     def restart(self, *, known: bool) -> None:
         """All lanes begin at 0."""
+        self.broken.clear()
         for lane in self._lanes.values():
             lane.restart(known=known)
