@@ -558,8 +558,12 @@ def violations() -> list[dict[str, Any]]:
 class Conversation:
     """Steps in the order of the wire, with what an honest producer's books say after each."""
 
-    def __init__(self, name: str, about: str, *, books: bool = True) -> None:
-        self._body = {"name": name, "about": about}
+    def __init__(
+        self, name: str, about: str, *, books: bool = True, draining: bool = False
+    ) -> None:
+        self._body: dict[str, Any] = {"name": name, "about": about}
+        if draining:
+            self._body["draining"] = True
         self._steps: list[dict[str, Any]] = []
         self._books = books
         self._credit = [0, 0, 0]
@@ -735,6 +739,25 @@ def other_talks() -> list[Conversation]:
     health.agent("Yes.", "PONG", token=1)
     health.close("producer", "That is all.")
 
+    leaving = Conversation(
+        "health-draining", "The same check of an agent that goes away.", draining=True
+    )
+    leaving.producer("Anybody there?", "PING", token=1)
+    leaving.agent("Not for long.", "DRAIN", reason="the agent is draining")
+    leaving.close("agent", "There is nothing more to say.")
+
+    late = Conversation("refusal-draining", "A producer that comes too late.", draining=True)
+    late.producer("Says who it is.", "HELLO", **HELLO)
+    late.agent("No, and why.", "HELLO_ACK", reason="the agent is draining")
+    late.close("agent", "There is nothing more to say.")
+
+    wrong = Conversation("violation", "A producer says HELLO twice; what was under way is lost.")
+    taken_in(wrong)
+    wrong.producer("A chunk.", "DATA", b"hello", event_count=1)
+    wrong.producer("Once too often.", "HELLO", **HELLO)
+    wrong.agent("Why the connection ends.", "FAILED", reason="frame type HELLO is not allowed")
+    wrong.close("agent", "There is nothing more to say.")
+
     widened = Conversation("more-credit", "The window grows while a frame is under way.")
     taken_in(widened)
     widened.producer("Takes some.", "DATA", b"hello", first_sequence=0, event_count=1)
@@ -756,7 +779,7 @@ def other_talks() -> list[Conversation]:
     again.producer("The same sequences.", "DATA", b"hello", **chunk)
     again.agent("Accepted, and in the log once.", "ACCEPTED", ranges=[0, 1])
     again.close("producer", "Has nothing more to say.")
-    return [refusal, health, widened, again]  # fmt: skip
+    return [refusal, health, leaving, late, wrong, widened, again]  # fmt: skip
 
 
 def texts() -> dict[str, str]:

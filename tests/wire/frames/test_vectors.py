@@ -182,11 +182,13 @@ def test_frames_that_contradict_themselves_end_a_connection(vector: dict[str, An
 class AgentSide:
     """Plays the agent's part: what the machine does not say by itself, a step makes it say."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, draining: bool) -> None:
+        self._draining = draining
         self.restart()
 
     def restart(self) -> None:
-        self.machine = ServerMachine(TERMS, now_ms=0.0)
+        self.machine = ServerMachine(TERMS, now_ms=0.0, draining=self._draining)
+        self.violation = ""
         self._chunks: dict[int, Chunks] = {}
         self._topics = 0
         self._output = b""
@@ -194,7 +196,11 @@ class AgentSide:
     def hear(self, data: bytes) -> None:
         frame = read(data)
         self._topics = len(frame.header.topics) or self._topics
-        effect = self.machine.receive(frame)
+        try:
+            effect = self.machine.receive(frame)
+        except ProtocolViolation as error:
+            self.violation = str(error)
+            return
         if isinstance(effect, Deliver):
             self._chunks[effect.chunks.first_sequence] = effect.chunks
 
@@ -216,6 +222,9 @@ class AgentSide:
                 for first in sorted(self._chunks):
                     self.machine.settled(self._chunks.pop(first), TAKEN)
                 self.machine.flush()
+            case "FAILED" if not header.count:
+                assert header.reason in self.violation
+                self.machine.violated(header.reason)
             case "FAILED":
                 verdict = Failed(header.reason, header.retryable, header.retry_after_ms)
                 self.machine.settled(self._chunks.pop(header.first_sequence), verdict)
@@ -229,11 +238,16 @@ class AgentSide:
                 self.machine.tick(header.token)
 
 
+CUT_OFF = ("refusal", "health-draining", "violation")
+"""Where the agent ends the conversation."""
+
+
 @named(CONVERSATIONS["conversations"])
 def test_an_agent_holds_its_part_of_a_conversation(vector: dict[str, Any]) -> None:
-    agent = AgentSide()
+    agent = AgentSide(draining=vector.get("draining", False))
     for step in vector["steps"]:
         if "close" in step:
+            assert (agent.machine.state is ServerState.CLOSED) == vector["name"].startswith(CUT_OFF)
             agent.machine.disconnected()
             agent.restart()
         elif step["from"] == "producer":
