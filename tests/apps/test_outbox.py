@@ -264,6 +264,15 @@ def test_a_root_that_is_none(bare: Run, root: Path) -> None:
         assert str(root / "none") in ran.err
 
 
+def test_a_threshold_that_no_topic_takes(bare: Run, root: Path) -> None:
+    ran = bare(
+        "outbox", "write", "--root", str(root), "--partition-id", "p", "--no-publish",
+        "--threshold", "1g",
+    )  # fmt: skip
+    assert ran.status == 1
+    assert "setting outbox.inline.threshold.bytes = 1073741824: must be at most" in ran.err
+
+
 def test_ids_that_lead_elsewhere(bare: Run, root: Path, tmp_path: Path) -> None:
     for flag, value in (("--partition-id", "../x"), ("--batch-id", "../x")):
         words = {"--partition-id": "p", "--batch-id": "b"} | {flag: value}

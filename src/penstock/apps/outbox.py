@@ -19,6 +19,7 @@ from penstock.apps.outbox_care import audit, sweep
 from penstock.apps.outbox_options import outbox_options, parse_size
 from penstock.apps.session import State, client_options
 from penstock.base.errors import InvalidError
+from penstock.base.settings import load
 
 if TYPE_CHECKING:
     from penstock.outbox.consumer import OutboxConsumer, OutboxMessage
@@ -78,12 +79,17 @@ def write(
         raise click.UsageError("name a topic with -t, or say --no-publish")
     if batch_id is not None and len(files) > 1:
         raise click.UsageError("--batch-id names one batch, and there are several files")
-    changes: dict[str, Any] = {"root": root, "topic": topic or "", "durable": not no_sync}
+    changes: dict[str, object] = {
+        "outbox.root": root,
+        "outbox.topic": topic or "",
+        "outbox.durable": not no_sync,
+    }
     if threshold is not None:
-        changes["threshold_bytes"] = (
-            -1 if threshold == "-1" else parse_size(threshold, "--threshold")
+        none = threshold == "-1"
+        changes["outbox.inline.threshold.bytes"] = (
+            -1 if none else parse_size(threshold, "--threshold")
         )
-    settings = OutboxSettings(**changes)
+    settings = load(OutboxSettings, changes)
     publisher = None if topic is None or no_publish else TopicPublisher(state.client, topic)
     with Outbox(settings, publisher=publisher) as opened:
         for payload in _payloads(files, settings.payload_bytes_max):
