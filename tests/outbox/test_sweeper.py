@@ -326,3 +326,12 @@ def test_killed_at_every_call(quick_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     kills = int(done.stdout)
     assert kills >= 160
+
+
+def test_killed_beside_a_live_writer(quick_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.outbox.sweep_kills_live", str(quick_path), "60"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    kills, written = map(int, done.stdout.split())
+    assert kills == 60
+    assert written > 500
