@@ -12,6 +12,7 @@ import stat
 import pytest
 
 from penstock.base.errors import UnavailableError
+from penstock.host import AsyncHostClient
 from penstock.host.port import Failed
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
@@ -363,3 +364,46 @@ async def test_a_stale_file_at_the_start() -> None:
         ):
             await one.send(data(0))
             await one.expect(ACCEPTED)
+
+
+async def test_payloads_in_a_ring() -> None:
+    sink = GateSink(open_=False)
+    async with serving(sink) as agent:
+        path = agent.settings.socket_path
+        async with AsyncHostClient(path, ring_bytes=4 * MIB, client_name="ring") as client:
+            await client.wait_started()
+            payloads = [bytes((number,)) * 300_000 for number in range(5)]
+            futures = [client.publish_nowait(payload) for payload in payloads]
+            await until(lambda: len(sink.pending) == 5)
+            (connection,) = agent.connections
+            assert connection.machine.ring is not None
+            assert agent.bytes_in < 10_000
+            sink.release()
+            await asyncio.gather(*futures)
+        assert sink.accepted == payloads
+
+
+async def test_rings_can_be_turned_off() -> None:
+    sink = GateSink()
+    async with serving(sink, ring_max_bytes=0) as agent:
+        path = agent.settings.socket_path
+        async with AsyncHostClient(path, ring_bytes=4 * MIB) as client:
+            await client.publish(b"x" * 300_000)
+            (connection,) = agent.connections
+            assert connection.machine.ring is None
+        assert sink.accepted == [b"x" * 300_000]
+
+
+async def test_a_hundred_producers_are_drained() -> None:
+    """Producers that leave when they are told to are not waited for."""
+    async with serving(drain_timeout_ms=20_000) as agent:
+        many = [AsyncHostClient(agent.settings.socket_path) for _ in range(100)]
+        for client in many:
+            await client.start()
+            await client.publish(b"x")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await agent.stop()
+        assert loop.time() - began < 5
+        for client in many:
+            await client.stop()

@@ -41,6 +41,7 @@ from penstock.host.server.door import Introduced
 from penstock.host.server.receiving import Scratch
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.socket_file import SocketDirectoryBusy, SocketFile, check_path
+from penstock.host.server.status import NAME_CHARS_SHOWN
 from penstock.host.server.totals import Totals
 from penstock.host.server_machine import ServerState, ServerTerms
 from penstock.wire.frames import HEADER_BYTES_MAX
@@ -355,7 +356,8 @@ class HostAgent:
 
     def rejected(self, connection: HostConnection, error: Exception) -> None:
         self.totals.violations += 1
-        who = connection.machine.client_name or f"producer {connection.machine.producer_id}"
+        machine = connection.machine
+        who = f"producer {machine.producer_id} {machine.client_name[:NAME_CHARS_SHOWN]!r}"
         self._report(type(error).__name__, f"{who} sent what it may not: {error}")
 
     def introduce(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from penstock.host.server.connection import HostConnection
 
 PRODUCERS_SHOWN_MAX: Final = 200
+NAME_CHARS_SHOWN: Final = 100
 
 
 def status_of(agent: HostAgent) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def _producer(connection: HostConnection) -> dict[str, Any]:
     return {
         "producer_id": machine.producer_id,
         "producer_epoch": machine.producer_epoch,
-        "name": machine.client_name,
+        "name": machine.client_name[:NAME_CHARS_SHOWN],
         "state": machine.state.value,
         "frames_in_flight": len(machine.in_flight),
         "credit_left": _credit(machine.window.available),
