@@ -3,7 +3,8 @@
 Everything with the same payloads is measured in turn in one run. The agent is a process of its
 own with the null sink; the producer is the blocking client. The raw limit is a writer that sends
 payloads of the same size over a Unix stream socket, with the same buffers of 4 MiB, to a process
-that reads them into one buffer and does nothing with them.
+that reads them into one buffer and does nothing with them. All contenders send the same payload
+again and again, so it lies in the cache for all of them alike.
 
 Predictions, from first principles, written before the first measurement. A gigabyte is 10⁹ bytes.
 
