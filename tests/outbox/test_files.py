@@ -264,6 +264,7 @@ def test_every_call_fails_in_turn(tmp_path: Path, number: int, case: str) -> Non
             assert isinstance(result, (RetriableError, UnavailableError))
         else:
             assert name in {"close", "start_write_back"}, f"{where}: it must not be passed over"
+            assert counting.calls[at + 1 : at + 2] != ["rename"], "a file's close reports writes"
         retried = attempt(root, MachineFiles(), plan(payload, attempt=at + 1))
         assert isinstance(retried, Written), where
         assert files_of(root) == whole, where
@@ -296,7 +297,7 @@ def test_a_directory_whose_sync_failed_is_opened_anew(
     tmp_path: Path, open_tree: Callable[..., Tree]
 ) -> None:
     synced: list[int] = []
-    failing = True
+    failing = False
 
     def fail(number: int, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "sync_directory":
@@ -306,9 +307,12 @@ def test_a_directory_whose_sync_failed_is_opened_anew(
 
     files = ProbedFiles(fail)
     tree = open_tree(files)
-    tree.write(plan(batch="warm", durable=False))
+    tree.write(plan(batch="warm"))
+    synced.clear()
+    failing = True
     with pytest.raises(SyncFailed):
         tree.write(plan())
+    assert len(synced) == 2, "the batch's directory and the hour's, which was kept open"
     files.calls.clear()
     synced.clear()
     failing = False
