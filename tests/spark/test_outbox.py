@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.client import Client
+from penstock.outbox import Sweeper, SweepRules, TopicPointers
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
 from penstock.outbox.read_policy import ReadPolicy
@@ -179,6 +180,32 @@ def test_a_stream_goes_on_where_it_was(topic: Topic, shelf: Shelf, tmp_path: Pat
     shelf.publish(shelf.file(b"10"), shelf.inline(b"11"))
     run()
     assert sorted(got) == [(n, b"%d" % n) for n in range(12)]
+
+
+def test_the_sweeper_learns_what_a_query_has_read(
+    topic: Topic, shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.publish(*(shelf.file(b"%d" % n) for n in range(5)), partition=1)
+    group = f"{topic.name}-query"
+    rules = SweepRules(retention_ms=0, orphan_age_ms=0, unreferenced_grace_ms=10**9)
+    pointers = TopicPointers(shelf.client, topic.name, [group])
+    sweeper = Sweeper(shelf.root, pointers=pointers, rules=rules, execute=True)
+    assert sweeper.sweep().waiting == 5
+    frame = read_outbox(topic.stream(includeHeaders="true", groupId=group), shelf.root)
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    removed = 0
+    for _ in range(300):  # the listener hears of the batch a little later
+        removed += sweeper.sweep().removed_payloads
+        if removed:
+            break
+        threading.Event().wait(0.1)
+    assert removed == 5
 
 
 def test_records_without_headers_are_refused(topic: Topic, shelf: Shelf) -> None:
