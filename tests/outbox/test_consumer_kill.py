@@ -14,8 +14,8 @@ from penstock.testing import Broker
 from tests.outbox.shelf import Shelf
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 5
-BATCHES = 2_500
+KILLS = 4
+BATCHES = 2_000
 
 
 def test_killed_over_and_over(shelf: Shelf, outbox_broker: Broker) -> None:

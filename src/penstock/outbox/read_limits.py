@@ -49,7 +49,7 @@ COMMIT_INTERVAL_MS: Final = 1_000
 """Longest time between two commits while batches are processed."""
 COMMIT_MESSAGES: Final = 1_000
 """Most messages between two commits."""
-POLL_MS: Final = 500
+POLL_MS: Final = 1_000
 """How long a consumer waits for records before it looks at commits and at `stop` again."""
 FETCH_BYTES: Final = 4 << 20
 """Answer size that a consumer fetches: some 15,000 pointers, or inline payloads."""
