@@ -94,6 +94,24 @@ def test_without_any_group_nothing_is_consumed(shelf: Shelf) -> None:
     assert sweep(shelf, groups=None).waiting == 1
 
 
+def test_offsets_of_an_earlier_topic_of_the_name_count_for_nothing(shelf: Shelf) -> None:
+    shelf.add(age_ms=OLD_MS)
+    commit(shelf, 100)
+    assert sweep(shelf).waiting == 1
+
+
+def test_a_topic_of_many_partitions(shelf: Shelf) -> None:
+    pointers = [shelf.file(b"%d" % n, age_ms=OLD_MS) for n in range(6)]
+    shelf.publish(*pointers[:3], partition=0)
+    shelf.publish(*pointers[3:], partition=1)
+    commit(shelf, 1)
+    commit(shelf, 2, partition=1)
+    report = sweep(shelf)
+    assert (report.removed_payloads, report.waiting) == (3, 3)
+    kept = [pointers[n].file_path for n in (1, 2, 5)]
+    assert files(shelf.root) == sorted(kept)
+
+
 def test_a_second_pointer_that_waits_keeps_the_payload(shelf: Shelf) -> None:
     pointer = shelf.add(age_ms=OLD_MS)
     shelf.publish(pointer)

@@ -40,7 +40,8 @@ def progress(client: Client, topic: str, groups: Sequence[str] | None) -> Progre
     """How far the slowest group has read.
 
     `groups` None takes every group that has committed an offset of the topic. A partition that
-    one of them has committed nothing of counts as not read at all; without any group nothing is.
+    one of them has committed nothing of, or an offset beyond its end, counts as not read at all;
+    without any group nothing is read.
 
     Raises:
         UnknownTopic: there is no such topic.
@@ -63,6 +64,9 @@ def progress(client: Client, topic: str, groups: Sequence[str] | None) -> Progre
         offsets = {p: held[topic, p].offset if (topic, p) in held else 0 for p in partitions}
         floors = {p: min(floors[p], offset) if counted else offset for p, offset in offsets.items()}
         counted.append(name)
+    ends = client.list_offsets(topic, "latest")
+    # Beyond the end of the log: offsets of an earlier topic of this name, which say nothing.
+    floors = {p: floor if floor <= ends.get(p, -1) else 0 for p, floor in floors.items()}
     return Progress(groups=tuple(counted), floors=floors)
 
 
