@@ -292,9 +292,9 @@ def test_no_descriptor_is_left_and_a_dropped_client_says_so(path: str) -> None:
         timer.cancel()
         kept[0]._timer = None
         del timer
+        kept.clear()
         with pytest.warns(ResourceWarning, match="unclosed <AsyncHostClient"):
-            kept.clear()
-        gc.collect()
+            gc.collect()
 
     with ThreadAgent(path) as agent:
         before = len(os.listdir("/proc/self/fd"))

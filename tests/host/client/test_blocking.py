@@ -176,6 +176,31 @@ def test_callbacks_may_publish_and_may_fail(path: str, caplog: pytest.LogCapture
     assert "of the caller's own" in caplog.text
 
 
+def test_a_callback_may_wait_unless_nobody_would_bring_the_answer(path: str) -> None:
+    """The keeper runs callbacks when nobody else waits; it is also the one that connects."""
+    outcomes: list[BaseException | None] = []
+    ran = threading.Event()
+
+    def wait(client: HostClient, future: Future[None]) -> None:
+        try:
+            client.send(b"from the callback", timeout=10)
+            outcomes.append(None)
+        except RuntimeError as error:
+            outcomes.append(error)
+        ran.set()
+
+    with ThreadAgent(path) as agent, HostClient(path) as client:
+        client.publish(b"x").add_done_callback(partial(wait, client))
+        assert ran.wait(10)
+        assert len(agent.frames()) == 2
+    ran.clear()
+    with HostClient(path, delivery_timeout_ms=50) as client:
+        client.publish(b"x").add_done_callback(partial(wait, client))
+        assert ran.wait(10)
+    assert outcomes[0] is None
+    assert "callback cannot wait" in str(outcomes[1])
+
+
 def test_without_a_partition_those_of_a_topic_take_turns(path: str) -> None:
     with (
         ThreadAgent(path, GateSink()) as agent,

@@ -11,11 +11,11 @@ partition whose turn it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.client.columns import choose, chunks, normalise, open_stream, pick
+from penstock.client.columns import ColumnNames, choose, chunks, normalise, open_stream, pick
 from penstock.client.limits import BATCH_BYTES, CHUNK_ROWS_MAX
 from penstock.client.spreading import check_partitions, spread
 from penstock.client.writer import parse_codec
@@ -74,29 +74,18 @@ def record_frames(
     if own is not None and (own < 0 or partitions):
         check_partitions(topic, partitions, own, own)
     codec = parse_codec(options.codec)
-    stream = open_stream(data)
-    names = choose(
-        stream.schema,
-        key=options.key,
-        value=options.value,
-        timestamp=options.timestamp,
-        headers=options.headers,
-        partition=options.partition if isinstance(options.partition, str) else None,
-    )
+    stream, names = _columns(data, options)
     to_many = own is None and (names.key is not None or names.partition is not None)
     batch_bytes = min(options.batch_bytes, frame_bytes_max - _FRAME_HEADER_BYTES_MAX)
     chunk_bytes = int(batch_bytes * (partitions if to_many else 1) * _FILLED_SHARE)
-    for piece in chunks(
-        pick(stream, names), CHUNK_ROWS_MAX, max(1, min(chunk_bytes, ENCODED_BYTES_MAX))
-    ):
+    chunk_bytes = max(1, min(chunk_bytes, ENCODED_BYTES_MAX))
+    for piece in chunks(pick(stream, names), CHUNK_ROWS_MAX, chunk_bytes):
         chunk = normalise(piece, names)
         rows = read_input(chunk, now_ms())
         turn = turns.partition(topic, {topic: partitions}) if own is None else own
-        parts = (
-            spread(chunk, rows, topic=topic, count=partitions, unkeyed=turn)
-            if to_many
-            else ((turn, rows),)
-        )
+        parts: Iterable[tuple[int, Any]] = ((turn, rows),)
+        if to_many:
+            parts = spread(chunk, rows, topic=topic, count=partitions, unkeyed=turn)
         for partition, part in parts:
             for batch in encode_batches(
                 part,
@@ -112,3 +101,16 @@ def record_frames(
                     partition=partition,
                     format=ChunkFormat.RECORD_BATCH,
                 )
+
+
+def _columns(data: Any, options: RecordOptions) -> tuple[Any, ColumnNames]:
+    stream = open_stream(data)
+    names = choose(
+        stream.schema,
+        key=options.key,
+        value=options.value,
+        timestamp=options.timestamp,
+        headers=options.headers,
+        partition=options.partition if isinstance(options.partition, str) else None,
+    )
+    return stream, names

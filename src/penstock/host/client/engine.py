@@ -37,6 +37,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.host.client.futures import PublishFuture
 from penstock.host.client.line import Line, receive_from
 from penstock.host.client.options import ClientOptions
+from penstock.host.client.roles import Gate, Roles
 from penstock.host.client_machine import ClientState
 from penstock.host.errors import ClientClosed, Draining, NoCredit, NotConnected
 from penstock.host.publication import Publication
@@ -58,25 +59,6 @@ _NOT_NOW: Final = (NoCredit, NotConnected, Draining)
 
 _DONTWAIT: Final = socket.MSG_DONTWAIT
 _RECEIVE_TIMEOUT: Final = struct.pack("ll", 0, int(_LEADER_STEP_MS * 1000))
-
-
-class _Gate:
-    """Where one thread waits. Opened under the engine's lock, once."""
-
-    __slots__ = ("_lock", "opened")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.opened = False
-
-    def open(self) -> None:
-        if not self.opened:
-            self.opened = True
-            self._lock.release()
-
-    def wait(self, seconds: float) -> None:
-        self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
 class Engine:
@@ -101,17 +83,10 @@ class Engine:
         core = options.delivery(producer_id, producer_epoch)
         self.line = Line(options, core, randomness, self._retired.append)
         self._refusal: PenstockError | None = None
-        self._leading = False
-        self._led = 0
+        self._roles = Roles()
         self._led_seen = 0
         self._keeper_asleep = False
         self._tick_at_ms = 0.0
-        self._gates: dict[_Gate, None] = {}
-        """Of all followers, those that came first in front."""
-        self._watching: dict[_Gate, None] = {}
-        """Of those that wait for something else than one future."""
-        self._moved = False
-        """Whether something ended, began or broke since the watchers were told last."""
         self._to_call: deque[PublishFuture] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._patience_ms = (
@@ -193,7 +168,7 @@ class Engine:
         """Submit a publication if the caller can lead on the socket returned."""
         line = self.line
         current = line.socket
-        if current is None or self._leading or not line.started:
+        if current is None or self._roles.leading or not line.started:
             return None
         now_ms = self._monotonic() * 1000
         publication.on_end = self._on_lone_end
@@ -202,14 +177,13 @@ class Engine:
         except _NOT_NOW:
             return None
         line.flush(now_ms)
-        self._leading = True
-        self._led += 1
+        self._roles.lead()
         if now_ms + self._patience_ms < self._tick_at_ms:
             self._ring_bell()
         return current
 
     def _on_lone_end(self, publication: Publication) -> None:
-        self._moved = True
+        self._roles.moved = True
 
     def _submit_later(self, publication: Publication, deadline_ms: float) -> None:
         """Wait until there is room for a publication, and submit it.
@@ -245,7 +219,7 @@ class Engine:
                 current = line.socket
                 if current is None or not line.out.waiting:
                     return
-                lead = not self._leading
+                lead = not self._roles.leading
             if lead:
                 self._drive(lambda: not line.out.waiting, None, deadline_ms)
                 continue
@@ -263,7 +237,7 @@ class Engine:
 
     def _on_end(self, publication: Publication) -> None:
         future: PublishFuture = publication.waiter
-        self._moved = True
+        self._roles.moved = True
         if future.finish(publication.error):
             self._to_call.append(future)
         if future.gates:
@@ -300,11 +274,11 @@ class Engine:
         self, done: Callable[[], bool], future: PublishFuture | None, deadline_ms: float
     ) -> bool:
         """Wait until `done`, as leader or follower; False at the deadline."""
-        gate: _Gate | None = None
+        gate: Gate | None = None
         while True:
             with self.lock:
                 if gate is not None:
-                    self._leave(gate, future)
+                    self._roles.leave(gate, future)
                     gate = None
                 finished = done()
                 now_ms = self.now_ms()
@@ -312,11 +286,10 @@ class Engine:
                     self._hand_over()
                     break
                 current = self.line.socket
-                if current is None or self._leading:
-                    gate = self._enter(future)
+                if current is None or self._roles.leading:
+                    gate = self._roles.follow(future)
                 else:
-                    self._leading = True
-                    self._led += 1
+                    self._roles.lead()
             if gate is not None:
                 self._wait_at(gate, future, (deadline_ms - now_ms) / 1000)
             elif current is not None:
@@ -327,7 +300,7 @@ class Engine:
                     break
         return finished
 
-    def _wait_at(self, gate: _Gate, future: PublishFuture | None, seconds: float) -> None:
+    def _wait_at(self, gate: Gate, future: PublishFuture | None, seconds: float) -> None:
         if threading.current_thread() is self._keeper:
             self._leave_and_hand_over(gate, future)
             raise RuntimeError("a callback cannot wait for another publication")
@@ -337,33 +310,14 @@ class Engine:
             self._leave_and_hand_over(gate, future)
             raise
 
-    def _leave_and_hand_over(self, gate: _Gate, future: PublishFuture | None) -> None:
+    def _leave_and_hand_over(self, gate: Gate, future: PublishFuture | None) -> None:
         with self.lock:
-            self._leave(gate, future)
+            self._roles.leave(gate, future)
             self._hand_over()
 
-    def _enter(self, future: PublishFuture | None) -> _Gate:
-        gate = _Gate()
-        self._gates[gate] = None
-        if future is None:
-            self._watching[gate] = None
-        elif future.gates is None:
-            future.gates = [gate]
-        else:
-            future.gates.append(gate)
-        return gate
-
-    def _leave(self, gate: _Gate, future: PublishFuture | None) -> None:
-        self._gates.pop(gate, None)
-        if future is None:
-            self._watching.pop(gate, None)
-        elif future.gates is not None:
-            future.gates.remove(gate)
-
     def _hand_over(self) -> None:
-        """Have the first follower look whether it is to lead."""
-        if self._gates and not self._leading and self.line.socket is not None:
-            next(iter(self._gates)).open()
+        if self.line.socket is not None:
+            self._roles.hand_over()
 
     def _lead(self, current: socket.socket, done: Callable[[], bool], deadline_ms: float) -> bool:
         """Receive for everybody until `done`, or until there is a reason to look around."""
@@ -380,8 +334,8 @@ class Engine:
                             line.arrived(received, now_ms)
                             if line.retimed:
                                 self._retime(now_ms)
-                            if self._watching:
-                                self._tell_watchers()
+                            if self._roles.watching:
+                                self._roles.tell_watchers()
                         finished = done()
                         # Callbacks are run by a thread that does not lead.
                         if not finished and not self._to_call and now_ms < deadline_ms:
@@ -396,10 +350,10 @@ class Engine:
 
     def _step_down(self) -> None:
         """Stop leading; under the lock."""
-        self._leading = False
+        self._roles.leading = False
         if self._retired:
             self._close_retired()
-        if self._gates:
+        if self._roles.following:
             self._hand_over()
         if self._keeper_asleep or self.line.socket is None:
             self._ring_bell()
@@ -427,12 +381,6 @@ class Engine:
                 return receive_from(current, room, _DONTWAIT)
         return -1
 
-    def _tell_watchers(self) -> None:
-        if self._moved:
-            self._moved = False
-            for gate in self._watching:
-                gate.open()
-
     def _retime(self, now_ms: float) -> None:
         """Wake the keeper up if something is due before it would look."""
         self.line.retimed = False
@@ -441,7 +389,7 @@ class Engine:
 
     def _close_retired(self) -> None:
         """Close sockets that have ended; not while a leader may still be receiving on one."""
-        if self._retired and not self._leading:
+        if self._retired and not self._roles.leading:
             for retired in self._retired:
                 retired.close()
             self._retired.clear()
@@ -489,12 +437,12 @@ class Engine:
         line = self.line
         if now_ms >= line.connect_at_ms() and self._wanted():
             connected = line.connect(now_ms)
-            self._moved = True
+            self._roles.moved = True
             if connected and line.socket is not None:
                 line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
         if now_ms >= self._tick_at_ms or now_ms >= line.next_wake_ms(now_ms):
             line.tick(now_ms)
-        self._tell_watchers()
+        self._roles.tell_watchers()
         self._close_retired()
         self._hand_over()
 
@@ -510,13 +458,13 @@ class Engine:
         step_ms = _KEEPER_STEP_MS if line.core.outstanding else _KEEPER_IDLE_STEP_MS
         wait_ms = max(0.0, min(wake_ms - now_ms, step_ms))
         self._tick_at_ms = now_ms + wait_ms
-        led = self._led
+        led = self._roles.led
         recently, self._led_seen = led != self._led_seen, led
         self._keeper_asleep = False
         events = select.POLLOUT if line.out.waiting else 0
         if recently:
             wait_ms = min(wait_ms, _PAUSE_MS)
-        elif self._leading:
+        elif self._roles.leading:
             self._keeper_asleep = True
         else:
             events |= select.POLLIN
@@ -541,11 +489,11 @@ class Engine:
             if line.socket is not current:
                 return
             now_ms = self.now_ms()
-            if happened & ~select.POLLOUT and not self._leading:
+            if happened & ~select.POLLOUT and not self._roles.leading:
                 line.arrived(line.receive(_DONTWAIT), now_ms)
             elif happened & select.POLLOUT:
                 line.flush(now_ms)
-            self._tell_watchers()
+            self._roles.tell_watchers()
             self._close_retired()
 
     # The end
@@ -582,8 +530,7 @@ class Engine:
         self.line.lost("the client has been closed", now_ms)
         self._ring_bell()
         self.stopped = True
-        for gate in self._gates:
-            gate.open()
+        self._roles.dismiss()
         self._close_retired()
 
     def after_fork_in_child(self) -> None:
