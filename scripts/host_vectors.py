@@ -748,7 +748,7 @@ def other_talks() -> list[Conversation]:
 
     late = Conversation("refusal-draining", "A producer that comes too late.", draining=True)
     late.producer("Says who it is.", "HELLO", **HELLO)
-    late.agent("No, and why.", "HELLO_ACK", reason="the agent is draining")
+    late.agent("No, and why.", "HELLO_ACK", reason="the agent is draining", retryable=True)
     late.close("agent", "There is nothing more to say.")
 
     wrong = Conversation("violation", "A producer says HELLO twice; what was under way is lost.")

@@ -25,6 +25,7 @@ from penstock.host.errors import (
     LostOnDisconnect,
     NoCredit,
     NotConnected,
+    ProducerFenced,
     ProtocolViolation,
     PublishTimedOut,
 )
@@ -263,7 +264,26 @@ def test_the_handshake_grants_what_the_agent_says() -> None:
 def test_a_refusal_names_its_reason() -> None:
     machine = in_handshake()
     events = machine.receive(frame(type=HELLO_ACK, reason="no such topic"), 0)
-    assert events == [Disconnect("no such topic", refused=True)]
+    assert events == [Disconnect("no such topic", refused=True, retryable=False)]
+
+
+def test_a_refusal_for_now_says_so() -> None:
+    machine = in_handshake()
+    events = machine.receive(frame(type=HELLO_ACK, reason="no broker", retryable=True), 0)
+    assert events == [Disconnect("no broker", refused=True)]
+
+
+def test_a_fenced_producer_hears_of_it() -> None:
+    machine = started()
+    (publication,) = sent(machine, single(b"x"))
+    answer = frame(
+        type=FAILED, count=1, reason="epoch 3", fenced=True,
+        chunk_slots=1, raw_events=1, payload_bytes=1,
+    )  # fmt: skip
+    (event,) = machine.receive(answer, 0)
+    assert isinstance(event, Ended)
+    assert event.publications == [publication]
+    assert isinstance(event.error, ProducerFenced)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +413,9 @@ def test_the_payload_follows_its_header_uncopied() -> None:
 def test_payloads_in_the_ring() -> None:
     terms = ClientTerms(ring_bytes=100, ring_payload_bytes_min=40)
     machine = started(terms, ring=True)
-    large, small, other = sent(machine, single(b"x" * 60), single(b"y" * 39), single(b"z" * 50))
+    large, small, other = sent(machine, single(b"x" * 60), single(b"y" * 39), single(b"z" * 101))
+    with pytest.raises(NoCredit, match="ring"):
+        sent(machine, single(b"v" * 50))
     assert (large.ring_position, small.ring_position, other.ring_position) == (0, -1, -1)
     data = b"".join(machine.take_output())
     first, size = decode(data, 0, 2_000)

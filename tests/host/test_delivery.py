@@ -10,14 +10,17 @@ from penstock.host.errors import (
     FrameFailed,
     FrameRefused,
     FrameTooLarge,
+    HandshakeRefused,
     InvalidChunks,
     LostOnDisconnect,
     NoCredit,
     NotConnected,
+    ProducerFenced,
     PublishTimedOut,
 )
 from penstock.host.port import ACCEPTED, PENDING, ChunkFormat, Chunks, Failed
 from penstock.host.publication import Publication, batch, single
+from penstock.wire.frames import HELLO_ACK, Frame, Header
 from tests.host.pair import Pair, busy
 
 
@@ -200,13 +203,48 @@ def test_a_large_payload_goes_through_the_ring() -> None:
     terms = ClientTerms(ring_bytes=1 << 10, ring_payload_bytes_min=100)
     pair = Pair(terms=terms)
     pair.connect(ring=True)
-    submit(pair, b"a" * 500, b"b" * 600, b"c" * 50)
+    submit(pair, b"a" * 500, b"b" * 500, b"c" * 50)
     pair.exchange()
-    assert payloads(pair) == [b"a" * 500, b"b" * 600, b"c" * 50]
+    assert payloads(pair) == [b"a" * 500, b"b" * 500, b"c" * 50]
     space = pair.delivery.machine.space
     assert space is not None
     assert space.taken_bytes == 0
     assert bytes(pair.ring[:500]) == b"a" * 500
+
+
+def test_a_payload_waits_for_room_in_the_ring_and_goes_inline_only_when_it_never_fits() -> None:
+    terms = ClientTerms(ring_bytes=1 << 10, ring_payload_bytes_min=100)
+    pair = Pair(terms=terms)
+    pair.connect(ring=True)
+    publications = submit(pair, b"a" * 600, b"b" * 700, b"c" * 2_000)
+    pair.delivery.pump(pair.now_ms)
+    assert [each.first_sequence for each in publications] == [0, -1, -1]
+    pair.exchange()
+    assert payloads(pair) == [b"a" * 600, b"b" * 700, b"c" * 2_000]
+    assert all(publication.ended for publication in publications)
+
+
+def test_what_waits_for_an_agent_that_will_never_take_it_ends_at_once() -> None:
+    pair = Pair()
+    (publication,) = submit(pair, b"a")
+    pair.delivery.connected(0, ring=False)
+    refusal = Frame(Header(type=HELLO_ACK, reason="no such topic"), memoryview(b""))
+    (event,) = pair.delivery.receive(refusal, 0)
+    assert event == Disconnect("no such topic", refused=True, retryable=False)
+    assert isinstance(publication.error, HandshakeRefused)
+    assert pair.delivery.outstanding == 0
+
+
+def test_a_fenced_producer_stops_for_good() -> None:
+    pair = Pair()
+    pair.verdict = lambda chunks: Failed("epoch 3 has written", retryable=False, fenced=True)
+    pair.connect()
+    first, second = submit(pair, b"a", b"b")
+    pair.exchange()
+    assert isinstance(first.error, ProducerFenced)
+    assert isinstance(second.error, ProducerFenced)
+    with pytest.raises(ProducerFenced):
+        submit(pair, b"c")
 
 
 # Lanes

@@ -32,6 +32,7 @@ from penstock.host.errors import (
     LostOnDisconnect,
     NoCredit,
     NotConnected,
+    ProducerFenced,
     ProtocolViolation,
     PublishTimedOut,
 )
@@ -112,10 +113,14 @@ class CreditChanged:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """The connection has to be closed now; `refused` says that a HELLO was answered with no."""
+    """The connection has to be closed now.
+
+    `refused` says that HELLO was answered with no, `retryable` that another one may do.
+    """
 
     reason: str
     refused: bool = False
+    retryable: bool = True
 
 
 Event = Started | Ended | Drained | CreditChanged | Disconnect
@@ -205,6 +210,8 @@ class ClientMachine:
         size = publication.payload_bytes
         if now_ms < self.not_before_ms:
             raise NoCredit("the agent asked for a pause", int(self.not_before_ms - now_ms) + 1)
+        if not self._fits_ring(size):
+            raise NoCredit(f"a payload of {size} bytes, and the ring has no such piece left")
         if not window.try_acquire(publication.count, publication.event_count, size):
             self._refuse_credit(publication)
         if publication.first_sequence == NO_SEQUENCE:
@@ -226,6 +233,24 @@ class ClientMachine:
         self._output.append(head)
         if publication.ring_position == NO_POSITION:
             self._output.extend(publication.payload)
+
+    def has_room(self, publication: Publication) -> bool:
+        """Whether window and ring have room now; what never fits has room, to be refused."""
+        need = publication.footprint
+        if not self.window.has_room(*need) and self.window.ever_fits(need):
+            return False
+        return self._fits_ring(publication.payload_bytes)
+
+    def _fits_ring(self, size: int) -> bool:
+        """Whether a payload finds its place, or has none to wait for.
+
+        Where answers are under way that give space back, waiting for them costs less than two
+        copies through the kernel.
+        """
+        space = self.space
+        if space is None or not self.in_flight or size < self.terms.ring_payload_bytes_min:
+            return True
+        return size > space.size_bytes or space.has_room(size)
 
     def receive(self, frame: Frame, now_ms: float) -> list[Event]:
         """Take one frame of the agent in.
@@ -362,7 +387,8 @@ class ClientMachine:
 
     def _on_hello_ack(self, header: Header, now_ms: float) -> list[Event]:
         if not header.accepted:
-            return [Disconnect(header.reason or "the agent gave no reason", refused=True)]
+            reason = header.reason or "the agent gave no reason"
+            return [Disconnect(reason, refused=True, retryable=header.retryable)]
         if not limits.VERSION_MIN <= header.version <= limits.VERSION_MAX:
             raise ProtocolViolation(f"the agent chose version {header.version}")
         given = header.producer_id if header.HasField("producer_id") else NO_PRODUCER_ID
@@ -415,12 +441,7 @@ class ClientMachine:
         publication = self._settle(header.first_sequence)
         if header.retry_after_ms:
             self.not_before_ms = now_ms + header.retry_after_ms
-        error: PenstockError = (
-            FrameFailed(header.reason, header.retry_after_ms)
-            if header.retryable
-            else FrameRefused(header.reason)
-        )
-        return [Ended([publication], error)]
+        return [Ended([publication], _failure(header))]
 
     def _settle(self, sequence: int) -> Publication:
         publication = self.in_flight.pop(sequence, None)
@@ -449,3 +470,11 @@ class ClientMachine:
     def _on_ping(self, header: Header, now_ms: float) -> list[Event]:
         self._send(Header(type=PONG, token=header.token), now_ms)
         return []
+
+
+def _failure(header: Header) -> PenstockError:
+    if header.fenced:
+        return ProducerFenced(header.reason)
+    if header.retryable:
+        return FrameFailed(header.reason, header.retry_after_ms)
+    return FrameRefused(header.reason)

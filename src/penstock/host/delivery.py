@@ -46,8 +46,10 @@ from penstock.host.errors import (
     FrameFailed,
     FrameRefused,
     FrameTooLarge,
+    HandshakeRefused,
     LostOnDisconnect,
     NoCredit,
+    ProducerFenced,
     PublishTimedOut,
 )
 from penstock.host.lanes import Lane, Lanes
@@ -83,6 +85,7 @@ class Delivery:
         self.buffered_bytes = 0
         self.reconnect_at_ms = 0.0
         self.closing = False
+        self.fenced: ProducerFenced | None = None
         self.resent = 0
         """Frames that were sent more than once."""
         self.epochs_raised = 0
@@ -105,11 +108,14 @@ class Delivery:
 
         Raises:
             ClientClosed: after `close`.
+            ProducerFenced: a newer epoch of this producer has taken over.
             FrameTooLarge: larger than the buffer; without `resend`, than the agent's limits.
             NoCredit: the buffer is full; without `resend`, there is no credit.
             NotConnected, Draining: without `resend`.
             InvalidChunks: it cannot be idempotent; `Lanes.of` says why.
         """
+        if self.fenced is not None:
+            raise self.fenced
         if self.closing:
             raise ClientClosed("the client has been closed")
         self._check_room(publication)
@@ -258,9 +264,7 @@ class Delivery:
 
     def _send(self, lane: Lane, publication: Publication, now_ms: float) -> bool:
         """Send the head of a lane; False when there is no credit for it."""
-        window = self.machine.window
-        need = publication.footprint
-        if not window.has_room(*need) and window.ever_fits(need):
+        if not self.machine.has_room(publication):
             return False
         again = publication.first_sent_ms >= 0
         numbered_now = lane.number(publication)
@@ -291,11 +295,25 @@ class Delivery:
                 continue
             if isinstance(event, Started):
                 self._start()
+            elif isinstance(event, Disconnect) and not event.retryable:
+                self._refused(event.reason)
             left.append(event)
+        if self.fenced is not None:
+            self.abandon(self.fenced)
+            left.append(Disconnect(str(self.fenced)))
         looks = self._raising or self._lanes.broken
         if looks and not any(isinstance(event, Disconnect) for event in left):
             left += self._consider_epoch()
         return left
+
+    def _refused(self, reason: str) -> None:
+        """No agent will take what is here: say so now, rather than after the delivery timeout."""
+        error = HandshakeRefused(reason)
+        for publication in list(self._alive):
+            if publication.lane is None:
+                self._end(publication, error)
+            else:
+                self._give_up(publication, error)
 
     def _start(self) -> None:
         self._attempts = 0
@@ -312,13 +330,15 @@ class Delivery:
             if lane is None:
                 self._end(publication, error)
                 continue
+            if isinstance(error, ProducerFenced):
+                self.fenced = error
             if isinstance(error, FrameFailed):
                 self._pause(lane, publication, error, now_ms)
             lane.answered()
             if error is None:
                 lane.accepted(publication)
                 self._end(publication, None)
-            elif publication.ended or isinstance(error, FrameRefused):
+            elif publication.ended or isinstance(error, (FrameRefused, ProducerFenced)):
                 self._give_up(publication, error)
             else:
                 lane.returned(publication)

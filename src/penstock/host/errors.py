@@ -74,6 +74,12 @@ class InvalidRing(InvalidError):
     """Shared memory that cannot be made, or that cannot be trusted."""
 
 
+class ProducerFenced(FencedError):
+    """A newer epoch of this producer has taken over; what it says is not written any more."""
+
+    code: ClassVar[str] = "invalid_producer_epoch"
+
+
 class HandshakeRefused(UnavailableError):
     """The agent did not take this producer in."""
 

@@ -49,12 +49,14 @@ class Pending:
 class Failed:
     """The sink does not hold the chunks.
 
-    `retryable` says that the same frame may be accepted later, not before `retry_after_ms`.
+    `retryable` says that the same frame may be accepted later, not before `retry_after_ms`;
+    `fenced`, that a newer epoch of the producer has taken over and this one has to stop.
     """
 
     reason: str
     retryable: bool
     retry_after_ms: int = 0
+    fenced: bool = False
 
 
 ACCEPTED: Final = Accepted()

@@ -31,20 +31,27 @@ class RingSpace:
 
     def take(self, size_bytes: int) -> int | None:
         """The position of `size_bytes` free bytes, or None when there are not as many."""
-        if not 0 < size_bytes <= self.size_bytes:
+        if not self.has_room(size_bytes):
             return None
-        position, taken = self._next, size_bytes
-        if position + size_bytes > self.size_bytes:
-            taken += self.size_bytes - position
-            position = 0
-        if self.taken_bytes + taken > self.size_bytes:
-            return None
+        position, taken = self._place(size_bytes)
         place = _Place(size_bytes, taken)
         self._order.append(place)
         self._places[position] = place
         self.taken_bytes += taken
         self._next = (position + size_bytes) % self.size_bytes
         return position
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `take` would find a place."""
+        if not 0 < size_bytes <= self.size_bytes:
+            return False
+        return self.taken_bytes + self._place(size_bytes)[1] <= self.size_bytes
+
+    def _place(self, size_bytes: int) -> tuple[int, int]:
+        """The next position, and the bytes taken with what is left out before it."""
+        if self._next + size_bytes > self.size_bytes:
+            return 0, size_bytes + self.size_bytes - self._next
+        return self._next, size_bytes
 
     def give_back(self, position: int) -> None:
         """The payload at `position` is not needed any more."""

@@ -31,6 +31,7 @@ from penstock.host.port import (
     Accepted,
     ChunkFormat,
     Chunks,
+    Failed,
     Introduction,
     Settled,
 )
@@ -200,9 +201,16 @@ class ServerMachine:
         if self._drain is not None:
             self._start_draining(self._drain)
 
-    def refuse(self, reason: str) -> Close:
-        """Answer HELLO with no, and why."""
-        self._send(Header(type=HELLO_ACK, accepted=False, reason=reason[: limits.REASON_CHARS_MAX]))
+    def refuse(self, reason: str, *, retryable: bool = False) -> Close:
+        """Answer HELLO with no, and why; `retryable` says that the same HELLO may do later."""
+        self._send(
+            Header(
+                type=HELLO_ACK,
+                accepted=False,
+                reason=reason[: limits.REASON_CHARS_MAX],
+                retryable=retryable,
+            )
+        )
         self.state = ServerState.CLOSED
         return Close(reason)
 
@@ -227,14 +235,7 @@ class ServerMachine:
                 if len(ranges) >= 2 * limits.RANGES_PER_FRAME_MAX:
                     self.flush()
             return
-        self._fail(
-            chunks.first_sequence,
-            chunks.count,
-            footprint,
-            verdict.reason,
-            verdict.retryable,
-            verdict.retry_after_ms,
-        )
+        self._fail(chunks.first_sequence, chunks.count, footprint, verdict)
 
     def grant(self, more: Credit) -> None:
         """Widen the producer's window."""
@@ -260,7 +261,7 @@ class ServerMachine:
         """Say why the connection ends: a FAILED frame about no chunks."""
         if self.state is not ServerState.CLOSED:
             if self.state in (ServerState.HANDSHAKE, ServerState.INTRODUCING):
-                return self.refuse(reason)
+                return self.refuse(reason, retryable=True)
             self.flush()
             self._send(Header(type=FAILED, reason=reason[: limits.REASON_CHARS_MAX]))
             self.state = ServerState.CLOSED
@@ -319,7 +320,7 @@ class ServerMachine:
                 f" here: {limits.VERSION_MIN} to {limits.VERSION_MAX} are"
             )
         if self._agent_draining:
-            return self.refuse("the agent is draining")
+            return self.refuse("the agent is draining", retryable=True)
         if len(header.topics) > limits.TOPICS_PER_HELLO_MAX:
             return self.refuse(
                 f"{len(header.topics)} topics in one HELLO; at most {limits.TOPICS_PER_HELLO_MAX}"
@@ -451,18 +452,11 @@ class ServerMachine:
 
     def _overdraft(self, first: int, count: int, footprint: Credit) -> None:
         self.overdrafts += 1
-        self._fail(first, count, footprint, "credit exhausted", True, self.terms.retry_after_ms)
-        self._send(_credit_update(NO_CREDIT, self.terms.retry_after_ms))
+        retry_after_ms = self.terms.retry_after_ms
+        self._fail(first, count, footprint, Failed("credit exhausted", True, retry_after_ms))
+        self._send(_credit_update(NO_CREDIT, retry_after_ms))
 
-    def _fail(
-        self,
-        first: int,
-        count: int,
-        restored: Credit,
-        reason: str,
-        retryable: bool,
-        retry_after_ms: int,
-    ) -> None:
+    def _fail(self, first: int, count: int, restored: Credit, verdict: Failed) -> None:
         self.failed_frames += 1
         self.flush()
         self._send(
@@ -470,9 +464,10 @@ class ServerMachine:
                 type=FAILED,
                 first_sequence=first,
                 count=count,
-                reason=reason[: limits.REASON_CHARS_MAX],
-                retryable=retryable,
-                retry_after_ms=retry_after_ms,
+                reason=verdict.reason[: limits.REASON_CHARS_MAX],
+                retryable=verdict.retryable,
+                retry_after_ms=verdict.retry_after_ms,
+                fenced=verdict.fenced,
                 chunk_slots=restored.slots,
                 raw_events=restored.events,
                 payload_bytes=restored.payload_bytes,

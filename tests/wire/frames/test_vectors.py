@@ -332,6 +332,6 @@ def test_a_refused_producer_knows_why() -> None:
     machine.connected(0.0)
     answer = vector["steps"][1]
     assert machine.receive(read(bytes.fromhex(answer["hex"])), 0.0) == [
-        Disconnect(answer["header"]["reason"], refused=True)
+        Disconnect(answer["header"]["reason"], refused=True, retryable=False)
     ]
     assert machine.state is ClientState.HANDSHAKE

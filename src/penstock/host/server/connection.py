@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from penstock.base.buffers import Lease
-from penstock.base.errors import PenstockError
+from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.host import limits
 from penstock.host.errors import InvalidRing, ProtocolViolation
 from penstock.host.port import Chunks, Failed, Introduction, Pending, Settled
@@ -77,7 +77,7 @@ class HostConnection:
     def start(self) -> None:
         """Begin to read; a connection too many is closed at once."""
         if not self._door.opened(self):
-            self._apply(self.machine.refuse("the agent has too many connections"))
+            self._apply(self.machine.refuse("the agent has too many connections", retryable=True))
             self._send_output()
             return
         self._resume()
@@ -290,7 +290,8 @@ class HostConnection:
             if self.closed:
                 return
             if isinstance(result, PenstockError):
-                self._apply(self.machine.refuse(str(result)))
+                again = isinstance(result, (RetriableError, UnavailableError))
+                self._apply(self.machine.refuse(str(result), retryable=again))
             else:
                 if ring_offered:
                     self._adopt_ring(effect.ring_bytes)

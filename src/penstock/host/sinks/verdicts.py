@@ -30,4 +30,5 @@ def failure(error: PenstockError, *, retry_after_ms: int = 0) -> Failed:
     """The verdict that an error amounts to."""
     again = retryable(error)
     reason = str(error)[: host_limits.REASON_CHARS_MAX]
-    return Failed(reason, again, retry_after_ms if again else 0)
+    fenced = isinstance(error, FencedError) and not again
+    return Failed(reason, again, retry_after_ms if again else 0, fenced)
