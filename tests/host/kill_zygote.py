@@ -18,6 +18,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
 
 PR_SET_PDEATHSIG = 1
+STOP = (signal.SIGTERM,)
 TOPIC = "killed"
 LENGTH_BYTES = 4
 PATIENCE_SECONDS = 60.0
@@ -51,8 +53,9 @@ class FileSink:
     name = "file"
     frame_bytes_max = 4 << 20
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, fuse: Fuse | None = None) -> None:
         self._path = path
+        self._fuse = fuse or Fuse(-1)
         self._pending: list[tuple[Chunks, Settle]] = []
 
     @property
@@ -85,18 +88,85 @@ class FileSink:
         for chunks, settle in pending:
             for at, size in zip(chunks.offsets.tolist(), chunks.lengths.tolist(), strict=True):
                 record = size.to_bytes(LENGTH_BYTES) + bytes(chunks.payload[at : at + size])
-                while record:
-                    record = record[os.write(self._fd, record) :]
+                half = len(record) // 2
+                for part in (record[:half], record[half:]):
+                    self._fuse.step()
+                    while part:
+                        part = part[os.write(self._fd, part) :]
+            self._fuse.step()
             chunks.release()
             settle(ACCEPTED)
 
 
-def run_agent(path: str, file: str) -> None:
+class Fuse:
+    """Kills this process at the step that it is set to; -1 is never."""
+
+    def __init__(self, die_at: int) -> None:
+        self._left = die_at
+
+    def step(self) -> None:
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._left -= 1
+
+    @property
+    def last(self) -> bool:
+        """Whether the next step is the one."""
+        return self._left == 0
+
+
+class FusedSocket(socket.socket):
+    """A connection each of whose system calls has a step before it and one after it, and each
+    send one in its middle."""
+
+    fuse: Fuse
+
+    def recv_into(self, *arguments: Any, **options: Any) -> int:
+        self.fuse.step()
+        received = super().recv_into(*arguments, **options)
+        self.fuse.step()
+        return received
+
+    def recvmsg(self, *arguments: Any, **options: Any) -> Any:
+        self.fuse.step()
+        received = super().recvmsg(*arguments, **options)
+        self.fuse.step()
+        return received
+
+    def send(self, data: Any, *arguments: Any) -> int:
+        self.fuse.step()
+        if self.fuse.last:
+            super().send(memoryview(data)[: len(data) // 2], *arguments)
+        self.fuse.step()
+        sent = super().send(data, *arguments)
+        self.fuse.step()
+        return sent
+
+
+class FusedAgent(HostAgent):
+    """An agent whose connections and sink burn one fuse."""
+
+    def __init__(self, settings: HostSettings, file: str, die_at: int) -> None:
+        self.fuse = Fuse(die_at)
+        super().__init__(settings, FileSink(file, self.fuse))
+
+    def _welcome(self, accepted: socket.socket) -> None:
+        fused = FusedSocket(fileno=accepted.detach())
+        fused.fuse = self.fuse
+        super()._welcome(fused)
+
+
+def run_agent(path: str, file: str, die_at: int = -1) -> None:
     async def serve() -> None:
         settings = HostSettings(socket_path=path, drain_timeout_ms=10_000)
-        agent = HostAgent(settings, FileSink(file))
+        agent = (
+            HostAgent(settings, FileSink(file))
+            if die_at < 0
+            else FusedAgent(settings, file, die_at)
+        )
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
         await agent.start()
         await stop.wait()
         await agent.stop()
@@ -138,8 +208,10 @@ ROLES: dict[str, Callable[..., None]] = {"agent": run_agent, "producer": run_pro
 
 
 def fork(role: str, arguments: dict[str, Any]) -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # until the agent can handle it
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
         return pid
     status = 1
     try:

@@ -8,6 +8,7 @@ the agent with the next producer, the producer with the next agent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -36,6 +37,7 @@ from tests.host.kill_relay import (
 from tests.host.kill_zygote import LENGTH_BYTES
 
 KILLS_MIN = 600
+STEP_KILLS_MIN = 250
 LANES = 4
 PATIENCE_SECONDS = 30.0
 SIGKILLED = -signal.SIGKILL
@@ -159,9 +161,9 @@ class Lane:
         self._accepted: set[bytes] = set()
         self.ran = 0
 
-    async def begin(self) -> None:
-        file = self._directory / f"sink-{next(self._numbers)}"
-        self._agent = await self._mother.fork("agent", path=self._target, file=str(file))
+    async def begin(self, die_at: int = -1) -> None:
+        file = str(self._directory / f"sink-{next(self._numbers)}")
+        self._agent = await self._mother.fork("agent", path=self._target, file=file, die_at=die_at)
 
     async def run(self, scenario: Scenario) -> None:
         """One producer's life, with the kill in it."""
@@ -202,6 +204,44 @@ class Lane:
             self._accepted.update(name.encode().ljust(scenario.size, b".") for name in names[frame])
         self.ran += 1
 
+    async def run_with_fuse(self, script: Scenario, die_at: int) -> bool:
+        """A producer's life with an agent that dies at its `die_at`-th step; False if it did not
+        come so far."""
+        number = next(self._numbers)
+        log = self._directory / f"log-{number}"
+        names = [
+            [f"{number}/{frame}/{chunk}" for chunk in range(script.chunks)]
+            for frame in range(script.frames)
+        ]
+        await self.begin(die_at)
+        producer = await self._mother.fork(
+            "producer",
+            path=self._target,
+            log=str(log),
+            payloads=names,
+            size=script.size,
+            together=script.together,
+            linger=False,
+        )
+        ends = [asyncio.create_task(self._mother.gone(pid)) for pid in (self._agent, producer)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        died = ends[0].done() and ends[0].result() == SIGKILLED
+        if died:
+            await self.begin()
+        assert await ends[1] == 0, (script, die_at)
+        if not ends[0].done():
+            ends[0].cancel()
+        assert self._fates(log) == [(frame, "accepted") for frame in range(script.frames)]
+        self._accepted.update(
+            name.encode().ljust(script.size, b".") for chunks in names for name in chunks
+        )
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._agent, signal.SIGTERM)
+        status = await self._mother.gone(self._agent)
+        if died:
+            assert status == 0
+        return died or status == SIGKILLED  # some steps come when the producer has left
+
     def _fates(self, log: Path) -> list[tuple[int, str]]:
         """How frames ended, as far as the producer could say."""
         if not log.exists():
@@ -230,6 +270,10 @@ class Lane:
         self._accepted.add(b"last......")
         os.kill(self._agent, signal.SIGTERM)
         assert await self._mother.gone(self._agent) == 0
+        self.check()
+
+    def check(self) -> None:
+        """Nothing that a producer saw accepted is missing."""
         stored: set[bytes] = set()
         for file in self._directory.glob("sink-*"):
             stored.update(records(file.read_bytes()))
@@ -276,4 +320,45 @@ async def test_kills_at_every_frame() -> None:
             ran = await asyncio.gather(*(work(mother, directory) for directory in directories))
         assert sum(ran) == expected
         assert mother.statuses[SIGKILLED] == expected, mother.statuses
+        assert set(mother.statuses) == {0, SIGKILLED}
+
+
+STEPS_MAX = 1000
+
+
+@pytest.mark.slow
+async def test_kills_at_every_step_of_the_agent() -> None:
+    """Before and after each call on a connection, in the middle of each answer and each write."""
+    nowhere = Plan(direction=UP, index=-1, when=BEFORE, victim=AGENT)
+    scripts = [
+        Scenario(plan=nowhere, frames=frames, chunks=chunks, size=size, together=together)
+        for (chunks, size), frames, together in product(KINDS.values(), (1, 3), (False, True))
+    ]
+    todo = iter(scripts)
+
+    async def work(mother: Zygote, directory: Path) -> int:
+        lane = Lane(mother, directory)
+        kills = 0
+        try:
+            for script in todo:
+                for die_at in range(STEPS_MAX):
+                    if not await lane.run_with_fuse(script, die_at):
+                        break
+                    kills += 1
+                else:
+                    raise AssertionError(f"no end of {script}")
+            lane.check()
+        finally:
+            await lane.close()
+        return kills
+
+    async with zygote() as mother:
+        with tempfile.TemporaryDirectory(prefix="ps-") as name:
+            directories = [Path(name) / str(number) for number in range(LANES)]
+            for directory in directories:
+                directory.mkdir()
+            kills = await asyncio.gather(*(work(mother, directory) for directory in directories))
+        print("KILLS", sum(kills))
+        assert sum(kills) >= STEP_KILLS_MIN
+        assert mother.statuses[SIGKILLED] == sum(kills)
         assert set(mother.statuses) == {0, SIGKILLED}
