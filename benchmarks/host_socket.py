@@ -48,12 +48,6 @@ The whole chain, events of 100 B, with an agent that appends to a broker that sy
 per million (a thousand pieces a frame), agent 0.05 s receive, 0.15 s encode, 0.05 s send, broker
 0.25 s: 0.7 CPU seconds on two cores, so 1.5 M events/s; with record batches from the producer
 (encode 0.1 s there; the agent checks and stamps, 0.1 s) 2 M events/s.
-
-Found while measuring, not predicted: left alone, the kernel lets a writer wake its reader on the
-writer's own core. That suits the raw socket, whose bytes are still in that core's cache and which
-has nothing to overlap: it is two to three times as fast there as with a core for each side. It does
-not suit a producer and an agent that both have work to do. So both are measured with a core each as
-well, under the same predictions.
 """
 
 from __future__ import annotations
@@ -79,7 +73,7 @@ import pyarrow as pa
 from benchmarks.harness import Row, interleaved
 from benchmarks.peers import grpc_stream, http_ingest
 from benchmarks.peers.process import PeerProcess
-from benchmarks.peers.round_trip import RoundTrip, a_core_each, on_one_core
+from benchmarks.peers.round_trip import RoundTrip, on_one_core
 from benchmarks.peers.unix_socket import RawLimit, connect
 from penstock.client import Client
 from penstock.host.client.blocking import HostClient
@@ -91,24 +85,21 @@ FRAMES: Final = {"64 KiB": 64 * KIBIBYTE, "256 KiB": 256 * KIBIBYTE, "1 MiB": ME
 CHUNKS_PER_FRAME: Final = 100
 READS: Final = {f"raw, reads of {size >> 10} KiB": size for size in (256 << 10, 1 << 20, 4 << 20)}
 PIECES: Final = "raw, gathered from 100 pieces"
-RAW_APART: Final = "raw, a core each"
 RING_BYTES: Final = 32 * MEBIBYTE
 SMALL_BYTES: Final = 100
 PARTITIONS: Final = 4
 EVENTS_PER_FRAME: Final = 1_000
 
-PARTS: Final = ("socket", "ring", "checksum", "apart", "grpc", "http", "round_trip", "chain")
+PARTS: Final = ("socket", "ring", "checksum", "grpc", "http", "round_trip", "chain")
 """`PENSTOCK_BENCH_PARTS=socket,ring` chooses some of them; the raw limit is always measured."""
 
 SINGLE, SOCKET = "DATA", "DATA_BATCH"
 RING, CHECKSUM = "DATA_BATCH in the ring", "DATA_BATCH with checksums"
-APART = "DATA_BATCH, a core each"
 CLIENTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     SINGLE: ("socket", {}),
     SOCKET: ("socket", {}),
     RING: ("ring", {"ring_bytes": RING_BYTES, "ring_payload_bytes_min": 1}),
     CHECKSUM: ("checksum", {"checksum": True}),
-    APART: ("apart", {}),
 }
 """Their parts, and what the producer is told."""
 PREDICTIONS: Final[dict[str, dict[str, float]]] = {
@@ -117,14 +108,12 @@ PREDICTIONS: Final[dict[str, dict[str, float]]] = {
     SOCKET: {"64 KiB": 1_400, "256 KiB": 3_300, "1 MiB": 4_900},
     RING: {"64 KiB": 1_500, "256 KiB": 4_000, "1 MiB": 6_500},
     CHECKSUM: {"64 KiB": 1_300, "256 KiB": 2_800, "1 MiB": 4_000},
-    APART: {"64 KiB": 1_400, "256 KiB": 3_300, "1 MiB": 4_900},
 }
 CPU_PREDICTIONS: Final[dict[str, dict[str, float]]] = {
     SINGLE: {"64 KiB": 0.47, "256 KiB": 0.25, "1 MiB": 0.19},
     SOCKET: {"64 KiB": 0.63, "256 KiB": 0.29, "1 MiB": 0.2},
     RING: {"64 KiB": 0.46, "256 KiB": 0.12, "1 MiB": 0.03},
     CHECKSUM: {"64 KiB": 0.7, "256 KiB": 0.36, "1 MiB": 0.27},
-    APART: {"64 KiB": 0.63, "256 KiB": 0.29, "1 MiB": 0.2},
 }
 CHAINS: Final = {
     "straight": ("a table by the Kafka client", 3.0),
@@ -181,7 +170,7 @@ class Stage:
             self._stack = stack
             folder = tempfile.TemporaryDirectory(prefix="penstock-")
             self._folder = Path(stack.enter_context(folder))
-            self.taker, raw_path = self.process("benchmarks.peers.unix_socket", "take")
+            _, raw_path = self.process("benchmarks.peers.unix_socket", "take")
             self.raw = RawLimit(raw_path)
             stack.callback(self.raw.close)
             self.agent, self.agent_path = self.process("benchmarks.peers.host_agent", "null")
@@ -253,16 +242,13 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
 
     contenders = {name: raw(read_bytes) for name, read_bytes in READS.items()}
     contenders[PIECES] = lambda: stage.raw.write_pieces(chunks, count, MEBIBYTE)
-    if "apart" in stage.parts:
-        contenders[RAW_APART] = _apart(stage.taker, raw(MEBIBYTE))
     with ExitStack() as clients:
         for name, (part, options) in CLIENTS.items():
             if part in stage.parts:
                 client = HostClient(stage.agent_path, **options)
                 clients.callback(client.close)
                 client.wait_started()
-                run = ours(name, client)
-                contenders[name] = _apart(stage.agent, run) if name == APART else run
+                contenders[name] = ours(name, client)
         if size in PEER_SIZES:
             contenders |= _peers(stage, chunks, count)
         figures = interleaved(contenders, runs=effort.runs)
@@ -270,17 +256,6 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
         *_limit_rows(size, figures, _medians(cpu), _medians(own)),
         *_peer_rows(size, figures),
     ]
-
-
-def _apart(peer: PeerProcess, run: Callable[[], float]) -> Callable[[], float]:
-    """Where the kernel lets a writer wake its reader on the core that they share, bytes stay in
-    that core's cache, and nothing overlaps; here it may not."""
-
-    def pinned() -> float:
-        with a_core_each(peer.pid):
-            return run()
-
-    return pinned
 
 
 def _peers(stage: Stage, chunks: Sequence[bytes], count: int) -> dict[str, Callable[[], float]]:
@@ -311,23 +286,18 @@ def _limit_rows(
             value=figures[best],
             unit="MB/s",
             prediction=PREDICTIONS["raw"][size],
-            note=", ".join(
-                f"{name}: {figures[name]:,.0f}"
-                for name in (*READS, PIECES, RAW_APART)
-                if name in figures
-            ),
+            note=", ".join(f"{name}: {figures[name]:,.0f}" for name in (*READS, PIECES)),
         )
     ]
     for name in cpu:
-        limit = RAW_APART if name == APART else best
         rows += [
             Row(
                 name=f"{name}, {size}",
                 value=figures[name],
                 unit="MB/s",
                 prediction=PREDICTIONS[name][size],
-                reference=figures[limit],
-                reference_name=RAW_APART if name == APART else "raw AF_UNIX",
+                reference=figures[best],
+                reference_name="raw AF_UNIX",
             ),
             Row(
                 name=f"agent's CPU, {name}, {size}",

@@ -114,18 +114,6 @@ def on_one_core(pids: Iterable[int]) -> Iterator[None]:
         _place(ours, everywhere)
 
 
-@contextmanager
-def a_core_each(pid: int) -> Iterator[None]:
-    """Keep this process on the first core and another one on the last, for a while."""
-    everywhere = os.sched_getaffinity(0)
-    _place([os.getpid()], {min(everywhere)})
-    _place([pid], {max(everywhere)})
-    try:
-        yield
-    finally:
-        _place([os.getpid(), pid], everywhere)
-
-
 def _place(pids: Iterable[int], cores: set[int]) -> None:
     for pid in pids:
         for thread in os.listdir(f"/proc/{pid}/task"):
