@@ -14,20 +14,31 @@ MIB = 1 << 20
 WHOLE = Credit(65_536, 1 << 24, 16 * MIB)
 
 
-def budget(total_bytes: int = 512 * MIB, connections_max: int = 1024) -> CreditBudget:
-    return CreditBudget(whole=WHOLE, total_bytes=total_bytes, connections_max=connections_max)
+FLOOR = 8 * MIB
+
+
+def budget(
+    total_bytes: int = 512 * MIB, connections_max: int = 1024, floor_bytes: int = FLOOR
+) -> CreditBudget:
+    return CreditBudget(
+        whole=WHOLE,
+        total_bytes=total_bytes,
+        connections_max=connections_max,
+        floor_bytes=floor_bytes,
+    )
 
 
 def test_a_lone_connection_gets_the_whole() -> None:
     assert budget().open("a") == WHOLE
 
 
-def test_even_the_last_one_gets_its_share() -> None:
+def test_even_the_last_one_can_send_a_frame() -> None:
     shared = budget()
     grants = [shared.open(number) for number in range(1024)]
     assert grants[0] == WHOLE
-    assert min(grants) == grants[-1] == shared.floor == Credit(1024, 1 << 18, 256 << 10)
-    assert sum(grant.payload_bytes for grant in grants) <= 512 * MIB
+    assert min(grants) == grants[-1] == shared.floor == Credit(32_768, 1 << 23, FLOOR)
+    beyond = sum(grant.payload_bytes - FLOOR for grant in grants)
+    assert 64 * MIB < beyond <= 256 * MIB
     with pytest.raises(BugError, match="1024 of 1024"):
         shared.open("one more")
 
@@ -58,17 +69,20 @@ def test_what_others_leave_is_spread() -> None:
     assert shared.granted_bytes == 2 * WHOLE.payload_bytes
 
 
-def test_small_totals() -> None:
-    shared = CreditBudget(whole=Credit(10, 10, 100), total_bytes=100, connections_max=3)
+@pytest.mark.parametrize("floor_bytes", [0, 1, 30, 100, 1000])
+def test_small_totals(floor_bytes: int) -> None:
+    whole = Credit(10, 10, 100)
+    shared = CreditBudget(whole=whole, total_bytes=100, connections_max=3, floor_bytes=floor_bytes)
     grants = [shared.open(number) for number in range(3)]
-    assert all(min(grant) > 0 for grant in grants)
-    assert sum(grant.payload_bytes for grant in grants) <= 100
+    assert all(min(grant) > 0 and grant <= whole for grant in grants)
+    assert all(grant.payload_bytes >= min(floor_bytes, 100) for grant in grants)
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_any_coming_and_going(seed: int) -> None:
     dice = random.Random(seed)
-    shared = budget(total_bytes=dice.choice((8, 64, 512)) * MIB, connections_max=40)
+    floor_bytes = dice.choice((256 << 10, 1 * MIB, 8 * MIB))
+    shared = budget(dice.choice((8, 64, 512)) * MIB, 40, floor_bytes)
     held: dict[int, Credit] = {}
     for number in range(400):
         if held and (len(held) == 40 or dice.random() < 0.45):
@@ -84,7 +98,7 @@ def test_any_coming_and_going(seed: int) -> None:
                 assert more.payload_bytes >= STEP_BYTES_MIN or grown == WHOLE
                 held[key] = grown
         assert shared.granted_bytes == sum(grant.payload_bytes for grant in held.values())
-        reserved = shared.floor.payload_bytes * (40 - len(held))
-        assert shared.granted_bytes + reserved <= shared.total_bytes
+        beyond = shared.granted_bytes - floor_bytes * len(held)
+        assert 0 <= beyond <= shared.total_bytes
         assert all(grant <= WHOLE for grant in held.values())
-        assert all(g.payload_bytes >= shared.floor.payload_bytes for g in held.values())
+        assert all(grant.payload_bytes >= floor_bytes for grant in held.values())

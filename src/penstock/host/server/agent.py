@@ -105,6 +105,7 @@ class HostAgent:
             whole=settings.credit,
             total_bytes=settings.credit_total_bytes,
             connections_max=settings.connections_max,
+            floor_bytes=settings.frame_max_bytes,
         )
         self.drain_by_ms = 0.0
         self.http: HttpFront | None = None

@@ -1,10 +1,14 @@
 """How much credit each connection of an agent gets, out of one total; without I/O.
 
-Credit that was granted cannot be taken back, only end with its connection. So the total is halved:
-one half is kept in equal shares for every connection that may still come, the other is handed out
-freely. A new connection gets the whole per-connection credit while there is plenty, at most half
-of what is free, and at least its reserved share. When others leave, `top_up` spreads what became
-free evenly over those that have less than the whole.
+Every connection gets a floor, enough for the largest frame, or it could never send one. What it
+gets beyond comes out of the total, and of that only one half is handed out while others may still
+come: a new connection gets the whole per-connection credit while there is plenty, and at most half
+of what is free. Credit that was granted cannot be taken back, it ends with its connection; when
+others leave, `top_up` spreads what became free evenly over those that have less than the whole.
+
+With very many connections the floors alone are more than the total. What is really held is then
+bounded by the sink, which takes no more than the total and fails the rest for now, and by the
+receive buffers' limit.
 
 What is shared are payload bytes, since they are what memory is needed for; chunk slots and events
 shrink in proportion, so that a small share of bytes is not a large share of tiny chunks.
@@ -27,12 +31,14 @@ STEP_BYTES_MIN: Final = 64 << 10
 class CreditBudget:
     """The credit of one agent: whose it is, and what is left of it."""
 
-    def __init__(self, *, whole: Credit, total_bytes: int, connections_max: int) -> None:
+    def __init__(
+        self, *, whole: Credit, total_bytes: int, connections_max: int, floor_bytes: int
+    ) -> None:
         self.whole = whole
         self.total_bytes = total_bytes
         self.connections_max = connections_max
         self.granted_bytes = 0
-        self._floor_bytes = min(whole.payload_bytes, max(1, total_bytes // (2 * connections_max)))
+        self._floor_bytes = max(1, min(whole.payload_bytes, floor_bytes))
         self._grants: dict[Hashable, Credit] = {}
         self._wanting: dict[Hashable, None] = {}
 
@@ -46,8 +52,9 @@ class CreditBudget:
 
     @property
     def free_bytes(self) -> int:
-        """What may be handed out without touching the shares of those to come."""
-        reserved = self._floor_bytes * max(0, self.connections_max - len(self._grants))
+        """What may be handed out beyond floors, without touching those of connections to come."""
+        to_come = self._floor_bytes * max(0, self.connections_max - len(self._grants))
+        reserved = min(self.total_bytes // 2, to_come)
         return max(0, self.total_bytes - self.granted_bytes - reserved)
 
     def open(self, key: Hashable) -> Credit:
@@ -61,7 +68,7 @@ class CreditBudget:
                 f"credit for {key!r} beside {len(self._grants)} of {self.connections_max}"
             )
         whole = self.whole.payload_bytes
-        free = self.free_bytes + self._floor_bytes  # its own reserved share is free for it
+        free = self.free_bytes
         size = whole if free >= 2 * whole else min(whole, max(self._floor_bytes, free // 2))
         granted = self._portion(size)
         self._grants[key] = granted

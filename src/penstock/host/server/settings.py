@@ -98,9 +98,9 @@ class HostSettings:
     credit_total_bytes: int = setting(
         512 * _MIB,
         name="host.credit.total.bytes",
-        doc="Payload bytes that all connections together may have unanswered. Half of it is kept"
-        " for those to come, so that each of `host.connections.max` gets an equal share of that"
-        " half at least; the other two dimensions shrink in proportion.",
+        doc="Payload bytes that all connections together may have unanswered. Each gets at least"
+        " one frame's worth, more only out of this total; the log and outbox sinks hold no more"
+        " than it, and send back what comes beyond.",
         unit="bytes",
         minimum=65_536,
         maximum=LONG_MAX,
