@@ -39,6 +39,7 @@ from penstock.host.port import (
 )
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
+from penstock.host.sinks.log import LogSink, LogSinkOptions
 
 PR_SET_PDEATHSIG = 1
 STOP = (signal.SIGTERM,)
@@ -159,19 +160,29 @@ class FusedAgent(HostAgent):
 def run_agent(path: str, file: str, die_at: int = -1) -> None:
     async def serve() -> None:
         settings = HostSettings(socket_path=path, drain_timeout_ms=10_000)
-        agent = (
-            HostAgent(settings, FileSink(file))
-            if die_at < 0
-            else FusedAgent(settings, file, die_at)
+        fused = die_at >= 0
+        await until_stopped(
+            FusedAgent(settings, file, die_at) if fused else HostAgent(settings, FileSink(file))
         )
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
-        await agent.start()
-        await stop.wait()
-        await agent.stop()
 
     uvloop.run(serve())
+
+
+def run_log_agent(path: str, bootstrap: str) -> None:
+    async def serve() -> None:
+        settings = HostSettings(socket_path=path, drain_timeout_ms=10_000)
+        await until_stopped(HostAgent(settings, LogSink(LogSinkOptions(bootstrap=bootstrap))))
+
+    uvloop.run(serve())
+
+
+async def until_stopped(agent: HostAgent) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
+    await agent.start()
+    await stop.wait()
+    await agent.stop()
 
 
 def run_producer(
@@ -204,7 +215,11 @@ def run_producer(
             signal.pause()
 
 
-ROLES: dict[str, Callable[..., None]] = {"agent": run_agent, "producer": run_producer}
+ROLES: dict[str, Callable[..., None]] = {
+    "agent": run_agent,
+    "log agent": run_log_agent,
+    "producer": run_producer,
+}
 
 
 def fork(role: str, arguments: dict[str, Any]) -> int:
