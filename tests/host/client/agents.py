@@ -173,16 +173,16 @@ class PlayedAgent:
     """A listening socket; the test itself says what the agent does."""
 
     def __init__(self, path: str) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
-        self._listener.listen(8)
-        self._listener.settimeout(PATIENCE_SECONDS)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen(8)
+        self.listener.settimeout(PATIENCE_SECONDS)
         self._peer: socket.socket | None = None
         self._data = b""
 
     def accept(self) -> None:
         self.hang_up()
-        self._peer, _ = self._listener.accept()
+        self._peer, _ = self.listener.accept()
         self._peer.settimeout(PATIENCE_SECONDS)
 
     def hang_up(self) -> None:
@@ -241,7 +241,7 @@ class PlayedAgent:
 
     def close(self) -> None:
         self.hang_up()
-        self._listener.close()
+        self.listener.close()
 
     def __enter__(self) -> PlayedAgent:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
 import time
 from collections.abc import Awaitable, Callable
 
@@ -16,14 +17,16 @@ from penstock.host.errors import (
     ClientClosed,
     Draining,
     FrameRefused,
+    HandshakeRefused,
     InvalidChunks,
     LostOnDisconnect,
     NoCredit,
     NotConnected,
+    ProducerFenced,
     PublishTimedOut,
 )
 from penstock.host.port import Failed
-from penstock.wire.frames import ACCEPTED, DRAIN
+from penstock.wire.frames import ACCEPTED, DRAIN, FAILED
 from tests.host.client.agents import GateSink, PlayedAgent, ProcessAgent, ThreadAgent, wait_for
 
 Work = Callable[[], Awaitable[None]]
@@ -256,6 +259,49 @@ def test_stop_ends_everything(run: Run, path: str) -> None:
             await waiting
 
     run(work)
+
+
+def test_a_fenced_producer_stops(run: Run, path: str) -> None:
+    async def work() -> None:
+        async with AsyncHostClient(path) as client:
+            await asyncio.gather(asyncio.to_thread(agent.welcome), client.wait_started())
+            future = client.publish_nowait(b"x")
+            sequence = (await asyncio.to_thread(agent.receive_data)).first_sequence
+            agent.send(
+                type=FAILED,
+                first_sequence=sequence,
+                count=1,
+                reason="newer",
+                fenced=True,
+                chunk_slots=1,
+                raw_events=1,
+                payload_bytes=1,
+            )
+            with pytest.raises(ProducerFenced):
+                await future
+            with pytest.raises(ProducerFenced):
+                await client.publish(b"x")
+            with pytest.raises(ProducerFenced):
+                await client.wait_started()
+            assert client.state == "closed"
+            cpu = time.process_time()
+            await asyncio.sleep(0.2)
+            assert not select.select([agent.listener], [], [], 0)[0], "it came back"
+            assert time.process_time() - cpu < 0.1
+
+    with PlayedAgent(path) as agent:
+        run(work)
+
+
+def test_a_hello_that_is_refused_for_good(run: Run, path: str) -> None:
+    async def work() -> None:
+        async with AsyncHostClient(path, resend=False) as client:
+            refusal = asyncio.to_thread(agent.welcome, accepted=False, reason="never")
+            with pytest.raises(HandshakeRefused, match="never"):
+                await asyncio.gather(refusal, client.publish(b"x"))
+
+    with PlayedAgent(path) as agent:
+        run(work)
 
 
 def test_cancelling_does_not_take_back(run: Run, path: str) -> None:

@@ -6,6 +6,7 @@ import concurrent.futures
 import gc
 import os
 import random
+import select
 import socket
 import threading
 import time
@@ -30,6 +31,7 @@ from penstock.host.errors import (
     LostOnDisconnect,
     NoCredit,
     NotConnected,
+    ProducerFenced,
     PublishTimedOut,
 )
 from penstock.host.port import ChunkFormat, Failed
@@ -37,6 +39,7 @@ from penstock.wire.frames import (
     ACCEPTED,
     CREDIT_UPDATE,
     DRAIN,
+    FAILED,
     PING,
     PONG,
 )
@@ -469,12 +472,47 @@ def test_an_agent_that_does_not_answer_hello(path: str) -> None:
 
 def test_a_hello_that_is_answered_with_no(path: str) -> None:
     with PlayedAgent(path) as agent, HostClient(path) as client:
-        agent.welcome(accepted=False, reason="not you")
+        agent.welcome(accepted=False, reason="not now", retryable=True)
         wait_for(lambda: client._engine is not None and client._engine.line.refused)
-        with pytest.raises(HandshakeRefused, match="not you"):
+        with pytest.raises(HandshakeRefused, match="not now"):
             client.wait_started(0.001)
+        future = client.publish(b"x")
+        agent.welcome(accepted=False, reason="never")
+        with pytest.raises(HandshakeRefused, match="never"):
+            future.result(10)
+        with pytest.raises(HandshakeRefused, match="never"):
+            client.wait_started(10)
         agent.welcome()
-        client.wait_started(5)
+        wait_for(lambda: client.state == "started")
+
+
+def test_a_fenced_producer_stops(path: str) -> None:
+    with PlayedAgent(path) as agent, HostClient(path) as client:
+        agent.welcome()
+        futures = [client.publish(b"x") for _ in range(3)]
+        sequence = agent.receive_data().first_sequence
+        agent.send(
+            type=FAILED,
+            first_sequence=sequence,
+            count=1,
+            reason="a newer epoch has written",
+            fenced=True,
+            chunk_slots=1,
+            raw_events=1,
+            payload_bytes=1,
+        )
+        for future in futures:
+            with pytest.raises(ProducerFenced, match="newer epoch"):
+                future.result(10)
+        for attempt in (lambda: client.publish(b"x"), client.wait_started):
+            with pytest.raises(ProducerFenced):
+                attempt()
+        assert client.state == "closed"
+        while agent.receive() is not None:
+            pass
+        cpu = time.process_time()
+        assert not select.select([agent.listener], [], [], 0.3)[0], "it came back"
+        assert time.process_time() - cpu < 0.1
 
 
 @pytest.mark.parametrize("nonsense", [b"x" * 64, b"\0" * 16, b"\xff" * 16])

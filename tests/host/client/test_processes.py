@@ -16,6 +16,7 @@ import pytest
 from penstock.host import HostClient
 from penstock.host.errors import ClientClosed
 from penstock.host.sinks.memory import StoredFrame
+from penstock.wire.frames import ACCEPTED
 from tests.host.client.agents import GateSink, PlayedAgent, ThreadAgent, wait_for
 
 
@@ -162,23 +163,27 @@ def test_payloads_through_the_ring_are_what_they_were(path: str, sizes: tuple[in
     assert received == [tuple(batch) for batch in batches] * 10
 
 
-def test_what_finds_no_room_goes_over_the_socket(path: str) -> None:
+def test_what_finds_no_room_waits_for_it_unless_it_never_will(
+    path: str,
+) -> None:
     payload = os.urandom(100_000)
     with PlayedAgent(path) as agent, HostClient(path, ring_bytes=300_000) as client:
         hello = agent.welcome(ring_size_bytes=300_000)
         assert hello.ring_size_bytes == 300_000
         client.wait_started()
-        for data in [payload] * 4 + [b"small"]:
-            client.publish(data)
-        in_ring, payloads = [], []
-        for _ in range(5):
+        futures = [client.publish(data) for data in [payload] * 4 + [b"small", payload * 4]]
+        received = [agent.receive_data() for _ in range(3)]
+        assert [header.ring_bytes for header in received] == [100_000] * 3
+        agent.send(type=ACCEPTED, ranges=[received[0].first_sequence, 1])
+        received.append(agent.receive_data())
+        assert (received[3].ring_position, received[3].ring_bytes) == (0, 100_000)
+        for expected in (b"small", payload * 4):
             frame = agent.receive()
             assert frame is not None
-            in_ring.append(frame.header.ring_bytes)
-            payloads.append(bytes(frame.payload))
-        assert in_ring == [100_000, 100_000, 100_000, 0, 0]
-        assert payloads == [b"", b"", b"", payload, b"small"]
-        client.close(timeout=0)
+            assert (frame.header.ring_bytes, bytes(frame.payload)) == (0, expected)
+        agent.send(type=ACCEPTED, ranges=[received[1].first_sequence, 5])
+        for future in futures:
+            future.result(10)
 
 
 def test_an_agent_without_a_ring(path: str) -> None:

@@ -280,8 +280,13 @@ class AsyncHostClient:
         limit_ms = (
             self._options.connect_timeout_ms if timeout_seconds is None else timeout_seconds * 1000
         )
-        if not await self._until(lambda: self._line.started, self._now_ms() + limit_ms):
-            raise _closed() if self._core.closing else self._line.trouble()
+        line, core = self._line, self._core
+        await self._until(
+            lambda: line.started or line.refused_for_good or core.closing,
+            self._now_ms() + limit_ms,
+        )
+        if not line.started:
+            raise core.fenced or (_closed() if core.closing else line.trouble())
 
     async def flush(self, timeout_seconds: float | None = None) -> None:
         """Return when the fate of everything published is known.
@@ -391,7 +396,7 @@ class AsyncHostClient:
     @property
     def state(self) -> str:
         """connecting, handshake, started, draining or closed."""
-        if self._core.closing and self._loop is None:
+        if self._core.fenced is not None or (self._core.closing and self._loop is None):
             return "closed"
         state = self._core.machine.state
         return "connecting" if state is ClientState.DISCONNECTED else state.value

@@ -211,8 +211,12 @@ class HostClient:
 
     def _wait_started(self, engine: Engine, seconds: float) -> None:
         line = engine.line
-        if not engine.wait_until(lambda: line.started, engine.now_ms() + seconds * 1000):
-            raise _closed() if engine.stopped else line.trouble()
+        engine.wait_until(
+            lambda: line.started or line.refused_for_good or line.core.closing,
+            engine.now_ms() + seconds * 1000,
+        )
+        if not line.started:
+            raise line.core.fenced or (_closed() if line.core.closing else line.trouble())
 
     @property
     def state(self) -> str:

@@ -83,6 +83,7 @@ class Engine:
         core = options.delivery(producer_id, producer_epoch)
         self.line = Line(options, core, randomness, self._retired.append)
         self._refusal: PenstockError | None = None
+        self._forked = False
         self._roles = Roles()
         self._led_seen = 0
         self._keeper_asleep = False
@@ -237,6 +238,8 @@ class Engine:
 
     def _on_end(self, publication: Publication) -> None:
         future: PublishFuture = publication.waiter
+        if self._forked:
+            future.forget_waiters()
         self._roles.moved = True
         if future.finish(publication.error):
             self._to_call.append(future)
@@ -418,9 +421,12 @@ class Engine:
                     now_ms = self.now_ms()
                     self._maintain(now_ms)
                     current = self.line.socket
+                    # By number: a leader may close it before it is looked at, which is then no
+                    # error but an event.
+                    descriptor = -1 if current is None else current.fileno()
                     events, wait_ms = self._plan(now_ms)
                 self._call_back()
-                self._look(current, events, wait_ms)
+                self._look(current, descriptor, events, wait_ms)
                 self._call_back()
         except Exception as error:
             logger.exception("the client's keeper failed")
@@ -435,7 +441,7 @@ class Engine:
     def _maintain(self, now_ms: float) -> None:
         """Connect and keep the time."""
         line = self.line
-        if now_ms >= line.connect_at_ms() and self._wanted():
+        if now_ms >= line.connect_at_ms():
             connected = line.connect(now_ms)
             self._roles.moved = True
             if connected and line.socket is not None:
@@ -446,15 +452,10 @@ class Engine:
         self._close_retired()
         self._hand_over()
 
-    def _wanted(self) -> bool:
-        """A client that is being closed connects only for what is left to deliver."""
-        core = self.line.core
-        return not core.closing or core.outstanding > 0
-
     def _plan(self, now_ms: float) -> tuple[int, float]:
         """Which events of the socket the keeper waits for, and how long."""
         line = self.line
-        wake_ms = line.next_wake_ms(now_ms) if self._wanted() else inf
+        wake_ms = line.next_wake_ms(now_ms)
         step_ms = _KEEPER_STEP_MS if line.core.outstanding else _KEEPER_IDLE_STEP_MS
         wait_ms = max(0.0, min(wake_ms - now_ms, step_ms))
         self._tick_at_ms = now_ms + wait_ms
@@ -470,14 +471,16 @@ class Engine:
             events |= select.POLLIN
         return events, wait_ms
 
-    def _look(self, current: socket.socket | None, events: int, wait_ms: float) -> None:
+    def _look(
+        self, current: socket.socket | None, descriptor: int, events: int, wait_ms: float
+    ) -> None:
         """Sleep until the socket, the bell or the time calls."""
         poller = select.poll()
         poller.register(self._bell, select.POLLIN)
-        if current is not None and events:
-            poller.register(current, events)
-        for descriptor, happened in poller.poll(wait_ms):
-            if descriptor == self._bell:
+        if descriptor >= 0 and events:
+            poller.register(descriptor, events)
+        for called, happened in poller.poll(wait_ms):
+            if called == self._bell:
                 os.eventfd_read(self._bell)
             elif current is not None:
                 self._serve(current, happened)
@@ -536,7 +539,7 @@ class Engine:
     def after_fork_in_child(self) -> None:
         """Give up everything that belongs to the parent, without a word to the agent."""
         self.lock = threading.Lock()
-        self.stopped = True
+        self.stopped = self._forked = True
         self.refuse(
             ClientClosed("this client belongs to the process that was forked; make a new one here")
         )
@@ -554,7 +557,7 @@ class Engine:
     @property
     def state(self) -> str:
         """closed, or what `ClientState` says, with "connecting" for no connection."""
-        if self._refusal is not None:
+        if self._refusal is not None or self.line.core.fenced is not None:
             return "closed"
         state = self.line.core.machine.state
         return "connecting" if state is ClientState.DISCONNECTED else state.value

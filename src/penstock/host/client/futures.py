@@ -25,6 +25,12 @@ _FINISHED: Final = "FINISHED"
 _conditions = threading.Lock()
 
 
+def after_fork_in_child() -> None:
+    """Another thread of the parent may have held the lock."""
+    global _conditions
+    _conditions = threading.Lock()
+
+
 class Waits(Protocol):
     """Who brings a future to its end."""
 
@@ -140,6 +146,12 @@ class PublishFuture(Future[None]):
                         waiter.add_exception(self)
                 made.notify_all()
         return bool(self._done_callbacks)
+
+    def forget_waiters(self) -> None:
+        """In a forked process: the threads that waited, perhaps holding the condition, are gone."""
+        self._made = None
+        self._waiters = []
+        self._done_callbacks = []
 
     def call_back(self) -> None:
         """Call the callbacks, each once, whoever else does the same."""

@@ -52,6 +52,8 @@ class Line:
         self.why = "no connection has been made yet"
         self.refused = False
         """Whether the last connection ended with a HELLO that was answered with no."""
+        self.refused_for_good = False
+        """And whether another HELLO would be answered likewise."""
         self.starts = 0
         """How often an agent has taken this producer in."""
         self.retimed = False
@@ -75,9 +77,15 @@ class Line:
 
     # Connecting
 
+    @property
+    def wanted(self) -> bool:
+        """A client that is being closed, or was fenced, connects only for what it still has."""
+        core = self.core
+        return not core.closing or core.outstanding > 0
+
     def connect_at_ms(self) -> float:
         """When the next attempt is due."""
-        return inf if self.socket is not None else self.core.reconnect_at_ms
+        return self.core.reconnect_at_ms if self.socket is None and self.wanted else inf
 
     def connect(self, now_ms: float) -> bool:
         """Try once; whether a socket stands now, on which HELLO has been sent."""
@@ -114,7 +122,7 @@ class Line:
         self._retire(old)
 
     def _note(self, why: str, *, refused: bool) -> None:
-        self.why, self.refused = why, refused
+        self.why, self.refused, self.refused_for_good = why, refused, False
 
     # Bytes
 
@@ -186,18 +194,21 @@ class Line:
 
     def next_wake_ms(self, now_ms: float) -> float:
         """When `tick`, or `connect`, is to be called next."""
-        return min(self.core.next_wake_ms(now_ms), self._give_up_at_ms, self.connect_at_ms())
+        if self.socket is None and not self.wanted:
+            return inf
+        return min(self.core.next_wake_ms(now_ms), self._give_up_at_ms)
 
     def _digest(self, events: list[Event], now_ms: float) -> bool:
         """Do what the core asks for; False when the connection is over."""
         for event in events:
             if isinstance(event, Disconnect):
                 self.lost(event.reason, now_ms, refused=event.refused)
+                self.refused_for_good = event.refused and not event.retryable
                 return False
             if isinstance(event, Started):
                 self._give_up_at_ms = inf
                 self.starts += 1
-                self.refused = False
+                self.refused = self.refused_for_good = False
                 if not event.ring and self._ring is not None:
                     self._ring.close()
                     self._ring = None

@@ -19,6 +19,7 @@ import threading
 import weakref
 from typing import Final
 
+from penstock.host.client import futures
 from penstock.host.client.engine import Engine
 
 _FORK_WAIT_SECONDS: Final = 1.0
@@ -53,6 +54,7 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     _held.clear()
+    futures.after_fork_in_child()
     for engine in list(_engines):
         with contextlib.suppress(Exception):
             engine.after_fork_in_child()
