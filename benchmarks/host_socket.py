@@ -3,8 +3,9 @@
 Everything with the same payloads is measured in turn in one run. The agent is a process of its
 own with the null sink; the producer is the blocking client. The raw limit is a writer that sends
 payloads of the same size over a Unix stream socket, with the same buffers of 4 MiB, to a process
-that reads them into one buffer and does nothing with them. All contenders send the same payload
-again and again, so it lies in the cache for all of them alike.
+that reads them into one buffer and does nothing with them. Where nothing else is said, a payload is
+sent again and again, so it lies in the cache for all contenders alike; fresh payloads are distinct
+ones, more than the caches hold, for all alike.
 
 Predictions, from first principles, written before the first measurement. A gigabyte is 10⁹ bytes.
 
@@ -85,12 +86,14 @@ FRAMES: Final = {"64 KiB": 64 * KIBIBYTE, "256 KiB": 256 * KIBIBYTE, "1 MiB": ME
 CHUNKS_PER_FRAME: Final = 100
 READS: Final = {f"raw, reads of {size >> 10} KiB": size for size in (256 << 10, 1 << 20, 4 << 20)}
 PIECES: Final = "raw, gathered from 100 pieces"
+FRESH_BYTES: Final = 64 * MEBIBYTE
+"""Distinct payloads sent in turn, more than the caches hold."""
 RING_BYTES: Final = 32 * MEBIBYTE
 SMALL_BYTES: Final = 100
 PARTITIONS: Final = 4
 EVENTS_PER_FRAME: Final = 1_000
 
-PARTS: Final = ("socket", "ring", "checksum", "grpc", "http", "round_trip", "chain")
+PARTS: Final = ("socket", "ring", "checksum", "fresh", "grpc", "http", "round_trip", "chain")
 """`PENSTOCK_BENCH_PARTS=socket,ring` chooses some of them; the raw limit is always measured."""
 
 SINGLE, SOCKET = "DATA", "DATA_BATCH"
@@ -109,6 +112,7 @@ PREDICTIONS: Final[dict[str, dict[str, float]]] = {
     RING: {"64 KiB": 1_500, "256 KiB": 4_000, "1 MiB": 6_500},
     CHECKSUM: {"64 KiB": 1_300, "256 KiB": 2_800, "1 MiB": 4_000},
 }
+FRESH: Final = (SINGLE, SOCKET, RING)
 CPU_PREDICTIONS: Final[dict[str, dict[str, float]]] = {
     SINGLE: {"64 KiB": 0.47, "256 KiB": 0.25, "1 MiB": 0.19},
     SOCKET: {"64 KiB": 0.63, "256 KiB": 0.29, "1 MiB": 0.2},
@@ -132,12 +136,17 @@ class Effort:
 
     payload_bytes: int
     runs: int
+    fresh_runs: int
     round_trips: int
     events: int
 
 
-QUICK: Final = Effort(payload_bytes=192 << 20, runs=3, round_trips=1_000, events=300_000)
-FULL: Final = Effort(payload_bytes=768 << 20, runs=7, round_trips=10_000, events=2_000_000)
+QUICK: Final = Effort(
+    payload_bytes=192 << 20, runs=3, fresh_runs=5, round_trips=1_000, events=300_000
+)
+FULL: Final = Effort(
+    payload_bytes=768 << 20, runs=7, fresh_runs=15, round_trips=10_000, events=2_000_000
+)
 
 
 def measure(*, quick: bool, parts: Collection[str] = ()) -> list[Row]:
@@ -150,6 +159,8 @@ def measure(*, quick: bool, parts: Collection[str] = ()) -> list[Row]:
     with Stage(chosen) as stage:
         for size in FRAMES:
             rows += _throughput(stage, size, effort)
+            if "fresh" in chosen:
+                rows += _fresh(stage, size, effort)
         rows += _answers(stage)
         if "round_trip" in chosen:
             rows += _round_trips(stage, effort)
@@ -258,6 +269,49 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
     ]
 
 
+def _fresh(stage: Stage, size: str, effort: Effort) -> list[Row]:
+    """Payloads that are not in the cache, as when an application has just made others."""
+    frame_bytes = FRAMES[size]
+    frames = [_chunks(frame_bytes, number) for number in range(FRESH_BYTES // frame_bytes)]
+    wholes = [b"".join(chunks) for chunks in frames]
+
+    def ours(
+        client: HostClient, publish: Callable[[Any], PublishFuture], what: Sequence[Any]
+    ) -> float:
+        begun = time.perf_counter()
+        for payload in what:
+            last = publish(payload)
+        client.flush()
+        elapsed = time.perf_counter() - begun
+        last.result()
+        return frame_bytes * len(what) / elapsed / 1e6
+
+    with ExitStack() as stack:
+        clients = {name: HostClient(stage.agent_path, **CLIENTS[name][1]) for name in FRESH}
+        for client in clients.values():
+            stack.callback(client.close)
+            client.wait_started()
+        single, batched, ring = (clients[name] for name in FRESH)
+        contenders: dict[str, Callable[[], float]] = {
+            "raw": partial(stage.raw.write_each, wholes, MEBIBYTE),
+            SINGLE: partial(ours, single, single.publish, wholes),
+            SOCKET: partial(ours, batched, batched.publish_batch, frames),
+            RING: partial(ours, ring, ring.publish_batch, frames),
+        }
+        figures = interleaved(contenders, runs=effort.fresh_runs)
+    return [
+        Row(
+            name=f"{name}, fresh payloads, {size}",
+            value=figures[name],
+            unit="MB/s",
+            prediction=PREDICTIONS[name][size],
+            reference=figures["raw"],
+            reference_name="raw AF_UNIX, fresh payloads",
+        )
+        for name in FRESH
+    ]
+
+
 def _peers(stage: Stage, chunks: Sequence[bytes], count: int) -> dict[str, Callable[[], float]]:
     """gRPC and HTTP with the same payloads, gRPC with the same chunks too."""
     payload = b"".join(chunks)
@@ -330,10 +384,10 @@ def _peer_rows(size: str, figures: dict[str, float]) -> list[Row]:
     return rows
 
 
-def _chunks(frame_bytes: int) -> list[bytes]:
-    """A hundred chunks that make a frame's payload."""
+def _chunks(frame_bytes: int, number: int = 0) -> list[bytes]:
+    """A hundred chunks that make the payload of frame `number`."""
     each = frame_bytes // CHUNKS_PER_FRAME
-    payload = bytes(range(256)) * (frame_bytes // 256)
+    payload = (bytes(range(248)) + number.to_bytes(8, "big")) * (frame_bytes // 256)
     cuts = [*range(0, each * CHUNKS_PER_FRAME, each), frame_bytes]
     return [payload[start:end] for start, end in pairwise(cuts)]
 

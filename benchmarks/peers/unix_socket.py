@@ -68,6 +68,14 @@ class RawLimit:
             send(payload)
         return self._arrived(begun, len(payload) * count)
 
+    def write_each(self, payloads: Sequence[bytes], read_bytes: int) -> float:
+        """The same with each of many payloads once."""
+        send, size = self._connection.sendall, sum(map(len, payloads))
+        begun = self._order(size, read_bytes)
+        for payload in payloads:
+            send(payload)
+        return self._arrived(begun, size)
+
     def write_pieces(self, pieces: Sequence[bytes], count: int, read_bytes: int) -> float:
         """The same, with a payload that is gathered from pieces by the kernel."""
         send, size = self._connection.sendmsg, sum(map(len, pieces))
