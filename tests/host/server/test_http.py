@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import random
 from collections.abc import Mapping
@@ -358,6 +359,20 @@ async def test_a_port_that_is_taken() -> None:
             async with serving(sink, http_listener=taken):
                 pass
     assert sink.stopped_after is not None
+
+
+async def test_takeover_of_the_port() -> None:
+    old_sink, new_sink = GateSink(), GateSink()
+    async with serving(old_sink, http_listener=LOCAL, socket_takeover=True) as old:
+        assert old.http is not None
+        place = f"127.0.0.1:{old.http.address[1]}"
+        settings = dataclasses.replace(old.settings, http_listener=place)
+        async with serving(new_sink, settings=settings) as new:
+            await old.stop()
+            for _ in range(20):
+                assert (await ingest(new, b"x")).status == 200
+    assert new_sink.accepted == [b"x"] * 20
+    assert old_sink.accepted == []
 
 
 @pytest.mark.parametrize("text", ["localhost", ":80", "host:", "host:65536", "host:-1"])

@@ -168,6 +168,8 @@ class HostAgent:
         for connection in self.connections:
             connection.drain(timeout_ms, REASON_DRAIN)
         await self._leave_path()
+        if self.http is not None:
+            self.http.drain()
         await self._until(lambda: not self._guests and not self._requests, self.drain_by_ms)
         left_seconds = (self.drain_by_ms - self.now_ms()) / 1000
         await self.sink.stop(max(left_seconds, SINK_STOP_SECONDS_MIN))

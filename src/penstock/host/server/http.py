@@ -140,9 +140,18 @@ class HttpFront:
             host,
             port,
             backlog=BACKLOG,
+            reuse_port=settings.socket_takeover or None,  # the next agent listens beside this one
         )
         self.address = (host, self._server.sockets[0].getsockname()[1])
         return self.address
+
+    def drain(self) -> None:
+        """Leave new connections to the next agent, if there is to be one on the same port.
+
+        Otherwise they are still taken, to be told that the agent is draining.
+        """
+        if self._server is not None and self._agent.settings.socket_takeover:
+            self._server.close()
 
     async def stop(self) -> None:
         """Stop listening, let open requests finish for `STOP_SECONDS`, close connections."""

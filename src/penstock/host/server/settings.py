@@ -45,7 +45,8 @@ class HostSettings:
         False,
         name="host.socket.takeover",
         doc="Whether a starting agent takes the path from one that still serves it; connections"
-        " of the other one live on until it is stopped. Otherwise the start is refused.",
+        " of the other one live on until it is stopped. Otherwise the start is refused. The HTTP"
+        " front's port can be shared likewise, if both agents have this.",
     )
     socket_buffer_bytes: int = setting(
         256 << 10,
