@@ -35,6 +35,7 @@ FIELDS = {
     "partition_counts": (28, "u32s"), "client_name": (29, "text"), "ring_size_bytes": (30, "u64"),
     "frame_bytes_max": (31, "u32"), "idle_timeout_ms": (32, "u32"), "deadline_ms": (33, "u32"),
     "token": (34, "u64"),
+    "fenced": (35, "bool"),
 }  # fmt: skip
 CRC_FLAG, RING_FLAG = 1, 2
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
@@ -203,6 +204,11 @@ def handshake_frames() -> list[dict[str, Any]]:
             "Not taken in; `accepted` is false and so not on the wire.",
             frame("HELLO_ACK", reason="protocol versions 7 to 9 are not spoken here"),
         ),
+        named(
+            "hello-ack-refused-for-now",
+            "Not taken in, and the same HELLO may do later.",
+            frame("HELLO_ACK", reason="the agent is draining", retryable=True),
+        ),
     ]
 
 
@@ -346,6 +352,14 @@ def answer_frames() -> list[dict[str, Any]]:
             frame(
                 "FAILED", first_sequence=10, count=3, reason="credit exhausted", retryable=True,
                 retry_after_ms=100, **credit,
+            ),
+        ),
+        named(
+            "failed-fenced",
+            "A newer epoch has taken over.",
+            frame(
+                "FAILED", first_sequence=10, count=3, reason="epoch 3 is fenced", fenced=True,
+                **credit,
             ),
         ),
         named(

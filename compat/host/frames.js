@@ -27,6 +27,7 @@ const FIELDS = new Map([
   [28, ['partition_counts', 'u32*']], [29, ['client_name', 'text']], [30, ['ring_size_bytes', 'u64']],
   [31, ['frame_bytes_max', 'u32']], [32, ['idle_timeout_ms', 'u32']], [33, ['deadline_ms', 'u32']],
   [34, ['token', 'u64']],
+  [35, ['fenced', 'bool']],
 ])
 
 class Refused extends Error {
