@@ -125,6 +125,9 @@ class Disconnect:
 
 Event = Started | Ended | Drained | CreditChanged | Disconnect
 
+_STARTED: Final = ClientState.STARTED
+"""Looked up with every frame; a member of an enumeration costs more than a name."""
+
 _ANSWERS: Final = (ACCEPTED, FAILED, CREDIT_UPDATE, DRAIN, PING, PONG)
 _ALLOWED: Final[Mapping[ClientState, tuple[int, ...]]] = {
     ClientState.DISCONNECTED: (),
@@ -204,7 +207,7 @@ class ClientMachine:
             NoCredit: a dimension of the window has no room for it now.
             FrameTooLarge: it could never be sent to this agent.
         """
-        if self.state is not ClientState.STARTED or self.closing:
+        if self.state is not _STARTED or self.closing:
             raise self._rejection()
         window = self.window
         size = publication.payload_bytes
@@ -236,8 +239,10 @@ class ClientMachine:
 
     def has_room(self, publication: Publication) -> bool:
         """Whether window and ring have room now; what never fits has room, to be refused."""
-        need = publication.footprint
-        if not self.window.has_room(*need) and self.window.ever_fits(need):
+        window = self.window
+        if not window.has_room(
+            publication.count, publication.event_count, publication.payload_bytes
+        ) and window.ever_fits(publication.footprint):
             return False
         return self._fits_ring(publication.payload_bytes)
 
@@ -260,10 +265,9 @@ class ClientMachine:
         """
         header = frame.header
         kind = header.type
-        if kind not in _ALLOWED[self.state]:
-            raise ProtocolViolation(
-                f"frame type {int(kind)} from the agent in state {self.state.value}"
-            )
+        state = self.state
+        if kind not in (_ANSWERS if state is _STARTED else _ALLOWED[state]):
+            raise ProtocolViolation(f"frame type {int(kind)} from the agent in state {state.value}")
         self._heard_ms = now_ms
         return self._handlers[kind](header, now_ms)
 

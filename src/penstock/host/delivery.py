@@ -57,6 +57,7 @@ from penstock.host.port import NO_LOG_SEQUENCE, NO_PRODUCER_ID
 from penstock.host.publication import NO_POSITION, Publication, Readable
 from penstock.wire.frames import Frame
 
+_STARTED: Final = ClientState.STARTED
 _BACKOFF: Final = Backoff()
 
 
@@ -165,7 +166,7 @@ class Delivery:
     def pump(self, now_ms: float) -> None:
         """Send whatever credit, order and lanes allow."""
         machine = self.machine
-        if machine.state is not ClientState.STARTED or now_ms < machine.not_before_ms:
+        if machine.state is not _STARTED or now_ms < machine.not_before_ms:
             return
         if self._paused:
             self._wake(now_ms)

@@ -119,9 +119,11 @@ class Publication:
             type=DATA_BATCH if self.lengths else DATA,
             first_sequence=self.first_sequence,
             event_count=self.event_count,
-            topic=self.topic,
-            format=int(self.format),  # type: ignore[arg-type]
         )
+        if self.topic:
+            header.topic = self.topic
+        if self.format:
+            header.format = int(self.format)  # type: ignore[assignment]
         if self.lengths:
             header.count = self.count
             header.lengths = self.lengths
