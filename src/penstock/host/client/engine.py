@@ -221,11 +221,12 @@ class Engine:
                 if current is None or not line.out.waiting:
                     return
                 lead = not self._roles.leading
+                descriptor = current.fileno()  # it may be closed before it is looked at
             if lead:
                 self._drive(lambda: not line.out.waiting, None, deadline_ms)
                 continue
             poller = select.poll()
-            poller.register(current, select.POLLOUT)
+            poller.register(descriptor, select.POLLOUT)
             if poller.poll(min(_LEADER_STEP_MS, deadline_ms - now_ms)):
                 self._flush(current)
         with self.lock:
