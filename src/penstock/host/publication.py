@@ -7,9 +7,11 @@ sent first, and it keeps them. What becomes of it is said exactly once, by `end`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import pack
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.base.errors import PenstockError
 from penstock.host import limits
@@ -175,12 +177,65 @@ def batch(
     Raises:
         InvalidChunks: no chunk, more than 4,096, or event counts of another length or out of range.
     """
-    count = len(payloads)
+    sizes = list(map(len, payloads))
+    return _several(
+        payloads,
+        payload_bytes=sum(sizes),
+        count=len(sizes),
+        lengths=pack(f"<{len(sizes)}I", *sizes),
+        event_counts=event_counts,
+        topic=topic,
+        partition=partition,
+        format=format,
+    )
+
+
+def adjacent(
+    payload: Readable,
+    lengths: NDArray[np.integer[Any]],
+    *,
+    event_counts: Sequence[int] | None = None,
+    topic: str = "",
+    partition: int = NO_PARTITION,
+    format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
+) -> Publication:
+    """Chunks that lie one after another in one buffer, as a DATA_BATCH frame.
+
+    `lengths` (bytes, none negative) has one number per chunk and sums up to the buffer's size.
+
+    Raises:
+        InvalidChunks: as `batch`, or lengths that do not fit the buffer.
+    """
+    total = int(lengths.sum(dtype=np.int64))
+    if total != len(payload):
+        raise InvalidChunks(f"chunks of {total} bytes together in a buffer of {len(payload)}")
+    return _several(
+        (payload,),
+        payload_bytes=total,
+        count=len(lengths),
+        lengths=lengths.astype("<u4").tobytes(),
+        event_counts=event_counts,
+        topic=topic,
+        partition=partition,
+        format=format,
+    )
+
+
+def _several(
+    payload: Sequence[Readable],
+    *,
+    payload_bytes: int,
+    count: int,
+    lengths: bytes,
+    event_counts: Sequence[int] | None,
+    topic: str,
+    partition: int,
+    format: ChunkFormat,  # noqa: A002
+) -> Publication:
     if not 0 < count <= limits.CHUNKS_PER_FRAME_MAX:
         raise InvalidChunks(
             f"{count} chunks in one frame; 1 to {limits.CHUNKS_PER_FRAME_MAX} are allowed"
         )
-    lengths = np.fromiter(map(len, payloads), dtype="<u4", count=count)
     packed, events = b"", count
     if event_counts is not None:
         if len(event_counts) != count:
@@ -191,11 +246,11 @@ def batch(
             raise InvalidChunks(f"event count {min(event_counts)}: must not be negative")
         packed = np.array(event_counts, dtype="<u4").tobytes()
     return Publication(
-        payloads,
-        payload_bytes=int(lengths.sum(dtype=np.int64)),
+        payload,
+        payload_bytes=payload_bytes,
         count=count,
         event_count=events,
-        lengths=lengths.tobytes(),
+        lengths=lengths,
         event_counts=packed,
         topic=topic,
         partition=partition,

@@ -1,0 +1,83 @@
+"""From lists and Arrow arrays to frames."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.host.client.publications import JOINED_BYTES_MAX, many, one
+from penstock.host.errors import InvalidChunks
+from penstock.host.publication import Publication, adjacent
+
+
+def made(payloads: object, event_counts: list[int] | None = None) -> Publication:
+    return many(payloads, event_counts, "t", 3)
+
+
+def chunks(publication: Publication) -> list[bytes]:
+    """What the agent would cut out of the frame."""
+    whole = b"".join(publication.payload)
+    assert len(whole) == publication.payload_bytes
+    ends = np.frombuffer(publication.lengths, "<u4").cumsum()
+    starts = [0, *ends[:-1].tolist()]
+    return [whole[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        [b"a", b"", b"ccc"],
+        (b"a", bytearray(b""), memoryview(b"ccc")),
+        pa.array([b"a", b"", b"ccc"]),
+        pa.array(["a", "", "ccc"], pa.large_string()),
+        pa.array([b"no", b"a", b"", b"ccc", b"no"], pa.large_binary()).slice(1, 3),
+    ],
+)
+def test_chunks_are_what_was_handed_in(payloads: object) -> None:
+    publication = made(payloads, [1, 0, 2])
+    assert chunks(publication) == [b"a", b"", b"ccc"]
+    assert (publication.count, publication.event_count) == (3, 3)
+    assert (publication.topic, publication.partition) == ("t", 3)
+
+
+def test_values_of_an_arrow_array_are_not_copied() -> None:
+    values = pa.array([bytes(1_000), bytes(500)])
+    (payload,) = made(values).payload
+    assert np.frombuffer(payload, np.uint8).ctypes.data == values.buffers()[2].address
+
+
+def test_small_payloads_are_joined_and_large_ones_are_not() -> None:
+    half = bytes(JOINED_BYTES_MAX // 2)
+    assert len(made([half, half]).payload) == 1
+    assert len(made([half, half, b"x"]).payload) == 3
+
+
+def test_a_payload_of_wide_items_is_its_bytes() -> None:
+    wide = array.array("i", [1, 2])
+    assert chunks(made([wide, b"x"])) == [wide.tobytes(), b"x"]
+    assert one(wide, 1, "", -1).payload_bytes == wide.itemsize * 2
+
+
+@pytest.mark.parametrize(
+    ("payloads", "message"),
+    [
+        ([], "0 chunks in one frame"),
+        (pa.array([], pa.binary()), "0 chunks in one frame"),
+        ([b"x"] * 4097, "4097 chunks in one frame"),
+        (["text"], "type str"),
+        ([b"x", None], "type NoneType"),
+        (pa.array([1, 2]), "type int64"),
+        (pa.array([b"x", None]), "1 nulls"),
+    ],
+)
+def test_what_cannot_be_sent_is_named(payloads: object, message: str) -> None:
+    with pytest.raises(InvalidChunks, match=message):
+        made(payloads)
+
+
+def test_lengths_have_to_fit_their_buffer() -> None:
+    with pytest.raises(InvalidChunks, match="3 bytes together in a buffer of 4"):
+        adjacent(b"abcd", np.array([1, 2]))
