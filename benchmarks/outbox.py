@@ -36,7 +36,7 @@ from penstock.client import Client
 from penstock.client.limits import BATCH_BYTES
 from penstock.outbox.pointer import encode_pointer
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer import OutboxWriter
+from penstock.outbox.writer.writer import OutboxWriter
 from penstock.testing import Broker
 
 MEGABYTE = 1e6

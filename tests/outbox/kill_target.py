@@ -28,13 +28,13 @@ from typing import Any, NoReturn
 
 from penstock.base.crc import crc32c
 from penstock.base.metrics import Sample
-from penstock.outbox.files import Tree
 from penstock.outbox.layout import batch_directory, hour_directory, is_temporary, temporary_name
-from penstock.outbox.payload import as_buffers
 from penstock.outbox.pointer import OutboxRecord, Pointer, decode_pointer, pointer_record
-from penstock.outbox.safe_write import WritePlan
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer import OutboxWriter
+from penstock.outbox.writer.files import Tree
+from penstock.outbox.writer.payload import as_buffers
+from penstock.outbox.writer.safe_write import WritePlan
+from penstock.outbox.writer.writer import OutboxWriter
 from tests.outbox.probed_files import ProbedFiles
 
 AT_MS = 1_779_632_400_000

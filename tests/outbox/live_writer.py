@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.errors import RetriableError
-from penstock.outbox.blocking import Outbox
 from penstock.outbox.settings import OutboxSettings
+from penstock.outbox.writer.blocking import Outbox
 
 AT_MS = 1_600_000_000_000
 HOUR_MS = 3_600_000

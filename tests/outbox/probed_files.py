@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.outbox.files import MachineFiles
+from penstock.outbox.writer.files import MachineFiles
 
 Before = Callable[[int, str, tuple[Any, ...]], None]
 After = Callable[[int, str, tuple[Any, ...], Any], None]

@@ -18,12 +18,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.base.crc import crc32c
+from penstock.outbox.collection.pointer_index import PointerIndex
+from penstock.outbox.collection.rules import SweepRules
+from penstock.outbox.collection.sweeper import Sweeper
+from penstock.outbox.collection.topic_pointers import TopicCounts
+from penstock.outbox.collection.tree import Entry, TreeFiles
 from penstock.outbox.layout import data_path, temporary_name
-from penstock.outbox.pointer_index import PointerIndex
-from penstock.outbox.sweep_rules import SweepRules
-from penstock.outbox.sweeper import Sweeper
-from penstock.outbox.topic_pointers import TopicCounts
-from penstock.outbox.tree import Entry, TreeFiles
 
 AT_MS = 1_779_580_800_000
 HOUR_MS = 3_600_000

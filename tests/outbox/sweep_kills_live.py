@@ -21,13 +21,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.base.errors import RetriableError
-from penstock.outbox.files import Tree
+from penstock.outbox.collection.pointer_index import PointerIndex
+from penstock.outbox.collection.rules import SweepRules
+from penstock.outbox.collection.sweeper import Sweeper
+from penstock.outbox.collection.topic_pointers import TopicCounts
 from penstock.outbox.layout import BATCH_PREFIX, data_path, hour_directory, temporary_name
-from penstock.outbox.pointer_index import PointerIndex
-from penstock.outbox.safe_write import WritePlan
-from penstock.outbox.sweep_rules import SweepRules
-from penstock.outbox.sweeper import Sweeper
-from penstock.outbox.topic_pointers import TopicCounts
+from penstock.outbox.writer.files import Tree
+from penstock.outbox.writer.safe_write import WritePlan
 from tests.outbox.sweep_kills import AT_MS, HOUR_MS, Killing
 
 KEPT_EVERY = 10

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.outbox.audit import Auditor, AuditReport
+from penstock.outbox.collection.audit import Auditor, AuditReport
+from penstock.outbox.collection.topic_pointers import TopicPointers
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.layout import temporary_name
-from penstock.outbox.topic_pointers import TopicPointers
 from tests.outbox.shelf import AT_MS, HOUR_MS, Shelf
 
 GRACE_MS = HOUR_MS

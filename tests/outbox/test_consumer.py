@@ -14,13 +14,13 @@ import pytest
 from penstock.base.errors import InvalidError
 from penstock.base.metrics import render
 from penstock.client.errors import BrokerFenced, UnknownTopic
-from penstock.outbox.consumer import OutboxConsumer, OutboxMessage
-from penstock.outbox.consuming import ConsumerLimits
 from penstock.outbox.errors import OutboxClosed, PayloadMissing
 from penstock.outbox.pointer import Pointer, pointer_record
-from penstock.outbox.read_errors import MountSuspected, PayloadUnreadable
-from penstock.outbox.read_policy import ReadPolicy
-from penstock.outbox.reader import OutboxReader
+from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage
+from penstock.outbox.reader.consuming import ConsumerLimits
+from penstock.outbox.reader.errors import MountSuspected, PayloadUnreadable
+from penstock.outbox.reader.policy import ReadPolicy
+from penstock.outbox.reader.reader import OutboxReader
 from penstock.testing import Broker
 from tests.outbox.shelf import Shelf
 

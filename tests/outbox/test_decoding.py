@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError
-from penstock.outbox.decoding import DECODED_SCHEMA, decode_records
 from penstock.outbox.errors import InvalidPath, InvalidPointer
 from penstock.outbox.layout import data_path, parse_path
 from penstock.outbox.pointer import (
@@ -23,6 +22,7 @@ from penstock.outbox.pointer import (
     inline_record,
     pointer_record,
 )
+from penstock.outbox.reader.decoding import DECODED_SCHEMA, decode_records
 from penstock.records.columnar import HEADERS_TYPE
 
 AT_MS = 1_779_580_800_000

@@ -29,10 +29,10 @@ from penstock.outbox.errors import (
     UnfitFileSystem,
     WriteFailed,
 )
-from penstock.outbox.files import FileSystem, MachineFiles, Tree
 from penstock.outbox.layout import batch_directory, hour_directory, temporary_name
-from penstock.outbox.payload import as_buffers
-from penstock.outbox.safe_write import WritePlan, Written
+from penstock.outbox.writer.files import FileSystem, MachineFiles, Tree
+from penstock.outbox.writer.payload import as_buffers
+from penstock.outbox.writer.safe_write import WritePlan, Written
 from tests.outbox.probed_files import ProbedFiles
 
 AT_MS = 1_779_632_400_000

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.errors import InvalidError
+from penstock.outbox.collection.pointer_index import HOUR_DIGITS, PointerIndex, Window, keys_of
 from penstock.outbox.layout import data_path
-from penstock.outbox.pointer_index import HOUR_DIGITS, PointerIndex, Window, keys_of
 
 HOUR_MS = 3_600_000
 BASE_MS = 1_779_580_800_000

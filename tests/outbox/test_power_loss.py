@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.outbox.files import Tree
 from penstock.outbox.layout import BATCH_PREFIX, data_path, hour_directory, temporary_name
-from penstock.outbox.payload import as_buffers
-from penstock.outbox.safe_write import WritePlan
+from penstock.outbox.writer.files import Tree
+from penstock.outbox.writer.payload import as_buffers
+from penstock.outbox.writer.safe_write import WritePlan
 from tests.outbox.model_files import (
     Directory,
     LinkingModelFiles,

@@ -17,9 +17,9 @@ from penstock.client import Client
 from penstock.client.errors import MessageTooLarge, UnknownTopic
 from penstock.outbox.errors import OutboxBusy, OutboxClosed, PublishFailed, PublishRefused
 from penstock.outbox.pointer import OutboxRecord, decode_pointer, decode_record
-from penstock.outbox.publisher import TopicPublisher
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer import OutboxWriter
+from penstock.outbox.writer.publisher import TopicPublisher
+from penstock.outbox.writer.writer import OutboxWriter
 from penstock.testing import Broker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -213,9 +213,9 @@ async def test_a_broker_that_dies(tmp_path: Path) -> None:
 
 SENDER = """
 import asyncio, os, sys
-from penstock.outbox.publisher import TopicPublisher
+from penstock.outbox.writer.publisher import TopicPublisher
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer import OutboxWriter
+from penstock.outbox.writer.writer import OutboxWriter
 
 async def main(bootstrap, topic, root, attempt):
     settings = OutboxSettings(root=root, threshold_bytes=50)

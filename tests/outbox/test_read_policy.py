@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.outbox.read_policy import GIVE_UP, STOP, Judgement, ReadPolicy, Trouble, TryAgain
+from penstock.outbox.reader.policy import GIVE_UP, STOP, Judgement, ReadPolicy, Trouble, TryAgain
 
 POLICY = ReadPolicy()
 

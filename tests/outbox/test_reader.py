@@ -21,7 +21,7 @@ from penstock.outbox.errors import (
 )
 from penstock.outbox.layout import data_path
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.read_errors import (
+from penstock.outbox.reader.errors import (
     ChecksumMismatch,
     PayloadTooLarge,
     PayloadUnreadable,
@@ -29,8 +29,8 @@ from penstock.outbox.read_errors import (
     classify,
     open_error,
 )
-from penstock.outbox.read_policy import Trouble
-from penstock.outbox.reader import OutboxReader
+from penstock.outbox.reader.policy import Trouble
+from penstock.outbox.reader.reader import OutboxReader
 
 AT_MS = 1_779_580_800_000
 PATH = data_path("p", "b", AT_MS)

@@ -14,12 +14,12 @@ import pytest
 from penstock.base.crc import crc32c
 from penstock.outbox import limits
 from penstock.outbox.errors import InvalidPayload, OutboxBug
-from penstock.outbox.files import CALLS
 from penstock.outbox.layout import hour_directory, temporary_name
-from penstock.outbox.payload import as_buffers, checksum
-from penstock.outbox.retry import RetryPolicy
-from penstock.outbox.safe_write import SafeWrite, WritePlan
-from penstock.outbox.write_table import NO_HANDLE, TRANSITIONS, Action, Event
+from penstock.outbox.writer.files import CALLS
+from penstock.outbox.writer.payload import as_buffers, checksum
+from penstock.outbox.writer.retry import RetryPolicy
+from penstock.outbox.writer.safe_write import SafeWrite, WritePlan
+from penstock.outbox.writer.table import NO_HANDLE, TRANSITIONS, Action, Event
 
 ERRNOS = [
     errno.EIO, errno.EEXIST, errno.ENOENT, errno.ESTALE, errno.EINVAL, errno.ENOSYS, errno.EPERM,

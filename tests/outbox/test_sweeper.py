@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidError
 from penstock.base.metrics import render
+from penstock.outbox.collection.pointer_index import Looked
+from penstock.outbox.collection.rules import SweepRules, Verdict
+from penstock.outbox.collection.sweeper import Sweeper, SweepReport
+from penstock.outbox.collection.topic_pointers import TopicPointers
+from penstock.outbox.collection.tree import TreeFiles
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.pointer_index import Looked
-from penstock.outbox.sweep_rules import SweepRules, Verdict
-from penstock.outbox.sweeper import Sweeper, SweepReport
-from penstock.outbox.topic_pointers import TopicPointers
-from penstock.outbox.tree import TreeFiles
 from tests.outbox.shelf import AT_MS, HOUR_MS, Shelf
 from tests.outbox.sweep_kills import Failing, Scene
 

@@ -13,11 +13,11 @@ import sys
 import threading
 from pathlib import Path
 
-from penstock.outbox.consumer import OutboxConsumer
-from penstock.outbox.reader import OutboxReader
-from penstock.outbox.sweep_rules import SweepRules
-from penstock.outbox.sweeper import Sweeper
-from penstock.outbox.topic_pointers import TopicPointers
+from penstock.outbox.collection.rules import SweepRules
+from penstock.outbox.collection.sweeper import Sweeper
+from penstock.outbox.collection.topic_pointers import TopicPointers
+from penstock.outbox.reader.consumer import OutboxConsumer
+from penstock.outbox.reader.reader import OutboxReader
 from penstock.testing import Broker
 from tests.outbox.shelf import Shelf
 

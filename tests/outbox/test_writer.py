@@ -46,7 +46,7 @@ from penstock.outbox.errors import (
 from penstock.outbox.metrics import OTHER
 from penstock.outbox.pointer import OutboxRecord, decode_pointer
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer import OutboxWriter
+from penstock.outbox.writer.writer import OutboxWriter
 from tests.outbox.probed_files import ProbedFiles
 
 AT_MS = 1_779_632_400_000

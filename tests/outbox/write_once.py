@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from penstock.base.errors import PenstockError
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer import OutboxWriter
+from penstock.outbox.writer.writer import OutboxWriter
 
 
 def payload_of(batch: str, size: int) -> list[bytes]:

@@ -19,7 +19,7 @@ from penstock.client import Client
 from penstock.outbox import Sweeper, SweepRules, TopicPointers
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.read_policy import ReadPolicy
+from penstock.outbox.reader.policy import ReadPolicy
 from penstock.spark import json_lines, outbox_tree, read_outbox
 from penstock.spark.errors import InvalidOption
 from tests.outbox.shelf import AT_MS, HOUR_MS, Shelf

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from penstock.host.sinks.limits import FRAME_BYTES_MAX
 from penstock.host.sinks.outbox import OutboxSink
-from penstock.outbox.publisher import TopicPublisher
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer import OutboxWriter
+from penstock.outbox.writer.publisher import TopicPublisher
+from penstock.outbox.writer.writer import OutboxWriter
 
 
 class OwnedOutboxSink(OutboxSink):

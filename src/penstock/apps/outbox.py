@@ -22,8 +22,8 @@ from penstock.base.errors import InvalidError
 from penstock.base.settings import load
 
 if TYPE_CHECKING:
-    from penstock.outbox.consumer import OutboxConsumer, OutboxMessage
-    from penstock.outbox.jobs import SendResult, WriteResult
+    from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage
+    from penstock.outbox.writer.jobs import SendResult, WriteResult
 
 TEMPORARY_SUFFIX: Final = ".penstock-tmp"
 
@@ -71,9 +71,9 @@ def write(
     The line has the pointer's keys, and `inline` where the payload travelled in the record. A line
     is printed when the batch is as safe as it will be: written, synced and published.
     """
-    from penstock.outbox.blocking import Outbox
-    from penstock.outbox.publisher import TopicPublisher
     from penstock.outbox.settings import OutboxSettings
+    from penstock.outbox.writer.blocking import Outbox
+    from penstock.outbox.writer.publisher import TopicPublisher
 
     if topic is None and not no_publish:
         raise click.UsageError("name a topic with -t, or say --no-publish")
@@ -168,8 +168,8 @@ def read(
     Offsets are committed after payloads were written. With `--output json` there is one object a
     line for each batch; its payload is in it, in base64, unless it goes to a folder.
     """
-    from penstock.outbox.consumer import OutboxConsumer
-    from penstock.outbox.reader import OutboxReader
+    from penstock.outbox.reader.consumer import OutboxConsumer
+    from penstock.outbox.reader.reader import OutboxReader
 
     with (
         state.client() as client,

@@ -93,9 +93,9 @@ def _run(
     concurrency: int,
     sync: bool,
 ) -> list[_Measured]:
-    from penstock.outbox.blocking import Outbox
-    from penstock.outbox.publisher import TopicPublisher
     from penstock.outbox.settings import OutboxSettings
+    from penstock.outbox.writer.blocking import Outbox
+    from penstock.outbox.writer.publisher import TopicPublisher
 
     plain_root, outbox_root = directory / "plain", directory / "outbox"
     plain_root.mkdir()

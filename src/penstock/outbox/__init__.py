@@ -9,42 +9,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.outbox.audit import Auditor
-    from penstock.outbox.blocking import Outbox
-    from penstock.outbox.consumer import OutboxConsumer, OutboxMessage
-    from penstock.outbox.consuming import ConsumerLimits
+    from penstock.outbox.collection.audit import Auditor
+    from penstock.outbox.collection.rules import SweepRules
+    from penstock.outbox.collection.sweeper import Sweeper
+    from penstock.outbox.collection.topic_pointers import TopicPointers
     from penstock.outbox.errors import BatchIdentity
-    from penstock.outbox.jobs import SendResult, WriteResult
     from penstock.outbox.pointer import Pointer, decode_pointer, decode_pointers, encode_pointer
-    from penstock.outbox.publisher import PointerPublisher, TopicPublisher
-    from penstock.outbox.read_policy import ReadPolicy
-    from penstock.outbox.reader import OutboxReader, PayloadStream
+    from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage
+    from penstock.outbox.reader.consuming import ConsumerLimits
+    from penstock.outbox.reader.policy import ReadPolicy
+    from penstock.outbox.reader.reader import OutboxReader, PayloadStream
     from penstock.outbox.settings import OutboxSettings
-    from penstock.outbox.sweep_rules import SweepRules
-    from penstock.outbox.sweeper import Sweeper
-    from penstock.outbox.topic_pointers import TopicPointers
-    from penstock.outbox.writer import OutboxWriter
+    from penstock.outbox.writer.blocking import Outbox
+    from penstock.outbox.writer.jobs import SendResult, WriteResult
+    from penstock.outbox.writer.publisher import PointerPublisher, TopicPublisher
+    from penstock.outbox.writer.writer import OutboxWriter
 
 _HOMES = {
-    "Auditor": "audit",
+    "Auditor": "collection.audit",
     "BatchIdentity": "errors",
-    "ConsumerLimits": "consuming",
-    "Outbox": "blocking",
-    "OutboxConsumer": "consumer",
-    "OutboxMessage": "consumer",
-    "OutboxReader": "reader",
+    "ConsumerLimits": "reader.consuming",
+    "Outbox": "writer.blocking",
+    "OutboxConsumer": "reader.consumer",
+    "OutboxMessage": "reader.consumer",
+    "OutboxReader": "reader.reader",
     "OutboxSettings": "settings",
-    "OutboxWriter": "writer",
-    "PayloadStream": "reader",
+    "OutboxWriter": "writer.writer",
+    "PayloadStream": "reader.reader",
     "Pointer": "pointer",
-    "PointerPublisher": "publisher",
-    "ReadPolicy": "read_policy",
-    "SendResult": "jobs",
-    "SweepRules": "sweep_rules",
-    "Sweeper": "sweeper",
-    "TopicPointers": "topic_pointers",
-    "TopicPublisher": "publisher",
-    "WriteResult": "jobs",
+    "PointerPublisher": "writer.publisher",
+    "ReadPolicy": "reader.policy",
+    "SendResult": "writer.jobs",
+    "SweepRules": "collection.rules",
+    "Sweeper": "collection.sweeper",
+    "TopicPointers": "collection.topic_pointers",
+    "TopicPublisher": "writer.publisher",
+    "WriteResult": "writer.jobs",
     "decode_pointer": "pointer",
     "decode_pointers": "pointer",
     "encode_pointer": "pointer",

@@ -15,7 +15,7 @@ from penstock.base.metrics import Histogram, Metric, Sample
 from penstock.outbox import limits
 
 if TYPE_CHECKING:
-    from penstock.outbox.consuming import ConsumerCounters
+    from penstock.outbox.reader.consuming import ConsumerCounters
 
 OTHER: Final = "(other)"
 _BY: Final = ("partition_id",)

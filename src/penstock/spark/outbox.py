@@ -35,11 +35,11 @@ from pyspark.sql.types import StructType
 
 from penstock.base.errors import CorruptError, InvalidError, PenstockError
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.outbox.decoding import INLINE, POINTER, decode_records
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.read_errors import classify
-from penstock.outbox.read_policy import GiveUp, ReadPolicy, TryAgain
-from penstock.outbox.reader import OutboxReader
+from penstock.outbox.reader.decoding import INLINE, POINTER, decode_records
+from penstock.outbox.reader.errors import classify
+from penstock.outbox.reader.policy import GiveUp, ReadPolicy, TryAgain
+from penstock.outbox.reader.reader import OutboxReader
 from penstock.records.compression import decompress as decompress_bytes
 from penstock.records.header import Codec
 from penstock.spark.errors import InvalidOption

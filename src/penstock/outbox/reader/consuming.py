@@ -22,8 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.outbox import read_limits
-from penstock.outbox.dedup import BatchKey, DedupWindow
 from penstock.outbox.metrics import OTHER
+from penstock.outbox.reader.dedup import BatchKey, DedupWindow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,8 +52,8 @@ from penstock.outbox.errors import (
     storage_error,
 )
 from penstock.outbox.layout import DATA_FILE
-from penstock.outbox.payload import checksum
-from penstock.outbox.write_table import (
+from penstock.outbox.writer.payload import checksum
+from penstock.outbox.writer.table import (
     CLOSES,
     MISSING_ERRNOS,
     NO_HANDLE,

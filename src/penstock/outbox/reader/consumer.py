@@ -14,7 +14,7 @@ window lives in memory; at the start it is rebuilt from the records below the co
 many and as old as the window reaches, without their payloads. What is lost over a crash is thus
 only what was not committed, which is handed out again anyway.
 
-**Bad payloads.** What `read_policy` says: readings are repeated within bounds, then the record
+**Bad payloads.** What `policy` says: readings are repeated within bounds, then the record
 goes to the dead-letter topic with its reason, or, where the file system itself fails, the
 consumer stops with the error. Without a dead-letter topic it stops at the first bad payload too.
 
@@ -41,17 +41,17 @@ from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.client.errors import OffsetOutOfRange
 from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
-from penstock.outbox.consuming import ConsumerCore, ConsumerCounters, ConsumerLimits
-from penstock.outbox.dead_letters import DeadLetters
-from penstock.outbox.decoding import POINTER, decode_records
-from penstock.outbox.dedup import BatchKey
 from penstock.outbox.errors import InvalidPointer, OutboxClosed
 from penstock.outbox.metrics import consumer_samples
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.read_errors import ChecksumMismatch, MountSuspected, classify
-from penstock.outbox.read_policy import GiveUp, ReadPolicy, TryAgain
-from penstock.outbox.reader import OutboxReader
-from penstock.outbox.rebuilding import processed_before
+from penstock.outbox.reader.consuming import ConsumerCore, ConsumerCounters, ConsumerLimits
+from penstock.outbox.reader.dead_letters import DeadLetters
+from penstock.outbox.reader.decoding import POINTER, decode_records
+from penstock.outbox.reader.dedup import BatchKey
+from penstock.outbox.reader.errors import ChecksumMismatch, MountSuspected, classify
+from penstock.outbox.reader.policy import GiveUp, ReadPolicy, TryAgain
+from penstock.outbox.reader.reader import OutboxReader
+from penstock.outbox.reader.rebuilding import processed_before
 
 if TYPE_CHECKING:
     from penstock.client import Client

@@ -19,8 +19,8 @@ from penstock.base.errors import BugError, InvalidError
 from penstock.client.errors import OffsetOutOfRange
 from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
-from penstock.outbox.decoding import INLINE, POINTER, decode_records
-from penstock.outbox.pointer_index import PointerIndex
+from penstock.outbox.collection.pointer_index import PointerIndex
+from penstock.outbox.reader.decoding import INLINE, POINTER, decode_records
 
 if TYPE_CHECKING:
     from penstock.client import Client

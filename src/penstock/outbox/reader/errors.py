@@ -23,7 +23,7 @@ from penstock.outbox.errors import (
     PayloadCorrupt,
     PayloadMissing,
 )
-from penstock.outbox.read_policy import Trouble
+from penstock.outbox.reader.policy import Trouble
 
 
 class SizeMismatch(PayloadCorrupt):

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.base.errors import InvalidError
-from penstock.outbox.pointer_index import Looked
+from penstock.outbox.collection.pointer_index import Looked
 
 
 class Verdict(IntEnum):

@@ -34,14 +34,22 @@ import pyarrow.compute as pc
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.outbox import read_limits
+from penstock.outbox.collection.pointer_index import PointerIndex, Window
+from penstock.outbox.collection.topic_pointers import PointerSource, TopicCounts
+from penstock.outbox.collection.tree import (
+    Batch,
+    Hour,
+    TreeFiles,
+    WalkCounts,
+    looks,
+    open_root,
+    walk,
+)
 from penstock.outbox.errors import PayloadMissing
 from penstock.outbox.layout import DATA_FILE, parse_path
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.pointer_index import PointerIndex, Window
-from penstock.outbox.read_errors import classify
-from penstock.outbox.reader import OutboxReader
-from penstock.outbox.topic_pointers import PointerSource, TopicCounts
-from penstock.outbox.tree import Batch, Hour, TreeFiles, WalkCounts, looks, open_root, walk
+from penstock.outbox.reader.errors import classify
+from penstock.outbox.reader.reader import OutboxReader
 
 EXPECTED: Final = frozenset({"collected", "temporary", "foreign"})
 """Findings that are not wrong; all others are."""

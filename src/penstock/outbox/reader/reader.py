@@ -37,7 +37,7 @@ from penstock.outbox.errors import NotAFile, RootUnavailable
 from penstock.outbox.layout import parse_path
 from penstock.outbox.paths import check_relative, raw_open_beneath
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.read_errors import (
+from penstock.outbox.reader.errors import (
     ChecksumMismatch,
     PayloadTooLarge,
     PayloadUnreadable,

@@ -44,17 +44,13 @@ from penstock.outbox.errors import (
     PublishTimedOut,
     WriteTimedOut,
 )
-from penstock.outbox.files import FileSystem, Tree
-from penstock.outbox.jobs import Job, Late, SendResult, WriteResult, publish_error
 from penstock.outbox.layout import (
     BATCH_PREFIX,
     check_batch_id,
     hour_directory,
     temporary_name,
 )
-from penstock.outbox.limiter import Admission, Limiter
 from penstock.outbox.metrics import WriterCounts
-from penstock.outbox.payload import Payload, as_buffers, checksum
 from penstock.outbox.pointer import (
     Inline,
     OutboxRecord,
@@ -64,10 +60,14 @@ from penstock.outbox.pointer import (
     inline_record,
     pointer_record,
 )
-from penstock.outbox.publisher import PointerPublisher
-from penstock.outbox.retry import RetryPolicy
-from penstock.outbox.safe_write import WritePlan, Written
 from penstock.outbox.settings import OutboxSettings
+from penstock.outbox.writer.files import FileSystem, Tree
+from penstock.outbox.writer.jobs import Job, Late, SendResult, WriteResult, publish_error
+from penstock.outbox.writer.limiter import Admission, Limiter
+from penstock.outbox.writer.payload import Payload, as_buffers, checksum
+from penstock.outbox.writer.publisher import PointerPublisher
+from penstock.outbox.writer.retry import RetryPolicy
+from penstock.outbox.writer.safe_write import WritePlan, Written
 
 __all__ = ["OutboxWriter", "SendResult", "WriteResult"]
 

@@ -23,8 +23,8 @@ from typing import Final, Protocol
 from penstock.outbox import limits
 from penstock.outbox.errors import OutboxClosed, RootUnavailable
 from penstock.outbox.paths import open_no_follow
-from penstock.outbox.safe_write import SafeWrite, WritePlan, Written
-from penstock.outbox.write_table import NO_HANDLE, Action, Step
+from penstock.outbox.writer.safe_write import SafeWrite, WritePlan, Written
+from penstock.outbox.writer.table import NO_HANDLE, Action, Step
 
 FILE_MODE: Final = 0o666
 DIRECTORY_MODE: Final = 0o777

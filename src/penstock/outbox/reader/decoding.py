@@ -32,7 +32,7 @@ from penstock.outbox.pointer import (
     decode_pointer,
 )
 from penstock.outbox.pointer_table import POINTER_SCHEMA, decode_pointers
-from penstock.outbox.record_columns import header_column, where
+from penstock.outbox.reader.record_columns import header_column, where
 
 POINTER: Final = KIND_POINTER.decode()
 INLINE: Final = KIND_INLINE.decode()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.outbox import read_limits
+from penstock.outbox.collection.pointer_index import Window
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.layout import (
     BATCH_PATTERN,
@@ -30,7 +31,6 @@ from penstock.outbox.layout import (
     PARTITION_PATTERN,
     is_temporary,
 )
-from penstock.outbox.pointer_index import Window
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LEVELS: Final = (

@@ -27,8 +27,8 @@ import pyarrow as pa
 from penstock.client.errors import MessageTooLarge
 from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
-from penstock.outbox.record_columns import header_column
-from penstock.outbox.tail import backwards
+from penstock.outbox.reader.record_columns import header_column
+from penstock.outbox.reader.tail import backwards
 from penstock.records.columnar import HEADERS_TYPE
 
 if TYPE_CHECKING:

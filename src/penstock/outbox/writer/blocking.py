@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from penstock.base.metrics import Sample
 from penstock.outbox.errors import OutboxClosed
-from penstock.outbox.payload import Payload
-from penstock.outbox.publisher import PointerPublisher, TopicPublisher
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer import OutboxWriter, SendResult, WriteResult
+from penstock.outbox.writer.payload import Payload
+from penstock.outbox.writer.publisher import PointerPublisher, TopicPublisher
+from penstock.outbox.writer.writer import OutboxWriter, SendResult, WriteResult
 
 T = TypeVar("T")
 

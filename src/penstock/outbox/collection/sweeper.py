@@ -1,6 +1,6 @@
 """The sweeper: removes what writers left behind and what every reader is done with.
 
-`sweep_rules` decides; this is the hand. One sweep asks the groups how far they are, reads the
+`rules` decides; this is the hand. One sweep asks the groups how far they are, reads the
 topic's pointers into an index, walks the tree, and removes what the rules say:
 
     temporary files, payloads, then directories that are empty, from the leaves up
@@ -26,12 +26,10 @@ import pyarrow as pa
 
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.outbox import read_limits
-from penstock.outbox.layout import DATA_FILE
-from penstock.outbox.metrics import SweeperCounts
-from penstock.outbox.pointer_index import PointerIndex, Window
-from penstock.outbox.sweep_rules import SweepRules, Verdict, nothing_known
-from penstock.outbox.topic_pointers import PointerSource
-from penstock.outbox.tree import (
+from penstock.outbox.collection.pointer_index import PointerIndex, Window
+from penstock.outbox.collection.rules import SweepRules, Verdict, nothing_known
+from penstock.outbox.collection.topic_pointers import PointerSource
+from penstock.outbox.collection.tree import (
     Batch,
     File,
     Hour,
@@ -42,6 +40,8 @@ from penstock.outbox.tree import (
     open_root,
     walk,
 )
+from penstock.outbox.layout import DATA_FILE
+from penstock.outbox.metrics import SweeperCounts
 
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
 DEFAULT_RULES: Final = SweepRules(

@@ -1,0 +1,1 @@
+"""What keeps the tree in order: the sweeper, and the audit."""

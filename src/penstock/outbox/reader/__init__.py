@@ -1,0 +1,1 @@
+"""The reading end of the outbox: payloads verified, duplicates dropped, dead letters."""
