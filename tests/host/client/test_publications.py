@@ -11,6 +11,7 @@ import pytest
 from penstock.host.client.publications import JOINED_BYTES_MAX, many, one
 from penstock.host.errors import InvalidChunks
 from penstock.host.publication import Publication, adjacent
+from penstock.testing import Agent
 
 
 def made(payloads: object, event_counts: list[int] | None = None) -> Publication:
@@ -47,6 +48,14 @@ def test_values_of_an_arrow_array_are_not_copied() -> None:
     values = pa.array([bytes(1_000), bytes(500)])
     (payload,) = made(values).payload
     assert np.frombuffer(payload, np.uint8).ctypes.data == values.buffers()[2].address
+
+
+@pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
+def test_an_agent_takes_arrow_arrays_from_socket_and_ring(ring_bytes: int) -> None:
+    with Agent() as agent, agent.client(ring_bytes=ring_bytes) as client:
+        for kind in (pa.binary(), pa.large_string()):
+            values = pa.array(["x" * 1_000] * 100, kind)
+            client.publish_batch(values).result(10)
 
 
 def test_small_payloads_are_joined_and_large_ones_are_not() -> None:

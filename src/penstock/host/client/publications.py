@@ -83,7 +83,7 @@ def _of_arrow(array: Any) -> tuple[Readable, NDArray[np.integer[Any]]]:
         return b"", np.empty(0, width)
     ends = np.frombuffer(places, width, len(array) + 1, array.offset * width().itemsize)
     first, last = int(ends[0]), int(ends[-1])
-    payload = memoryview(values)[first:last] if values is not None else b""
+    payload = readable(values)[first:last] if values is not None else b""
     return payload, np.diff(ends)
 
 
