@@ -149,13 +149,16 @@ class AsyncHostClient:
 
     async def publish_batch(
         self,
-        payloads: Sequence[Any],
+        payloads: Any,
         *,
         event_counts: Sequence[int] | None = None,
         topic: str = "",
         partition: int | None = None,
     ) -> None:
         """Publish several chunks with one target as one frame, accepted or failed as one.
+
+        `payloads` is a sequence of up to 4,096 buffers, or an Arrow array of bytes or text, whose
+        values are sent from where they lie.
 
         Raises:
             as `publish`.
@@ -206,7 +209,7 @@ class AsyncHostClient:
 
     def publish_batch_nowait(
         self,
-        payloads: Sequence[Any],
+        payloads: Any,
         *,
         event_counts: Sequence[int] | None = None,
         topic: str = "",

@@ -100,7 +100,7 @@ class HostClient:
 
     def publish_batch(
         self,
-        payloads: Sequence[Any],
+        payloads: Any,
         *,
         event_counts: Sequence[int] | None = None,
         topic: str = "",
@@ -108,6 +108,9 @@ class HostClient:
         block: bool | None = None,
     ) -> PublishFuture:
         """Publish several chunks with one target as one frame, accepted or failed as one.
+
+        `payloads` is a sequence of up to 4,096 buffers, or an Arrow array of bytes or text, whose
+        values are sent from where they lie.
 
         Raises:
             as `publish`.

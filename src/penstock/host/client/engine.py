@@ -50,6 +50,9 @@ _LEADER_STEP_MS: Final = 100.0
 _PAUSE_MS: Final = 5.0
 """How long the keeper leaves the socket to a thread that has just led."""
 
+_UNREAD_MAX: Final = 8
+"""Publications after which the thread that publishes looks for answers itself."""
+
 _KEEPER_STEP_MS: Final = 100.0
 _KEEPER_IDLE_STEP_MS: Final = 1_000.0
 """The longest sleeps of the keeper, with something under way and without."""
@@ -86,6 +89,7 @@ class Engine:
         self._forked = False
         self._roles = Roles()
         self._led_seen = 0
+        self._unread = 0
         self._keeper_asleep = False
         self._tick_at_ms = 0.0
         self._to_call: deque[PublishFuture] = deque()
@@ -123,6 +127,9 @@ class Engine:
                 waiting = submitted = False
             else:
                 line.flush(now_ms)
+                self._unread += 1
+                if self._unread >= _UNREAD_MAX:
+                    self._look_for_answers(now_ms)
                 submitted, waiting = True, line.out.waiting
                 if now_ms + self._patience_ms < self._tick_at_ms:
                     self._ring_bell()
@@ -134,6 +141,26 @@ class Engine:
         if self._to_call:
             self._call_back()
         return future
+
+    def _look_for_answers(self, now_ms: float) -> None:
+        """Take in what has come, as a leader would, and keep the keeper from waking up for it.
+
+        A thread that publishes and does not wait would otherwise share the interpreter with a
+        keeper that is woken up by every answer.
+        """
+        self._unread = 0
+        line = self.line
+        if self._roles.leading or line.socket is None:
+            return
+        received = line.receive(_DONTWAIT)
+        if received >= 0:
+            line.arrived(received, now_ms)
+            if line.retimed:
+                self._retime(now_ms)
+            if self._roles.watching:
+                self._roles.tell_watchers()
+            self._close_retired()
+        self._roles.led += 1
 
     def send(self, publication: Publication, timeout: float | None, *, block: bool) -> None:
         """Publish and wait, as `publish(…).result(timeout)` does.

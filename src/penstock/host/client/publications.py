@@ -12,6 +12,14 @@ from penstock.host.errors import InvalidChunks
 from penstock.host.port import NO_PARTITION
 from penstock.host.publication import Publication, Readable, adjacent, batch, single
 
+_OFFSET_WIDTHS: Final[Mapping[str, np.dtype[np.integer[Any]]]] = {
+    "binary": np.dtype(np.int32),
+    "string": np.dtype(np.int32),
+    "large_binary": np.dtype(np.int64),
+    "large_string": np.dtype(np.int64),
+}
+"""What the offsets of an Arrow array are made of, by the name of its type."""
+
 JOINED_BYTES_MAX: Final = 96 << 10
 """Payloads of a frame up to this size are joined; above, memory for the copy is fresh each time."""
 
@@ -67,24 +75,23 @@ def many(
 
 def _of_arrow(array: Any) -> tuple[Readable, NDArray[np.integer[Any]]]:
     """The bytes of an Arrow array's values, without a copy, and their lengths."""
-    import pyarrow as pa
+    if not hasattr(array, "buffers"):
+        import pyarrow as pa
 
-    if not isinstance(array, pa.Array):
         array = pa.array(array)
-    kind = array.type
-    large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
-    if not (large or pa.types.is_binary(kind) or pa.types.is_string(kind)):
+    kind = str(array.type)
+    width = _OFFSET_WIDTHS.get(kind)
+    if width is None:
         raise InvalidChunks(f"an Arrow array of type {kind}: chunks are bytes or text")
     if array.null_count:
         raise InvalidChunks(f"{array.null_count} nulls among the chunks: there is no such chunk")
     _, places, values = array.buffers()
-    width = np.int64 if large else np.int32
     if not len(array):
         return b"", np.empty(0, width)
-    ends = np.frombuffer(places, width, len(array) + 1, array.offset * width().itemsize)
+    ends = np.frombuffer(places, width, len(array) + 1, array.offset * width.itemsize)
     first, last = int(ends[0]), int(ends[-1])
     payload = readable(values)[first:last] if values is not None else b""
-    return payload, np.diff(ends)
+    return payload, ends[1:] - ends[:-1]
 
 
 class Turns:
