@@ -173,13 +173,18 @@ def commands(folder: Path) -> list[tuple[str, str]]:
     return [
         (
             f".venv/bin/penstock serve --data-dir {shlex.quote(str(folder / 'log'))}",
-            "the same log again; the next two ask it from another terminal",
+            "the same log again; the next three ask it from another terminal",
         ),
         (
             f".venv/bin/penstock consume -t {data.DEAD_LETTERS} -o beginning -e",
             "why rows were refused",
         ),
         (".venv/bin/penstock group describe demo-rows", "how far the pipeline came"),
+        (
+            f".venv/bin/penstock outbox audit --root {shlex.quote(str(folder / 'outbox'))}"
+            f" -t {data.WEATHER} --checksums",
+            "whether every pointer has its file, and every file its pointer",
+        ),
         (f'.venv/bin/python -c "{polars}"', "minutes of delay by airline"),
         (
             'make demo ARGS="--rate 20000 --keep"',
