@@ -211,7 +211,7 @@ async def test_every_record_is_stored_once_though_connections_break(cut_answers:
             ]
             assert set(await results(futures)) == {None}
             assert appender.retries > 0
-        assert proxy.cuts > 3
+        assert proxy.cuts > 1
         for partition in (0, 1):
             found = await asyncio.to_thread(stored, proxy.address, "orders", partition)
             assert found == [b"%05d" % number for number in range(4000)]
