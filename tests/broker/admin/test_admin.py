@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.base.errors import InvalidSetting
+from penstock.base.http_listener import parse_address
 from penstock.base.metrics import Metric, Sample
 from penstock.broker.admin import AdminServer
-from penstock.broker.admin.server import parse_address
 from penstock.broker.state import BrokerState
 from tests.broker.handlers.test_topics import create, creation
 
@@ -142,9 +142,9 @@ async def test_a_failing_view_is_an_error_of_its_own(
 @pytest.mark.parametrize("text", ["", "9644", ":9644", "host:x", "host:70000", "host"])
 def test_refuses_addresses(text: str) -> None:
     with pytest.raises(InvalidSetting, match=r"admin\.listener"):
-        parse_address(text)
+        parse_address(text, setting="admin.listener")
 
 
 def test_reads_addresses() -> None:
-    assert parse_address("127.0.0.1:0") == ("127.0.0.1", 0)
-    assert parse_address("[::1]:9644") == ("::1", 9644)
+    assert parse_address("127.0.0.1:0", setting="admin.listener") == ("127.0.0.1", 0)
+    assert parse_address("[::1]:9644", setting="admin.listener") == ("::1", 9644)

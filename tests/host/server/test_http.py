@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from penstock.base.errors import InvalidSetting, UnavailableError
+from penstock.base.http_listener import parse_address
 from penstock.host.port import Failed
 from penstock.host.server.agent import HostAgent
-from penstock.host.server.http import LINES, OCTETS, parse_address
+from penstock.host.server.http import LINES, OCTETS
 from penstock.host.server.ingest import TooMuch, cut_lines, line_parts
 from tests.host.server.peers import PATIENCE_SECONDS, GateSink, data, peer, serving, until
 
@@ -378,12 +379,12 @@ async def test_takeover_of_the_port() -> None:
 @pytest.mark.parametrize("text", ["localhost", ":80", "host:", "host:65536", "host:-1"])
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(InvalidSetting, match=r"host\.http\.listener"):
-        parse_address(text)
+        parse_address(text, setting="host.http.listener")
 
 
 def test_addresses() -> None:
-    assert parse_address("[::1]:80") == ("::1", 80)
-    assert parse_address("localhost:0") == ("localhost", 0)
+    assert parse_address("[::1]:80", setting="host.http.listener") == ("::1", 80)
+    assert parse_address("localhost:0", setting="host.http.listener") == ("localhost", 0)
 
 
 # Cutting, beside the plain way to do it

@@ -24,8 +24,6 @@
 An error is `{"error": <Kafka's error name>, "message": …}`, and with 429 also `dimension`, `limit`
 and `value` of the credit that was missing. When a body of several frames was accepted in part,
 `accepted_chunks` says how much; the order of lines is that of the body.
-
-uvicorn gives the HTTP protocol; its `Server` is left out, because that takes over signals.
 """
 
 from __future__ import annotations
@@ -42,7 +40,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.base.errors import InvalidSetting, PenstockError
+from penstock.base.errors import PenstockError
+from penstock.base.http_listener import HttpListener, parse_address
 from penstock.base.metrics import Sample, render
 from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
@@ -64,13 +63,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-HEAD_BYTES_MAX: Final = 16_384
-KEEP_ALIVE_SECONDS: Final = 30
-STOP_SECONDS: Final = 1.0
-"""Time that open requests get to finish when the front stops."""
+SETTING: Final = "host.http.listener"
 BODY_SECONDS_MAX: Final = 30.0
 """Time for a body to arrive; it holds credit meanwhile."""
-BACKLOG: Final = 128
 PARTITION_MAX: Final = 2**31 - 1
 
 OCTETS: Final = "application/octet-stream"
@@ -95,12 +90,14 @@ class HttpFront:
     def __init__(self, agent: HostAgent) -> None:
         self._agent = agent
         self._producer = HttpProducer(agent)
-        self._server: asyncio.Server | None = None
-        self._protocols: Any = None
+        self._listener = HttpListener()
         self._answers: dict[int, int] = {}
         self.in_flight = 0
-        self.address: tuple[str, int] = ("", 0)
         agent.registry.add(self._samples)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._listener.address
 
     # Life
 
@@ -111,62 +108,25 @@ class HttpFront:
             InvalidSetting: the setting is no address.
             OSError: the address cannot be bound.
         """
-        from uvicorn.config import Config
-        from uvicorn.server import ServerState
-
         settings = self._agent.settings
-        host, port = parse_address(settings.http_listener)
-        config = Config(
+        return await self._listener.start(
             self.app(),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            limit_concurrency=settings.http_max_connections,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            parse_address(settings.http_listener, setting=SETTING),
+            connections_max=settings.http_max_connections,
+            reuse_port=settings.socket_takeover,  # the next agent listens beside this one
         )
-        config.load()
-        self._protocols = protocols = ServerState()
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: config.http_protocol_class(  # type: ignore[call-arg]
-                config=config, server_state=protocols, app_state={}
-            ),
-            host,
-            port,
-            backlog=BACKLOG,
-            reuse_port=settings.socket_takeover or None,  # the next agent listens beside this one
-        )
-        self.address = (host, self._server.sockets[0].getsockname()[1])
-        return self.address
 
     def drain(self) -> None:
         """Leave new connections to the next agent, if there is to be one on the same port.
 
         Otherwise they are still taken, to be told that the agent is draining.
         """
-        if self._server is not None and self._agent.settings.socket_takeover:
-            self._server.close()
+        if self._agent.settings.socket_takeover:
+            self._listener.leave()
 
     async def stop(self) -> None:
-        """Stop listening, let open requests finish for `STOP_SECONDS`, close connections."""
-        if self._server is None:
-            return
-        self._server.close()
-        for protocol in list(self._protocols.connections):
-            protocol.shutdown()
-        if self._protocols.tasks:
-            _, late = await asyncio.wait(self._protocols.tasks, timeout=STOP_SECONDS)
-            for task in late:
-                task.cancel()
-        for protocol in list(self._protocols.connections):
-            protocol.transport.abort()
-        self._server = None
+        """Stop listening, let open requests finish for a moment, close connections."""
+        await self._listener.stop()
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -307,21 +267,6 @@ class HttpFront:
         else:
             response = _json(body, status)
         return response
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Read `host:port`; an IPv6 host stands in brackets.
-
-    Raises:
-        InvalidSetting: no host, or a port outside 0 to 65535.
-    """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host:
-        raise InvalidSetting("host.http.listener", text, "must be host:port")
-    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise InvalidSetting("host.http.listener", text, "the port must be 0 to 65535")
-    return host, int(port)
 
 
 def _query(request: Request) -> tuple[str, int]:

@@ -1,0 +1,112 @@
+"""An ASGI application on an address of its own, inside the process's event loop.
+
+uvicorn gives the HTTP protocol; its `Server` is left out, because that takes over signals, ticks
+ten times a second and sleeps on the way down. The web packages are imported by `start`, so that
+what matters more at start-up does not wait for them.
+
+Bounds: request heads by `HEAD_BYTES_MAX`, requests at a time by `connections_max`, idle
+connections by `KEEP_ALIVE_SECONDS`; bodies are the application's to bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from penstock.base.errors import InvalidSetting
+
+HEAD_BYTES_MAX: Final = 16_384
+KEEP_ALIVE_SECONDS: Final = 30
+STOP_SECONDS: Final = 1.0
+"""Time that open requests get to finish when the listener stops."""
+BACKLOG: Final = 128
+
+
+def parse_address(text: str, *, setting: str) -> tuple[str, int]:
+    """Read `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        InvalidSetting: no host, or a port outside 0 to 65535; `setting` is named.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host:
+        raise InvalidSetting(setting, text, "must be host:port")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise InvalidSetting(setting, text, "the port must be 0 to 65535")
+    return host, int(port)
+
+
+class HttpListener:
+    """One application's listener: `start`, `address`, `leave`, `stop`."""
+
+    def __init__(self) -> None:
+        self._server: asyncio.Server | None = None
+        self._protocols: Any = None
+        self.address: tuple[str, int] = ("", 0)
+
+    async def start(
+        self,
+        app: Any,
+        address: tuple[str, int],
+        *,
+        connections_max: int,
+        reuse_port: bool = False,
+    ) -> tuple[str, int]:
+        """Listen; returns the address with the real port.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        from uvicorn.config import Config
+        from uvicorn.server import ServerState
+
+        config = Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=connections_max,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        )
+        config.load()
+        self._protocols = protocols = ServerState()
+        host, port = address
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=protocols, app_state={}
+            ),
+            host,
+            port,
+            backlog=BACKLOG,
+            reuse_port=reuse_port or None,
+        )
+        self.address = (host, self._server.sockets[0].getsockname()[1])
+        return self.address
+
+    def leave(self) -> None:
+        """Take no new connections; those that there are go on."""
+        if self._server is not None:
+            self._server.close()
+
+    async def stop(self) -> None:
+        """Stop listening, let open requests finish for `STOP_SECONDS`, close connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        for protocol in list(self._protocols.connections):
+            protocol.shutdown()
+        if self._protocols.tasks:
+            _, late = await asyncio.wait(self._protocols.tasks, timeout=STOP_SECONDS)
+            for task in late:
+                task.cancel()
+        for protocol in list(self._protocols.connections):
+            protocol.transport.abort()
+        self._server = None
