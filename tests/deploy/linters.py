@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from botocore.loaders import Loader  # type: ignore[import-untyped]
 from botocore.model import ServiceModel  # type: ignore[import-untyped]
 from botocore.validate import ParamValidator  # type: ignore[import-untyped]
 
 from tests.deploy.files import from_json
+from tests.machine import lacking, system_tool
 
 SECONDS_MAX = 60
 EXPOSURE_MAX = 15
@@ -88,17 +88,7 @@ def _outside_enumerations(value: Any, shape: Any, place: str) -> Iterator[str]:
 
 
 def systemd_tool(name: str) -> str:
-    """Where one of systemd's tools is; without it the test is skipped, or fails where required."""
-    found = shutil.which(name)
-    if found is None and os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
-        run("apt-get", "update")
-        run("apt-get", "install", "--yes", "--no-install-recommends", "systemd")
-        found = shutil.which(name)
-        if found is None:
-            pytest.fail(f"{name} is not there and could not be installed (package systemd)")
-    if found is None:
-        pytest.skip(f"{name} is not installed (package systemd)")
-    return found
+    return system_tool(name, "systemd")
 
 
 def systemd_verify(unit: Path, folder: Path) -> str:
@@ -130,9 +120,7 @@ def systemd_security(unit: Path) -> str:
 def need_root(why: str) -> None:
     """Only root may give files away and make name spaces; CI runs as root."""
     if os.getuid() != 0:
-        if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
-            pytest.fail(f"only root can {why}")
-        pytest.skip(f"only root can {why}")
+        lacking(f"only root can {why}")
 
 
 def systemd_users(path: Path, root: Path) -> str:

@@ -6,16 +6,15 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.machine import lacking, system_tool
 from tests.outbox.write_once import payload_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,43 +23,26 @@ SIZE = 300_000
 RUN_SECONDS = 60
 
 
-def unavailable(reason: str) -> None:
-    if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
-        pytest.fail(f"PENSTOCK_REQUIRE_INTEROP=1, and {reason}")
-    pytest.skip(reason)
-
-
-@cache
-def installed_strace() -> str | None:
-    found = shutil.which("strace")
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "-y", "-q", "strace"], capture_output=True)
-        found = shutil.which("strace")
+@pytest.fixture
+def strace() -> str:
+    found = system_tool("strace", "strace")
+    probe = subprocess.run([found, "-o", "/dev/null", "true"], capture_output=True, text=True)
+    if probe.returncode:
+        lacking(f"strace may not trace here: {probe.stderr.strip()}")
     return found
 
 
 @pytest.fixture
-def strace() -> str:
-    found = installed_strace()
-    if found is None:
-        unavailable("strace is not installed and could not be")
-    probe = subprocess.run([str(found), "-o", "/dev/null", "true"], capture_output=True, text=True)
-    if probe.returncode:
-        unavailable(f"strace may not trace here: {probe.stderr.strip()}")
-    return str(found)
-
-
-@pytest.fixture
 def unshare() -> str:
-    found = shutil.which("unshare")
-    if found is None or os.geteuid() != 0:
-        unavailable("mounting needs root and unshare")
+    if os.geteuid() != 0:
+        lacking("only root can mount")
+    found = system_tool("unshare", "util-linux")
     probe = subprocess.run(
-        [str(found), "-m", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, text=True
+        [found, "-m", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, text=True
     )
     if probe.returncode:
-        unavailable(f"mounting in a namespace of its own failed: {probe.stderr.strip()}")
-    return str(found)
+        lacking(f"mounting in a namespace of its own failed: {probe.stderr.strip()}")
+    return found
 
 
 def run(command: list[str], *, killed: bool = False) -> list[dict[str, Any]]:

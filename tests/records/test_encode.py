@@ -93,10 +93,10 @@ STEPS_MS = st.sampled_from([-(2**31) - 7, -3_600_000, -1, 0, 1, 60_000, 2**31, 2
 
 @settings(max_examples=100, deadline=None)
 @given(
-    parts=st.lists(st.tuples(STEPS_MS, BLOBS, BLOBS), min_size=1, max_size=40),
+    parts=st.lists(st.tuples(STEPS_MS, BLOBS, BLOBS), min_size=1, max_size=80),
     batch_bytes=st.sampled_from([10_000, 20_000, 1_000_000]),
     per_batch=st.sampled_from([1, 2, 7, 334]),
-    cut=st.integers(0, 40),
+    cut=st.integers(0, 80),
 )
 def test_equals_the_reference_whatever_the_cuts_and_times(
     parts: list[tuple[int, bytes | None, bytes | None]],

@@ -19,6 +19,7 @@ from penstock.storage import (
     StorageError,
     StorageFailed,
 )
+from tests.machine import lacking, system_tool
 from tests.storage.batches import FaultyFiles, Harness, abandon, batch, offsets, read_all
 
 
@@ -328,7 +329,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system needs root")
+        lacking("only root can mount a file system")
     yield directory
     subprocess.run(["umount", "-l", str(directory)], check=True)
 
@@ -374,9 +375,7 @@ for _ in range(5):
 
 def test_eio_from_the_kernel(tmp_path: Path) -> None:
     """`strace` makes one fdatasync of the process fail; the log must not go on."""
-    strace = "/usr/bin/strace"
-    if not os.path.exists(strace):
-        pytest.skip("needs strace")
+    strace = system_tool("strace", "strace")
     root = Path(__file__).resolve().parents[2]
     command = [
         strace, "-f", "-qq", "-o", str(tmp_path / "trace"), "-e", "trace=fdatasync",
@@ -385,7 +384,7 @@ def test_eio_from_the_kernel(tmp_path: Path) -> None:
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
     if "ptrace" in done.stderr.lower():
-        pytest.skip("ptrace is not allowed here")
+        lacking("strace may not trace here")
     lines = done.stdout.split("\n")[:-1]
     assert "StorageFailed" in done.stdout, done.stdout + done.stderr
     failed = next(n for n, line in enumerate(lines) if line.startswith("StorageFailed"))

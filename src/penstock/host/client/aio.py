@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.host.client.facts import ProducerFacts
 from penstock.host.client.line import Line
 from penstock.host.client.options import DEFAULT_PATH, client_options
 from penstock.host.client.publications import Turns, many, one
 from penstock.host.client_machine import ClientState
-from penstock.host.credits import Credit
 from penstock.host.errors import ClientClosed, Draining, NoCredit, NotConnected
 from penstock.host.port import NO_PRODUCER_ID
 from penstock.host.publication import Publication
@@ -35,7 +35,7 @@ _STOP_SECONDS: Final = 30.0
 _DONTWAIT: Final = socket.MSG_DONTWAIT
 
 
-class AsyncHostClient:
+class AsyncHostClient(ProducerFacts):
     """A producer that publishes to the agent behind a socket file; `HostClient` for event loops.
 
     Options that are not named here stand in `ClientOptions`.
@@ -403,29 +403,6 @@ class AsyncHostClient:
             return "closed"
         state = self._core.machine.state
         return "connecting" if state is ClientState.DISCONNECTED else state.value
-
-    @property
-    def credit(self) -> Credit:
-        """What the agent takes now."""
-        return self._core.machine.window.available
-
-    @property
-    def producer_id(self) -> int:
-        """Who this producer is, -1 until an agent has given it a name."""
-        return self._core.machine.producer_id
-
-    @property
-    def producer_epoch(self) -> int:
-        return self._core.machine.producer_epoch
-
-    @property
-    def outstanding(self) -> int:
-        """Frames whose fate is not known."""
-        return self._core.outstanding
-
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has that was named to the client; 0 when not known."""
-        return self._core.machine.partitions.get(topic, 0)
 
 
 def _closed() -> PenstockError:

@@ -14,10 +14,10 @@ from typing import Any, Final
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.host.client import processes
 from penstock.host.client.engine import Engine
+from penstock.host.client.facts import ProducerFacts
 from penstock.host.client.futures import PublishFuture
 from penstock.host.client.options import DEFAULT_PATH, client_options
 from penstock.host.client.publications import Turns, many, one
-from penstock.host.credits import Credit
 from penstock.host.errors import ClientClosed
 from penstock.host.port import NO_PRODUCER_ID
 from penstock.host.publication import Publication
@@ -25,7 +25,7 @@ from penstock.host.publication import Publication
 _CLOSE_SECONDS: Final = 30.0
 
 
-class HostClient:
+class HostClient(ProducerFacts):
     """A producer that publishes to the agent behind a socket file.
 
     The client connects in the background and keeps trying; `wait_started` waits for the agent.
@@ -225,29 +225,6 @@ class HostClient:
     def state(self) -> str:
         """connecting, handshake, started, draining or closed."""
         return "closed" if self._engine is None else self._engine.state
-
-    @property
-    def credit(self) -> Credit:
-        """What the agent takes now."""
-        return self._core.machine.window.available
-
-    @property
-    def producer_id(self) -> int:
-        """Who this producer is, -1 until an agent has given it a name."""
-        return self._core.machine.producer_id
-
-    @property
-    def producer_epoch(self) -> int:
-        return self._core.machine.producer_epoch
-
-    @property
-    def outstanding(self) -> int:
-        """Frames whose fate is not known."""
-        return self._core.outstanding
-
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has that was named to the client; 0 when not known."""
-        return self._core.machine.partitions.get(topic, 0)
 
     # The end
 

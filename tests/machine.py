@@ -1,0 +1,42 @@
+"""What a test needs of the machine that a package cannot bring: root, tools of the system.
+
+CI has all of it and sets `PENSTOCK_REQUIRE_INTEROP=1`, with which a test that lacks something
+fails. On the machine of somebody who is not root it is skipped and says what was missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from typing import NoReturn
+
+import pytest
+
+
+def lacking(what: str) -> NoReturn:
+    """End a test for want of something that this machine does not have or allow."""
+    if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
+        pytest.fail(f"this machine has to run every test, but {what}")
+    pytest.skip(f"not on this machine: {what}")
+
+
+@cache
+def _found(name: str, package: str) -> str | None:
+    found = shutil.which(name)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", package]
+        if subprocess.run(install, capture_output=True).returncode:
+            subprocess.run(["apt-get", "update", "--quiet"], capture_output=True)
+            subprocess.run(install, capture_output=True)
+        found = shutil.which(name)
+    return found
+
+
+def system_tool(name: str, package: str) -> str:
+    """Where a tool is, installed from Debian's package where root may; without it the test ends."""
+    found = _found(name, package)
+    if found is None:
+        lacking(f"{name} is not installed and could not be (package {package})")
+    return found
