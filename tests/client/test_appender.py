@@ -193,7 +193,7 @@ async def test_what_comes_first_is_not_overtaken_by_what_came_after_it_failed(
 @pytest.mark.parametrize("cut_answers", [False, True], ids=["requests cut", "answers cut"])
 async def test_every_record_is_stored_once_though_connections_break(cut_answers: bool) -> None:
     sizes: list[int | None] = []
-    sizes += range(500, 2500, 110) if cut_answers else range(6_000, 120_000, 7_000)
+    sizes += range(500, 2500, 110) if cut_answers else range(4_000, 40_000, 2_000)
     with behind(sizes, cut_answers=cut_answers) as proxy:
         with Client(proxy.address) as client:
             await asyncio.to_thread(client.create_topic, "orders", 2, exist_ok=True)
@@ -211,7 +211,7 @@ async def test_every_record_is_stored_once_though_connections_break(cut_answers:
             ]
             assert set(await results(futures)) == {None}
             assert appender.retries > 0
-        assert proxy.cuts > 1
+        assert proxy.cuts > 3
         for partition in (0, 1):
             found = await asyncio.to_thread(stored, proxy.address, "orders", partition)
             assert found == [b"%05d" % number for number in range(4000)]
