@@ -1,0 +1,1 @@
+"""Pipelines as files: from TOML to running queries."""

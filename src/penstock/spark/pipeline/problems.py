@@ -1,0 +1,35 @@
+"""What is wrong with a pipeline's file: file, line, what, and how to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from penstock.base.errors import InvalidError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that keeps a pipeline from running. `where` is a key, as `source.orders.topic`."""
+
+    file: Path
+    line: int | None
+    where: str
+    message: str
+    cure: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else str(self.file)
+        cure = f"; {self.cure}" if self.cure else ""
+        return f"{place}: {self.where}: {self.message}{cure}"
+
+
+class PipelineInvalid(InvalidError):
+    """A pipeline file with problems, all of those that were found."""
+
+    code: ClassVar[str] = "invalid_config"
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems

@@ -1,0 +1,34 @@
+"""What is known of a running query: the value behind progress, status page and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["starting", "running", "idle", "restarting", "ended", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryState:
+    """One query of a pipeline at one moment.
+
+    `counts` are totals since the process started: `rows` read, `rejected` by reason as
+    `rejected.<rule or "undecodable">`, and `written.<sink>`. `held` is what waits now.
+    """
+
+    query: str
+    group_id: str
+    phase: Phase
+    batch_id: int | None = None
+    batch_rows: int = 0
+    batch_ms: int = 0
+    rows_per_second: float = 0.0
+    lag_records: int | None = None
+    state_rows: int = 0
+    state_bytes: int = 0
+    watermark: str | None = None
+    held: int = 0
+    restarts: int = 0
+    error: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
