@@ -3,7 +3,7 @@
     name = "orders"
 
     [run]
-    trigger = "2 seconds"                       # or "now" (no pause), or "once" (what is there, then end)
+    trigger = "2 seconds"                       # or "now" (no pause), or "once" (to the end)
 
     [source.orders]
     topic = "orders"
