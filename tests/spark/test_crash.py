@@ -22,7 +22,6 @@ STEPS: Final = ("staged", "committed", "done")
 DRIVER: Final = '''
 import os, signal, sys
 from penstock.spark import DeltaSink, session
-from penstock.spark import delta
 
 folder, bootstrap, admin, topic, *steps = sys.argv[1:]
 

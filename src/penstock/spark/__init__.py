@@ -10,12 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.spark.delta import DeltaSink, Written
-    from penstock.spark.delta_upsert import DeltaUpsert
     from penstock.spark.listener import GroupCommitListener
     from penstock.spark.outbox import json_lines, outbox_tree, read_outbox
     from penstock.spark.source import PenstockSource
     from penstock.spark.spark_session import JavaMissing, require_java, session
+    from penstock.spark.tables.append import DeltaSink, Written
+    from penstock.spark.tables.upsert import DeltaUpsert
 
 __all__ = [
     "DeltaSink",
@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "DeltaSink": "delta",
-    "Written": "delta",
-    "DeltaUpsert": "delta_upsert",
+    "DeltaSink": "tables.append",
+    "Written": "tables.append",
+    "DeltaUpsert": "tables.upsert",
     "GroupCommitListener": "listener",
     "json_lines": "outbox",
     "outbox_tree": "outbox",

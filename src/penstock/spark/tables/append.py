@@ -35,8 +35,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.spark.delta_files import WrittenFile, written_files
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.tables.files import WrittenFile, written_files
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 ORPHAN_AGE_HOURS_MIN: Final = 1

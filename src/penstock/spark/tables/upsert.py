@@ -2,7 +2,7 @@
 
 A windowed aggregate emits a window again whenever it changes. This sink keeps one row per key,
 the latest: each batch is merged into the table in one commit that carries the same identifier as
-an append does (see `penstock.spark.delta`), so that a replay changes nothing. The batch goes
+an append does (see `append.py`), so that a replay changes nothing. The batch goes
 through the driver as Arrow and is therefore bounded; what is large should be appended.
 """
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame
 
-from penstock.spark.delta import DeltaSink, Written, check_schema, schema_of
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.tables.append import DeltaSink, Written, check_schema, schema_of
 
 BATCH_ROWS_MAX: Final = 5_000_000
 

@@ -1,0 +1,28 @@
+"""Delta tables, written exactly once, read by Spark without jars, and kept beside topics.
+
+Everything is imported on first use, as in `penstock.spark`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.spark.tables.append import DeltaSink, Written
+    from penstock.spark.tables.upsert import DeltaUpsert
+
+__all__ = ["DeltaSink", "DeltaUpsert", "Written"]
+
+_HOMES: Final = {
+    "DeltaSink": "append",
+    "Written": "append",
+    "DeltaUpsert": "upsert",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
