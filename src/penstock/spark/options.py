@@ -1,9 +1,9 @@
 """The options of the source, read once and checked by name.
 
 Spark's Kafka source gives the names and meanings; the ones that Penstock adds are `bootstrap`,
-`penstock.admin.url`, `columns`, `groupId`, `parallelism`, `maxBytesPerTrigger` and
-`maxRecordsPerTrigger`. An option that is not known is refused by name: a misspelt limit that is
-silently ignored is found in production.
+`penstock.admin.url`, `columns`, `groupId`, `parallelism`, `maxBytesPerTrigger`,
+`penstock.admin.url`, `columns`, `groupId`, `parallelism`, `maxBytesPerTrigger`,
+`maxRecordsPerTrigger` and `wakeFile`. An option that is not known is refused by name: a misspelt limit that is
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ _KNOWN: Final = (
     "includeHeaders",
     "groupId",
     "parallelism",
+    "wakeFile",
 )
 _CANONICAL: Final = {name.lower(): name for name in (*_KNOWN, *_ALIASES)}
 _ENVIRONMENT: Final = {
@@ -100,6 +101,7 @@ class SourceOptions:
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     group_id: str | None = None
     parallelism: int = 1
+    wake_file: str | None = None
 
     @property
     def limited(self) -> bool:
@@ -134,6 +136,7 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         columns=columns,
         group_id=given.get("groupId") or None,
         parallelism=_count(given, "parallelism", maximum=PARALLELISM_MAX) or os.cpu_count() or 1,
+        wake_file=given.get("wakeFile") or None,
     )
 
 

@@ -4,7 +4,8 @@
       {"orders": {"id": "7f0c…", "partitions": {"0": {"epoch": 3, "offset": 4711}}}}}
 
 Theory of operation. Spark compares two positions as text, so keys are always written in the same
-order: names by alphabet, partitions by number. The topic's id tells a topic from a later one of
+order: names by alphabet, partitions by number. A `wake` is there once the source was woken by its
+`wakeFile`: the time for which it was woken. The topic's id tells a topic from a later one of
 the same name; the leader epoch says under which leader the offset was seen. The group and the
 address ride along so that the driver's listener can commit them as a consumer group's offsets
 without knowing the query.
@@ -38,6 +39,7 @@ class Positions:
     partitions: Mapping[TopicPartition, Position]
     bootstrap: str = ""
     group_id: str | None = None
+    wake_ms: int = 0
 
     def offset(self, at: TopicPartition) -> int | None:
         """The next offset to read, or None for a partition that is not there."""
@@ -47,6 +49,10 @@ class Positions:
     def same_offsets(self, other: Positions) -> bool:
         """Whether both stand at the same offsets, whatever the leader epochs."""
         return self.topic_ids == other.topic_ids and dict(_offsets(self)) == dict(_offsets(other))
+
+    def same_place(self, other: Positions) -> bool:
+        """Whether nothing is between the two: the same offsets, and no waking."""
+        return self.wake_ms == other.wake_ms and self.same_offsets(other)
 
     def to_json(self) -> dict[str, Any]:
         """The checkpoint's form, with keys in their one order."""
@@ -64,6 +70,8 @@ class Positions:
         if self.group_id is not None:
             body["group"] = self.group_id
         body[TOPICS] = topics
+        if self.wake_ms:
+            body["wake"] = self.wake_ms
         return body
 
 
@@ -86,6 +94,7 @@ def from_json(body: Mapping[str, Any]) -> Positions:
             },
             bootstrap=str(body.get("bootstrap", "")),
             group_id=body.get("group"),
+            wake_ms=int(body.get("wake", 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidOption(

@@ -6,6 +6,10 @@ passed in. A batch's range is written to the checkpoint before it runs, which ma
 the same offsets; here nothing is remembered between calls except the target that
 `Trigger.AvailableNow` froze and the moment of the last batch (for `maxTriggerDelay`).
 
+A query that has something to do at a given time, whether records arrive or not, names a
+`wakeFile`: when the time written there has come, the position moves by that and a batch without
+records is run.
+
 `commit` is left alone: Spark calls it one batch late, and not at all for the last one. The
 driver's listener (`penstock.spark.listener`) shows progress as a consumer group instead.
 """
@@ -13,6 +17,7 @@ driver's listener (`penstock.spark.listener`) shows progress as a consumer group
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.spark import limits
+from penstock.spark import limits, wake
 from penstock.spark.batch import FROM_START, TO_END
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
@@ -80,8 +85,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         froms, tos = self._spans(begin, now)
         if not isinstance(limit, ReadAllAvailable) and self._options.limited:
             tos = self._limited(froms, tos)
-        end = _moved(begin, now, tos)
-        if end.same_offsets(begin):
+        end = replace(_moved(begin, now, tos), wake_ms=self._woken(begin.wake_ms))
+        if end.same_place(begin):
             return start
         self._last_batch_at = self._clock.monotonic()
         return end.to_json()
@@ -127,6 +132,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         PenstockStreamReader.__init__(self, state["options"])
+
+    def _woken(self, before_ms: int) -> int:
+        """The newest time that a batch was asked for, if it has come; what it was before if not."""
+        if self._options.wake_file is None:
+            return before_ms
+        asked_ms = wake.read(self._options.wake_file)
+        due = asked_ms is not None and before_ms < asked_ms <= self._clock.now_ms()
+        return asked_ms if due and asked_ms is not None else before_ms
 
     def _spans(
         self, begin: Positions, now: Positions
