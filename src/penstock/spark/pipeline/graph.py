@@ -1,0 +1,210 @@
+"""Which queries a pipeline needs, and what each of them does: a pure function of its views.
+
+Theory of operation. A streaming query of Spark has one plan and one sink, so everything that can
+be computed batch by batch shares one query: it reads its topics once, and its batches go through
+the steps to all of the sinks. That is a *record query*; it is also where records are rejected.
+Sources whose rows meet in one step or sink are read by one record query.
+
+A *stateful* step (a window, a join of two streams, deduplication) has to be part of the streaming
+plan. It becomes the root of a query of its own, which reads the topics again and runs the steps
+after it batch by batch. Where two stateful steps meet, the sink's view is the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.spark.pipeline.spec import KEEPING, PipelineSpec, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryPlan:
+    """One streaming query. Names of views are in the order in which they are made.
+
+    `root` is the view that the streaming plan ends with; None for a record query.
+    """
+
+    name: str
+    root: str | None
+    sources: tuple[str, ...]
+    tables: tuple[str, ...]
+    streamed: tuple[str, ...]
+    batched: tuple[str, ...]
+    sinks: tuple[str, ...]
+
+
+def queries(spec: PipelineSpec, stateful: Collection[str]) -> tuple[QueryPlan, ...]:
+    """The queries of a pipeline, record queries first.
+
+    Args:
+        spec: a pipeline that passed its checks: all views exist, no cycles.
+        stateful: the views that need state between batches by themselves.
+    """
+    views = _Views(spec)
+    roots: dict[str, list[str]] = {}
+    record_sinks: list[str] = []
+    for name, sink in spec.sinks.items():
+        root = views.root(sink.view, stateful)
+        if root is None:
+            record_sinks.append(name)
+        else:
+            roots.setdefault(root, []).append(name)
+    plans = [
+        _record_query(views, group, record_sinks, stateful)
+        for group in _components(views, record_sinks, stateful)
+    ]
+    plans += [_stateful_query(views, root, sinks) for root, sinks in roots.items()]
+    return tuple(plans)
+
+
+def order(spec: PipelineSpec) -> tuple[str, ...]:
+    """The steps, each after those that it reads."""
+    done: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        step = spec.steps.get(name)
+        if step is None or name in done:
+            return
+        for view in step.inputs:
+            visit(view)
+        done[name] = None
+
+    for name in spec.steps:
+        visit(name)
+    return tuple(done)
+
+
+class _Views:
+    """What each view is made of."""
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        self.spec = spec
+        self.steps = order(spec)
+        self.above: dict[str, frozenset[str]] = {name: frozenset({name}) for name in spec.sources}
+        for name in self.steps:
+            inputs = spec.steps[name].inputs
+            self.above[name] = frozenset({name}).union(*(self.above[view] for view in inputs))
+
+    def sources(self, names: Iterable[str], *, streaming: bool) -> tuple[str, ...]:
+        wanted = set(names)
+        return tuple(
+            name
+            for name, source in self.spec.sources.items()
+            if name in wanted and source.streaming is streaming
+        )
+
+    def steps_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        wanted = set(names)
+        return tuple(name for name in self.steps if name in wanted)
+
+    def root(self, view: str, stateful: Collection[str]) -> str | None:
+        """The view that ends the streaming plan of what `view` needs; None if nothing is stateful.
+
+        It is the last stateful step, if everything that streams into `view` goes through it.
+        """
+        inside = [name for name in self.above[view] if name in stateful]
+        last = [
+            name
+            for name in inside
+            if not any(name != other and name in self.above[other] for other in inside)
+        ]
+        if not last:
+            return None
+        if len(last) == 1 and not self._streams_around(view, last[0]):
+            return last[0]
+        return view
+
+    def _streams_around(self, view: str, root: str) -> bool:
+        """Whether a streaming source reaches `view` without passing `root`."""
+        if view == root:
+            return False
+        source = self.spec.sources.get(view)
+        if source is not None:
+            return source.streaming
+        return any(self._streams_around(one, root) for one in self.spec.steps[view].inputs)
+
+
+def _components(
+    views: _Views, sinks: Iterable[str], stateful: Collection[str]
+) -> list[tuple[str, ...]]:
+    """The streaming sources of each record query: those that meet somewhere are together."""
+    spec = views.spec
+    groups: list[set[str]] = []
+    met = [views.sources(views.above[spec.sinks[name].view], streaming=True) for name in sinks]
+    met += [(name,) for name in views.sources(spec.sources, streaming=True) if _rejects(spec, name)]
+    met += [
+        views.sources(views.above[name], streaming=True)
+        for name in views.steps
+        if keeps(spec.steps[name]) and views.root(name, stateful) is None
+    ]
+    for sources in met:
+        joined = set(sources).union(*(group for group in groups if group & set(sources)))
+        groups = [group for group in groups if not group & joined]
+        if joined:
+            groups.append(joined)
+    ordered = [views.sources(group, streaming=True) for group in groups]
+    position = {name: index for index, name in enumerate(spec.sources)}
+    return sorted(ordered, key=lambda group: position[group[0]])
+
+
+def _rejects(spec: PipelineSpec, name: str) -> bool:
+    """Whether records of a source can be rejected, so that a record query has to see them."""
+    source = spec.sources[name]
+    decodes = source.value_format.kind != "raw" and spec.errors.on_invalid != "drop"
+    return decodes or any(rule.otherwise not in {"drop", "warn"} for rule in source.rules)
+
+
+def keeps(step: Step) -> bool:
+    """Whether a step's rules keep what they reject."""
+    return any(rule.otherwise in KEEPING for rule in step.rules)
+
+
+def _record_query(
+    views: _Views, sources: tuple[str, ...], sinks: Iterable[str], stateful: Collection[str]
+) -> QueryPlan:
+    spec = views.spec
+    own = tuple(
+        name
+        for name in sinks
+        if set(views.sources(views.above[spec.sinks[name].view], streaming=True)) & set(sources)
+    )
+    ends = [spec.sinks[name].view for name in own]
+    ends += [
+        name
+        for name in views.steps
+        if keeps(spec.steps[name])
+        and views.root(name, stateful) is None
+        and set(views.sources(views.above[name], streaming=True)) & set(sources)
+    ]
+    needed = frozenset[str]().union(*(views.above[end] for end in ends))
+    return QueryPlan(
+        name=sources[0],
+        root=None,
+        sources=sources,
+        tables=views.sources(needed, streaming=False),
+        streamed=(),
+        batched=views.steps_of(needed),
+        sinks=own,
+    )
+
+
+def _stateful_query(views: _Views, root: str, sinks: list[str]) -> QueryPlan:
+    spec = views.spec
+    above = views.above[root]
+    needed = frozenset[str]().union(*(views.above[spec.sinks[name].view] for name in sinks))
+    return QueryPlan(
+        name=root if root in spec.steps else f"{root}.once",
+        root=root,
+        sources=views.sources(above, streaming=True),
+        tables=views.sources(needed, streaming=False),
+        streamed=views.steps_of(above),
+        batched=views.steps_of(needed - above),
+        sinks=tuple(sinks),
+    )
+
+
+def streams(spec: PipelineSpec) -> Mapping[str, bool]:
+    """Of every view, whether records stream into it."""
+    views = _Views(spec)
+    return {name: bool(views.sources(above, streaming=True)) for name, above in views.above.items()}
