@@ -2,8 +2,8 @@
 
 Spark's Kafka source gives the names and meanings; the ones that Penstock adds are `bootstrap`,
 `penstock.admin.url`, `columns`, `groupId`, `parallelism`, `maxBytesPerTrigger`,
-`penstock.admin.url`, `columns`, `groupId`, `parallelism`, `maxBytesPerTrigger`,
-`maxRecordsPerTrigger` and `wakeFile`. An option that is not known is refused by name: a misspelt limit that is
+`maxRecordsPerTrigger` and `wakeFile`. An option that is not known is refused by name: a misspelt
+limit that is silently ignored is found in production.
 """
 
 from __future__ import annotations
