@@ -1,8 +1,8 @@
 """A topic's configuration, under Kafka's names, with Kafka's defaults and bounds.
 
-The storage acts on the names that concern a log; the others (`min.insync.replicas`, the remote
-and the compaction ones) are declared here too because a topic has one configuration, and the
-rooms that act on them read it from `PartitionLog.config`.
+The storage acts on the names that concern a log; the others (`min.insync.replicas`, the remote,
+the compaction and the table ones) are declared here too because a topic has one configuration,
+and who acts on them reads it from `PartitionLog.config` or asks the broker for it.
 
 Source: Kafka's `TopicConfig` and `LogConfig`; KIP-1030 (defaults and bounds of Kafka 4).
 """
@@ -202,6 +202,25 @@ class LogConfig:
         unit="ms",
         minimum=1,
         maximum=LONG_MAX,
+    )
+    table_commit_interval_ms: int = setting(
+        60_000,
+        name="table.commit.interval.ms",
+        doc="How often the table beside the topic gets a commit; see table.format.",
+        unit="ms",
+        minimum=100,
+        maximum=86_400_000,
+    )
+    table_format: str = setting(
+        "none",
+        name="table.format",
+        doc="Table that `penstock table run` keeps beside the topic; 'none' keeps none.",
+        choices=("none", "delta"),
+    )
+    table_location: str = setting(
+        "",
+        name="table.location",
+        doc="Absolute path or URI of that table; empty is the topic's name below the job's root.",
     )
     unclean_leader_election_enable: bool = setting(
         False,
