@@ -1,4 +1,4 @@
-"""The control plane: topics, brokers, producer ids, group offsets and group records."""
+"""The control plane: topics, brokers, producer ids, group offsets, groups, sink commits."""
 
 from penstock.control.errors import (
     ControlBusy,
@@ -13,6 +13,7 @@ from penstock.control.errors import (
     StaleBroker,
     StaleConfigs,
     StaleGroup,
+    StaleSink,
     StaleTopic,
     TooLarge,
     TopicExists,
@@ -28,6 +29,9 @@ from penstock.control.values import (
     GroupRecord,
     MetadataImage,
     Partition,
+    SinkCommit,
+    SinkLane,
+    SinkState,
     Topic,
 )
 
@@ -48,10 +52,14 @@ __all__ = [
     "MemoryControlPlane",
     "MetadataImage",
     "Partition",
+    "SinkCommit",
+    "SinkLane",
+    "SinkState",
     "SqliteControlPlane",
     "StaleBroker",
     "StaleConfigs",
     "StaleGroup",
+    "StaleSink",
     "StaleTopic",
     "TooLarge",
     "Topic",

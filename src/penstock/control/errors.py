@@ -86,6 +86,16 @@ class StaleGroup(FencedError):
         self.group_id = group_id
 
 
+class StaleSink(FencedError):
+    """A query's commit was saved by someone else in the meantime, or cannot follow on this one."""
+
+    code: ClassVar[str] = "invalid_update_version"
+
+    def __init__(self, query_id: str, reason: str) -> None:
+        super().__init__(f"the commit of query {query_id!r} {reason}")
+        self.query_id = query_id
+
+
 class StaleBroker(FencedError):
     """A newer incarnation of this broker has registered."""
 

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from penstock.control import rules
+from penstock.control import rules, sink_rules
 from penstock.control.values import (
     Broker,
     CommittedOffset,
     GroupRecord,
     MetadataImage,
+    SinkCommit,
     Topic,
 )
 
@@ -26,6 +27,8 @@ class MemoryControlPlane:
         self._offsets: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
         self._groups: dict[str, GroupRecord] = {}
         self._highest_group_version = 0
+        self._sinks: dict[str, SinkCommit] = {}
+        self._highest_sink_version = 0
 
     async def start(self) -> None:
         """Nothing to open."""
@@ -159,6 +162,33 @@ class MemoryControlPlane:
         for offsets, key in expired:
             del offsets[key]
         return len(expired)
+
+    async def sink_commit(self, query_id: str) -> SinkCommit | None:
+        return self._sinks.get(query_id)
+
+    async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
+        version = sink_rules.next_sink_version(
+            record,
+            found=self._sinks.get(record.query_id),
+            expected=expected_version,
+            highest=self._highest_sink_version,
+            count=len(self._sinks),
+        )
+        self._highest_sink_version = version
+        self._sinks[record.query_id] = dataclasses.replace(record, version=version)
+        return version
+
+    async def sink_commits(self) -> list[SinkCommit]:
+        return [
+            dataclasses.replace(self._sinks[query_id], manifest=b"")
+            for query_id in sorted(self._sinks)
+        ]
+
+    async def delete_sink_commit(self, query_id: str, *, expected_version: int) -> None:
+        found = self._sinks.get(query_id)
+        if found is not None:
+            sink_rules.check_sink_version(query_id, found=found, expected=expected_version)
+            del self._sinks[query_id]
 
     def _forget_offsets(self, topic: str) -> None:
         for offsets in self._offsets.values():

@@ -11,11 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from penstock.control.values import Broker, CommittedOffset, GroupRecord, MetadataImage, Topic
+from penstock.control.values import (
+    Broker,
+    CommittedOffset,
+    GroupRecord,
+    MetadataImage,
+    SinkCommit,
+    Topic,
+)
 
 
 class ControlPlane(Protocol):
-    """Topics, brokers, configs, producer ids, group offsets and group records.
+    """Topics, brokers, configs, producer ids, group offsets, group records, sink commits.
 
     Every method may raise `ControlUnavailable` or `ControlBusy`; after either, whether the
     change took effect is unknown and the caller reads again by key.
@@ -164,4 +171,34 @@ class ControlPlane(Protocol):
 
     async def expire_offsets(self, *, now_ms: int, limit: int) -> int:
         """Delete at most `limit` offsets whose own expiry has passed; how many were deleted."""
+        ...
+
+    async def sink_commit(self, query_id: str) -> SinkCommit | None:
+        """The newest commit of a query; None for one that has none."""
+        ...
+
+    async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
+        """Save a query's commit, if it is at `expected_version` (0: not there); the new version.
+
+        An intent is followed by itself, with other lanes, or by its own end; the end of a batch
+        by a higher batch. Versions are drawn from one counter for all queries and never come
+        again.
+
+        Raises:
+            StaleSink: it is at another version, or the record cannot follow on it.
+            TooLarge: too many queries or lanes, or a manifest of more than
+                `SINK_MANIFEST_BYTES_MAX`.
+        """
+        ...
+
+    async def sink_commits(self) -> list[SinkCommit]:
+        """The newest commits of all queries, by query id; their manifests are left out."""
+        ...
+
+    async def delete_sink_commit(self, query_id: str, *, expected_version: int) -> None:
+        """Forget a query; one that is not there does not matter.
+
+        Raises:
+            StaleSink: it is at another version.
+        """
         ...

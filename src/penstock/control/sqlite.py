@@ -21,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.control import rules
+from penstock.control import rules, sink_rules, sqlite_sinks
 from penstock.control import sqlite_tables as tables
 from penstock.control.errors import ControlUnavailable, IncompatibleDatabase
 from penstock.control.sqlite_writer import SqliteWriter
@@ -30,6 +30,7 @@ from penstock.control.values import (
     CommittedOffset,
     GroupRecord,
     MetadataImage,
+    SinkCommit,
     Topic,
 )
 
@@ -229,6 +230,41 @@ class SqliteControlPlane:
             lambda connection: tables.expire_offsets(connection, now_ms, limit)
         )
         return expired
+
+    async def sink_commit(self, query_id: str) -> SinkCommit | None:
+        found: SinkCommit | None = await self._writer.run(
+            lambda connection: sqlite_sinks.read_sink(connection, query_id)
+        )
+        return found
+
+    async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
+        def operation(connection: sqlite3.Connection) -> int:
+            version = sink_rules.next_sink_version(
+                record,
+                found=sqlite_sinks.read_sink(connection, record.query_id, manifest=False),
+                expected=expected_version,
+                highest=int(tables.read_fact(connection, "highest_sink_version") or 0),
+                count=sqlite_sinks.count_sinks(connection),
+            )
+            sqlite_sinks.write_sink(connection, record, version)
+            tables.write_fact(connection, "highest_sink_version", str(version))
+            return version
+
+        version: int = await self._writer.run(operation)
+        return version
+
+    async def sink_commits(self) -> list[SinkCommit]:
+        found: list[SinkCommit] = await self._writer.run(sqlite_sinks.read_sinks)
+        return found
+
+    async def delete_sink_commit(self, query_id: str, *, expected_version: int) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            found = sqlite_sinks.read_sink(connection, query_id, manifest=False)
+            if found is not None:
+                sink_rules.check_sink_version(query_id, found=found, expected=expected_version)
+                sqlite_sinks.delete_sink(connection, query_id)
+
+        await self._writer.run(operation)
 
     async def _change_topic(
         self, rule: Callable[[MetadataImage], tuple[MetadataImage, Topic]]

@@ -1,4 +1,4 @@
-"""The values of the control plane: topics, partitions, brokers, offsets, groups.
+"""The values of the control plane: topics, partitions, brokers, offsets, groups, sink commits.
 
 All are frozen. A `MetadataImage` is one consistent state of topics and brokers; its `version`
 rises by one with every change, so equal versions mean equal images.
@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, Literal
 from uuid import UUID
+
+SEQUENCES: Final = 2**31
+"""Sequences of an idempotent producer; after the last one comes 0."""
+
+SinkState = Literal["intent", "done"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,3 +101,46 @@ class GroupRecord:
     protocol_type: str
     protocol: str
     state: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkLane:
+    """What a sink writes to one partition: by which producer, from which sequence.
+
+    `base_sequence` is that of the commit's first record in the partition, `records` how many it
+    has there; a lane that the commit does not touch has none. The offsets are -1 until they are
+    known: for a topic whose log is on a broker once it has appended, for one whose offsets the
+    control plane assigns in the write that saves the commit.
+    """
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    base_sequence: int
+    records: int
+    base_offset: int = -1
+    next_offset: int = -1
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the first record after the commit."""
+        return (self.base_sequence + self.records) % SEQUENCES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkCommit:
+    """The newest commit of one query to the log.
+
+    As an `intent` it names in `manifest`, which is opaque here, what must be appended; `done`
+    says that all of it is. `version` is its compare-and-set mark.
+    """
+
+    query_id: str
+    owner: str | None
+    batch_id: int
+    state: SinkState
+    lanes: tuple[SinkLane, ...] = ()
+    manifest: bytes = b""
+    updated_ms: int = 0
+    version: int = 0
