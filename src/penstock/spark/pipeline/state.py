@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Phase = Literal["starting", "running", "idle", "restarting", "ended", "failed"]
+
+ROWS: Final = "rows"
+BATCHES: Final = "batches"
+BUSY_MS: Final = "busy_ms"
+REJECTED: Final = "rejected."
+WRITTEN: Final = "written."
+"""Names in `QueryState.counts`; the last two are followed by a reason and by a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +21,8 @@ class QueryState:
     """One query of a pipeline at one moment.
 
     `counts` are totals since the process started: `rows` read, `rejected` by reason as
-    `rejected.<rule or "undecodable">`, and `written.<sink>`. `held` is what waits now.
+    `rejected.<rule or "undecodable">`, and `written.<sink>`; `batches` and their time `busy_ms`.
+    `held` is what waits now.
     """
 
     query: str

@@ -1,0 +1,75 @@
+"""What made a query fail, in one line.
+
+Spark wraps an error of ours in Java exceptions with stack traces of both languages; what helps
+is the innermost message. Its shapes, as PySpark 4 writes them:
+
+    [STREAM_FAILED] Query [id = …, runId = …] terminated with exception: CAUSE SQLSTATE: XXKST
+    === Streaming Query ===
+    …
+    Traceback (most recent call last):
+      File …
+    penstock.spark.errors.DataLoss: orders-0: offsets 0 to 9 are to be read, …
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+CAUSE_CHARACTERS_MAX: Final = 600
+
+_STREAM: Final = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
+_TASK: Final = re.compile(
+    r"^Job aborted due to stage failure: .*?most recent failure: [^:]*\(TID \d+\)[^:]*: ",
+    re.DOTALL,
+)
+_PLAN: Final = re.compile(
+    r"\n=== Streaming Query ===.*|\n== SQL \(.*|;\s*\n['~+\w]*\w+ .*", re.DOTALL
+)
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_CAUSED_BY: Final = "\nCaused by: "
+_JAVA_FRAMES: Final = re.compile(r"\n(?:\s+at |\s+\.\.\. \d+ more|Driver stacktrace:).*", re.DOTALL)
+_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
+_CLASS: Final = re.compile(r"^((?:\w+\.)+)?([A-Z]\w*)(?:: |$)")
+_OURS: Final = "penstock."
+
+
+def cause_of(error: BaseException) -> str:
+    """The innermost message of an error, without stack traces, at most `CAUSE_CHARACTERS_MAX`."""
+    return _shortened(cause_of_text(str(error)) or type(error).__name__)
+
+
+def cause_of_text(text: str) -> str:
+    """The same of an error's text; errors of other libraries keep the name of their class."""
+    _, found, after = text.rpartition(_TRACEBACK)
+    if found:
+        return _python_error(after)
+    text = _TASK.sub("", _STREAM.sub("", _PLAN.sub("", text)))
+    head, found, after = text.rpartition(_CAUSED_BY)
+    text = _JAVA_FRAMES.sub("", after if found else head + after)
+    return _one_line(_without_java_class(text))
+
+
+def _python_error(after: str) -> str:
+    """What stands behind the frames of a traceback: `module.Class: message`."""
+    lines = after.lstrip("\n").splitlines()
+    start = next((n for n, line in enumerate(lines) if line[:1].strip()), 0)
+    text = _JAVA_FRAMES.sub("", _PLAN.sub("", "\n".join(lines[start:])))
+    named = _CLASS.match(text)
+    if named is None:
+        return _one_line(text)
+    ours = (named[1] or "").startswith(_OURS)
+    return _one_line(text[named.end() :] if ours else text[named.start(2) :])
+
+
+def _without_java_class(text: str) -> str:
+    named = _CLASS.match(text)
+    return text[named.end() :] if named and named[1] and named.end() < len(text) else text
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_SQLSTATE.sub("", text).split())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= CAUSE_CHARACTERS_MAX else text[: CAUSE_CHARACTERS_MAX - 1] + "…"
