@@ -38,11 +38,11 @@ class Sink(DeltaSink):
         if batch_id == 2:
             die("done")
 
-    def _commit(self, files, schema, batch_id):
-        if batch_id == 1:
+    def _commit(self, files, schema, commit):
+        if commit.batch_id == 1:
             die("staged")
-        version = super()._commit(files, schema, batch_id)
-        if batch_id == 1:
+        version = super()._commit(files, schema, commit)
+        if commit.batch_id == 1:
             die("committed")
         return version
 

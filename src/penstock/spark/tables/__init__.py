@@ -10,13 +10,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.spark.tables.append import DeltaSink, Written
+    from penstock.spark.tables.location import table_version
+    from penstock.spark.tables.maintenance import Collected, Compacted, compact, remove_orphans
+    from penstock.spark.tables.reading import read_table
     from penstock.spark.tables.upsert import DeltaUpsert
 
-__all__ = ["DeltaSink", "DeltaUpsert", "Written"]
+__all__ = [
+    "Collected",
+    "Compacted",
+    "DeltaSink",
+    "DeltaUpsert",
+    "Written",
+    "compact",
+    "read_table",
+    "remove_orphans",
+    "table_version",
+]
 
 _HOMES: Final = {
     "DeltaSink": "append",
     "Written": "append",
+    "table_version": "location",
+    "Collected": "maintenance",
+    "Compacted": "maintenance",
+    "compact": "maintenance",
+    "remove_orphans": "maintenance",
+    "read_table": "reading",
     "DeltaUpsert": "upsert",
 }
 

@@ -7,7 +7,8 @@ Theory of operation. Spark replays a batch under the same number with the same r
 driver died before its checkpoint had the batch. So every batch is one commit in the table's log,
 and that commit carries (application, batch number) as a Delta transaction identifier:
 
-1. If the table has this batch number of the application or a later one, there is nothing to do.
+1. If the table has this batch number of the application or a later one, there is nothing to do
+   (see `commits.py` for what makes sure that both count alike).
 2. Spark writes Parquet into a directory that no other attempt uses.
 3. One commit adds those files and the identifier. Until it is there nobody sees them.
 
@@ -22,25 +23,24 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow.fs as pa_fs
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import DeltaTable, Field, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.tables.commits import Commit, in_table, query_of
 from penstock.spark.tables.files import WrittenFile, written_files
+from penstock.spark.tables.location import absolute, filesystem, open_table
+from penstock.spark.tables.maintenance import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 
 COMMIT_ATTEMPTS_MAX: Final = 5
-ORPHAN_AGE_HOURS_MIN: Final = 1
-ORPHAN_AGE_HOURS_DEFAULT: Final = 24 * 7
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class DeltaSink:
         """
         if not application:
             raise InvalidOption("application", application, "name the query")
-        self.table = table if "://" in table else os.path.abspath(table)
+        self.table = absolute(table)
         self.application = application
         self._partition_by = tuple(partition_by)
         self._add_columns = add_columns
@@ -91,46 +91,60 @@ class DeltaSink:
         """`foreachBatch` calls this."""
         self.write(batch, batch_id)
 
-    def write(self, batch: DataFrame, batch_id: int) -> Written:
+    def write(
+        self,
+        batch: DataFrame,
+        batch_id: int,
+        *,
+        marks: Mapping[str, int] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Written:
         """Append a batch unless the table has it; the table is unchanged if this raises
         anything but a lost connection.
 
+        Args:
+            batch: its rows; read once.
+            batch_id: its number, as Spark gives it.
+            marks: further transaction identifiers of the commit; with them a batch without rows
+                is committed too, once there is a table.
+            metadata: shown in the table's history beside the commit.
+
         Raises:
             TableMismatch: the batch's columns or the partition columns differ from the table's.
+            QueryChanged: the table has batches of this application from another checkpoint.
         """
-        if self.has(batch_id):
+        commit = Commit(
+            application=self.application,
+            batch_id=batch_id,
+            query=query_of(batch),
+            marks=marks or {},
+            metadata=metadata or {},
+        )
+        if in_table(self.open(), commit):
             return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
         self._check(batch.schema)
         directory = f"batches/{batch_id:012d}-{self._randomness.uuid().hex}"
-        writer = batch.write.mode("errorifexists")
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
-        writer.parquet(f"{self.table}/{directory}")
-        filesystem, root = _filesystem(self.table)
-        files = written_files(filesystem, root, directory, self._partition_by)
-        version = self._commit(files, batch.schema, batch_id) if files else None
-        if version is None:
-            filesystem.delete_dir(f"{root}/{directory}")
+        files = self._stage(batch, directory)
+        to_commit = bool(files) or (bool(marks) and self.open() is not None)
+        version = self._commit(files, batch.schema, commit) if to_commit else None
+        if version is None or not files:
+            found, root = filesystem(self.table)
+            found.delete_dir(f"{root}/{directory}")
         return Written(
             batch_id=batch_id,
             rows=sum(item.rows for item in files) if version is not None else 0,
             files=len(files) if version is not None else 0,
             version=version,
-            replayed=bool(files) and version is None,
+            replayed=to_commit and version is None,
         )
 
     def has(self, batch_id: int) -> bool:
         """Whether the table has this batch, or a later one, of this application."""
-        table = self.open()
-        last = table.transaction_version(self.application) if table is not None else None
-        return last is not None and last >= batch_id
+        return in_table(self.open(), Commit(application=self.application, batch_id=batch_id))
 
     def open(self) -> DeltaTable | None:
         """The table as it is now; None before its first batch."""
-        try:
-            return DeltaTable(self.table, storage_options=self._storage_options)
-        except TableNotFoundError:
-            return None
+        return open_table(self.table, self._storage_options)
 
     def remove_orphans(self, *, older_than_hours: int = ORPHAN_AGE_HOURS_DEFAULT) -> list[str]:
         """Delete files that no commit names and that are older than this; returns their paths.
@@ -138,51 +152,38 @@ class DeltaSink:
         Raises:
             InvalidOption: an age that a running attempt may still have.
         """
-        if older_than_hours < ORPHAN_AGE_HOURS_MIN:
-            raise InvalidOption(
-                "older_than_hours", older_than_hours, f"must be at least {ORPHAN_AGE_HOURS_MIN}"
-            )
-        table = self.open()
-        if table is None:
-            return []
-        return table.vacuum(
-            retention_hours=older_than_hours,
-            dry_run=False,
-            enforce_retention_duration=False,
-            full=True,
+        found = remove_orphans(
+            self.table, older_than_hours=older_than_hours, storage_options=self._storage_options
         )
+        return list(found.files)
+
+    def _stage(self, batch: DataFrame, directory: str) -> list[WrittenFile]:
+        writer = batch.write.mode("errorifexists")
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.parquet(f"{self.table}/{directory}")
+        found, root = filesystem(self.table)
+        return written_files(found, root, directory, self._partition_by)
 
     def _commit(
-        self, files: Sequence[WrittenFile], schema: StructType, batch_id: int
+        self, files: Sequence[WrittenFile], schema: StructType, commit: Commit
     ) -> int | None:
         """The version that added the files; None when another attempt had committed the batch."""
-        properties = CommitProperties(
-            app_transactions=[Transaction(self.application, batch_id)],
-            custom_metadata={"penstock.application": self.application, "penstock.batch": batch_id},
-        )
         actions: list[AddAction | RemoveAction] = [item.action for item in files]
         for attempt in range(1, COMMIT_ATTEMPTS_MAX + 1):
-            if self.has(batch_id):
-                return None
             table = self.open()
+            if in_table(table, commit):
+                return None
             try:
                 if table is None:
-                    create_table_with_add_actions(
-                        self.table,
-                        schema_of(schema),
-                        [item.action for item in files],
-                        mode="error",
-                        partition_by=list(self._partition_by),
-                        storage_options=self._storage_options,
-                        commit_properties=properties,
-                    )
+                    self._create(files, schema, commit)
                     return 0
                 table.create_write_transaction(
                     actions,
                     mode="append",
                     schema=table.schema(),
                     partition_by=list(self._partition_by),
-                    commit_properties=properties,
+                    commit_properties=commit.properties(),
                 )
                 table.update_incremental()
                 return table.version()
@@ -190,8 +191,19 @@ class DeltaSink:
                 # Another writer was faster: look again whether it was this very batch.
                 if attempt == COMMIT_ATTEMPTS_MAX:
                     raise
-                _LOG.info("table %s: batch %s: %s; trying again", self.table, batch_id, error)
+                _LOG.info("table %s: %s: %s; trying again", self.table, commit.batch_id, error)
         return None
+
+    def _create(self, files: Sequence[WrittenFile], schema: StructType, commit: Commit) -> None:
+        create_table_with_add_actions(
+            self.table,
+            schema_of(schema),
+            [item.action for item in files],
+            mode="error",
+            partition_by=list(self._partition_by),
+            storage_options=self._storage_options,
+            commit_properties=commit.properties(),
+        )
 
     def _check(self, schema: StructType) -> None:
         unknown = [name for name in self._partition_by if name not in schema.names]
@@ -253,10 +265,3 @@ def check_schema(name: str, table: Schema, batch: Schema) -> list[Field]:
     if required := [field.name for field in known.values() if not field.nullable]:
         raise TableMismatch(f"table {name}: the batch lacks the column {required[0]}")
     return added
-
-
-def _filesystem(table: str) -> tuple[pa_fs.FileSystem, str]:
-    if "://" in table:
-        filesystem, root = pa_fs.FileSystem.from_uri(table)
-        return filesystem, root.rstrip("/")
-    return pa_fs.LocalFileSystem(), table.rstrip("/")

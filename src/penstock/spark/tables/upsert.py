@@ -1,28 +1,49 @@
-"""Exactly-once upserts into a Delta table: for aggregates in `update` mode.
+"""Exactly-once upserts into a Delta table: aggregates in `update` mode, and changes of a database.
 
-A windowed aggregate emits a window again whenever it changes. This sink keeps one row per key,
-the latest: each batch is merged into the table in one commit that carries the same identifier as
-an append does (see `append.py`), so that a replay changes nothing. The batch goes
-through the driver as Arrow and is therefore bounded; what is large should be appended.
+This sink keeps one row per key, the latest: each batch is merged into the table in one commit
+that carries the same identifiers as an append does (see `append.py`), so that a replay changes
+nothing. The batch goes through the driver as Arrow and is therefore bounded; what is large should
+be appended.
+
+Theory of operation, with `order_by`. Of a batch's rows of one key the greatest in that order
+remains, found by Spark before anything reaches the driver. Against the table it wins when it is
+not older than the stored row, whose order is kept in the column of that name. `delete_when` turns
+the row that remains into the removal of its key.
+
+A removed key leaves nothing behind. A row of that key that comes in a *later batch* and is older
+than the removal would therefore be stored as new. Where `order_by` is the log's offset and a key
+has one partition, as with Kafka's partitioners, this cannot be: batches take each partition's
+records in the order of offsets. With any other order (an event time, several partitions per key)
+it can, and then a column that marks the row as removed should be kept instead of `delete_when`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from pyspark.sql import DataFrame
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables.append import DeltaSink, Written, check_schema, schema_of
+from penstock.spark.tables.commits import Commit, in_table, query_of
 
 BATCH_ROWS_MAX: Final = 5_000_000
+MERGE_ATTEMPTS_MAX: Final = 5
+REMOVES: Final = "_penstock_removes"
+UNORDERED: Final = "_penstock_unordered"
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class DeltaUpsert:
-    """Keeps the latest row of every key; pass it to `foreachBatch` in `update` mode."""
+    """Keeps the latest row of every key; pass it to `foreachBatch`."""
 
     def __init__(
         self,
@@ -30,6 +51,8 @@ class DeltaUpsert:
         *,
         application: str,
         keys: Sequence[str],
+        order_by: str | None = None,
+        delete_when: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         batch_rows_max: int = BATCH_ROWS_MAX,
     ) -> None:
@@ -37,14 +60,22 @@ class DeltaUpsert:
         Args:
             table: directory or URI of the table; made by the first batch that has rows.
             application: names the query for good, as its checkpoint does.
-            keys: columns that tell rows apart; a batch holds each combination at most once.
+            keys: columns that tell rows apart; never null.
+            order_by: column that says which row of a key is later; never null, and different for
+                two rows of a key, or either may win. None: a batch holds each key at most once
+                and a later batch wins.
+            delete_when: SQL condition on a batch's row; where it holds, the key's row is removed.
             storage_options: for object stores, as `deltalake` names them.
-            batch_rows_max: a larger batch is refused.
+            batch_rows_max: a batch with more keys is refused.
         """
         if not keys:
             raise InvalidOption("keys", keys, "name the columns that tell rows apart")
+        if order_by in keys:
+            raise InvalidOption("order_by", order_by, "is one of the keys")
         self._sink = DeltaSink(table, application=application, storage_options=storage_options)
         self._keys = tuple(keys)
+        self._order_by = order_by
+        self._delete_when = delete_when
         self._batch_rows_max = batch_rows_max
         self._storage_options = dict(storage_options or {}) or None
 
@@ -53,46 +84,135 @@ class DeltaUpsert:
         self.write(batch, batch_id)
 
     def write(self, batch: DataFrame, batch_id: int) -> Written:
-        """Merge a batch unless the table has it.
+        """Merge a batch unless the table has it; `rows` of the result are those merged.
 
         Raises:
-            TableMismatch: the columns differ from the table's, or the batch is too large.
+            TableMismatch: the columns differ from the table's, the batch is too large, or its
+                keys or order do not tell rows apart.
+            QueryChanged: the table has batches of this application from another checkpoint.
         """
-        if self._sink.has(batch_id):
-            return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
-        rows = batch.limit(self._batch_rows_max + 1).toArrow()
-        if rows.num_rows > self._batch_rows_max:
-            raise TableMismatch(
-                f"table {self._sink.table}: batch {batch_id} has more than "
-                f"{self._batch_rows_max} rows to merge; lower the trigger's limit"
-            )
-        table = self._sink.open()
-        if table is not None:
-            added = check_schema(self._sink.table, table.schema(), schema_of(batch.schema))
-            if added:
-                raise TableMismatch(f"table {self._sink.table} has no column {added[0].name}")
-        if rows.num_rows:
-            table = self._merge(table, rows, batch_id)
-        version = table.version() if table is not None and rows.num_rows else None
+        commit = Commit(
+            application=self._sink.application, batch_id=batch_id, query=query_of(batch)
+        )
+        replayed = Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
+        if in_table(self._sink.open(), commit):
+            return replayed
+        self._check_columns(batch)
+        rows = self._latest(batch).limit(self._batch_rows_max + 1).toArrow()
+        self._check_rows(rows, batch_id)
+        if not rows.num_rows:
+            return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=False)
+        version = self._commit(rows.drop_columns([UNORDERED]), commit)
+        if version is None:
+            return replayed
         return Written(
             batch_id=batch_id, rows=rows.num_rows, files=0, version=version, replayed=False
         )
 
-    def _merge(self, table: DeltaTable | None, rows: pa.Table, batch_id: int) -> DeltaTable:
-        properties = CommitProperties(
-            app_transactions=[Transaction(self._sink.application, batch_id)]
-        )
-        if table is None:
-            write_deltalake(
-                self._sink.table,
-                rows,
-                mode="error",
-                storage_options=self._storage_options,
-                commit_properties=properties,
+    def _latest(self, batch: DataFrame) -> DataFrame:
+        """One row per key, and what is to become of it."""
+        removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
+        marked = batch.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
+        if self._order_by is None:
+            return marked.withColumn(UNORDERED, F.lit(False))
+        order = _quoted(self._order_by)
+        row = F.struct(*(_quoted(name) for name in marked.columns))
+        return (
+            marked.groupBy(*(_quoted(name) for name in self._keys))
+            .agg(
+                F.max_by(row, F.struct(order, F.col(REMOVES))).alias("_penstock_row"),
+                F.bool_or(order.isNull()).alias(UNORDERED),
             )
-            return DeltaTable(self._sink.table, storage_options=self._storage_options)
+            .select("_penstock_row.*", UNORDERED)
+        )
+
+    def _check_columns(self, batch: DataFrame) -> None:
+        needed = [*self._keys, *([self._order_by] if self._order_by else [])]
+        if missing := [name for name in needed if name not in batch.columns]:
+            raise TableMismatch(
+                f"table {self._sink.table}: column {missing[0]} is not in the batch"
+            )
+        table = self._sink.open()
+        if table is None:
+            return
+        added = check_schema(self._sink.table, table.schema(), schema_of(batch.schema))
+        if added:
+            raise TableMismatch(f"table {self._sink.table} has no column {added[0].name}")
+
+    def _check_rows(self, rows: pa.Table, batch_id: int) -> None:
+        what = f"table {self._sink.table}: batch {batch_id}"
+        if rows.num_rows > self._batch_rows_max:
+            raise TableMismatch(
+                f"{what} has more than {self._batch_rows_max} rows to merge; lower the trigger's "
+                "limit"
+            )
+        if null := [name for name in self._keys if rows[name].null_count]:
+            raise TableMismatch(
+                f"{what} has rows whose key column {null[0]} is null, and null is no key; drop "
+                "them or fill the column in"
+            )
+        if rows.num_rows and pc.any(rows[UNORDERED]).as_py():
+            raise TableMismatch(
+                f"{what} has rows whose order column {self._order_by} is null; drop them or fill "
+                "the column in"
+            )
+        keys = rows.select(self._keys).group_by(list(self._keys)).aggregate([])
+        if keys.num_rows < rows.num_rows:
+            raise TableMismatch(
+                f"{what} has {rows.num_rows - keys.num_rows} rows more than keys; say with "
+                "order_by which row of a key is the later one"
+            )
+
+    def _commit(self, rows: pa.Table, commit: Commit) -> int | None:
+        """The version that has the batch; None when another attempt had committed it."""
+        for attempt in range(1, MERGE_ATTEMPTS_MAX + 1):
+            table = self._sink.open()
+            if in_table(table, commit):
+                return None
+            try:
+                if table is None:
+                    self._create(rows, commit)
+                    return 0
+                self._merge(table, rows, commit)
+                return table.version()
+            except (CommitFailedError, DeltaError) as error:
+                # Compaction, or another attempt, was faster; the merge is made anew on its table.
+                if attempt == MERGE_ATTEMPTS_MAX:
+                    raise
+                _LOG.info("table %s: batch %s: %s", self._sink.table, commit.batch_id, error)
+        return None
+
+    def _create(self, rows: pa.Table, commit: Commit) -> None:
+        kept = rows.filter(pc.invert(rows[REMOVES])).drop_columns([REMOVES])
+        write_deltalake(
+            self._sink.table,
+            kept,
+            mode="error",
+            storage_options=self._storage_options,
+            commit_properties=commit.properties(),
+        )
+
+    def _merge(self, table: DeltaTable, rows: pa.Table, commit: Commit) -> None:
         same = " AND ".join(f'kept."{key}" = new."{key}"' for key in self._keys)
-        table.merge(
-            rows, same, source_alias="new", target_alias="kept", commit_properties=properties
-        ).when_matched_update_all().when_not_matched_insert_all().execute()
-        return table
+        values = {f"`{name}`": f'new."{name}"' for name in rows.column_names if name != REMOVES}
+        later = None
+        if self._order_by is not None:
+            order = self._order_by
+            later = f'(kept."{order}" IS NULL OR new."{order}" >= kept."{order}")'
+        removes = f'new."{REMOVES}"'
+        merging = table.merge(
+            rows,
+            same,
+            source_alias="new",
+            target_alias="kept",
+            commit_properties=commit.properties(),
+        )
+        if self._delete_when is not None:
+            merging = merging.when_matched_delete(" AND ".join(filter(None, (removes, later))))
+        merging.when_matched_update(values, predicate=later).when_not_matched_insert(
+            values, predicate=f"NOT {removes}"
+        ).execute()
+
+
+def _quoted(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

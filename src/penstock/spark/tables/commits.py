@@ -1,0 +1,87 @@
+"""What a batch's commit says of itself besides its files: who wrote it, and up to where.
+
+Theory of operation. Delta keeps, per application name, the greatest number committed with it
+(a transaction identifier), in the table's state: it outlives old commits and costs no reading of
+history. A batch's commit carries
+
+    <application>                the batch number; a replay finds it and does nothing
+    <application>#query          63 bits of the Spark query's id, which names its checkpoint
+    further marks                numbers of the caller's, such as the offsets reached
+
+Batch numbers count within a checkpoint. With a deleted checkpoint Spark counts from zero again,
+and every batch would look like a replay; the query's id, which Spark makes with the checkpoint,
+tells the two apart. A batch written outside of a query has no id and is compared with none.
+
+Source: the Delta transaction protocol, "Transaction Identifiers".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
+
+from penstock.spark.tables.errors import QueryChanged
+
+QUERY_PROPERTY: Final = "sql.streaming.queryId"
+QUERY_SUFFIX: Final = "#query"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One batch's identity, and what is kept with it.
+
+    `marks` are further transaction identifiers; `metadata` shows in the table's history.
+    """
+
+    application: str
+    batch_id: int
+    query: str | None = None
+    marks: Mapping[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def properties(self) -> CommitProperties:
+        """In the form that `deltalake` takes."""
+        numbers = {self.application: self.batch_id, **self.marks}
+        shown = {"penstock.application": self.application, "penstock.batch": self.batch_id}
+        if self.query is not None:
+            numbers[self.application + QUERY_SUFFIX] = query_number(self.query)
+            shown["penstock.query"] = self.query
+        return CommitProperties(
+            app_transactions=[Transaction(name, number) for name, number in numbers.items()],
+            custom_metadata={**shown, **self.metadata},
+        )
+
+
+def in_table(table: DeltaTable | None, commit: Commit) -> bool:
+    """Whether the table has this batch, or a later one, of this application.
+
+    Raises:
+        QueryChanged: it has batches of this application under another query's id.
+    """
+    last = None if table is None else table.transaction_version(commit.application)
+    if table is None or last is None:
+        return False
+    if commit.query is not None:
+        number = table.transaction_version(commit.application + QUERY_SUFFIX)
+        if number is not None and number != query_number(commit.query):
+            raise QueryChanged(table.table_uri, commit.application, last, commit.query)
+    return last >= commit.batch_id
+
+
+def query_of(batch: DataFrame) -> str | None:
+    """The id of the streaming query that a `foreachBatch` call belongs to."""
+    context = SparkContext._active_spark_context
+    if context is None:  # a client of a Spark server: the property stays on the server
+        return None
+    return context.getLocalProperty(QUERY_PROPERTY)
+
+
+def query_number(query: str) -> int:
+    """A query's id as a number that fits a transaction identifier."""
+    return int.from_bytes(hashlib.sha256(query.encode()).digest()[:8], "big") >> 1

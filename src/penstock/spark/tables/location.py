@@ -1,0 +1,45 @@
+"""Where a table is, and how it is opened: one place for paths, URIs and credentials."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pyarrow.fs as pa_fs
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+
+def absolute(table: str) -> str:
+    """A local path made absolute; a URI as it is."""
+    return table.rstrip("/") if "://" in table else os.path.abspath(table)
+
+
+def filesystem(table: str) -> tuple[pa_fs.FileSystem, str]:
+    """The file system that holds a table, and the table's path in it."""
+    if "://" in table:
+        found, root = pa_fs.FileSystem.from_uri(table)
+        return found, root.rstrip("/")
+    return pa_fs.LocalFileSystem(), absolute(table)
+
+
+def open_table(
+    table: str, storage_options: Mapping[str, str] | None = None, version: int | None = None
+) -> DeltaTable | None:
+    """The table as it is now, or was at a version; None when there is none yet.
+
+    Raises:
+        deltalake.exceptions.DeltaError: the version is not there, or the log cannot be read.
+    """
+    try:
+        return DeltaTable(
+            absolute(table), version=version, storage_options=dict(storage_options or {}) or None
+        )
+    except TableNotFoundError:
+        return None
+
+
+def table_version(table: str, storage_options: Mapping[str, str] | None = None) -> int | None:
+    """The latest version of a table; None when there is none yet."""
+    opened = open_table(table, storage_options)
+    return None if opened is None else opened.version()

@@ -1,0 +1,151 @@
+"""A Delta table read by Spark itself, without jars: a scan of exactly the files of one version.
+
+    orders = read_table(spark, "lake/orders")
+
+Theory of operation. `deltalake` reads the table's log on the driver and says which Parquet files
+a version consists of; Spark's own Parquet reader scans those and no others, with the table's
+schema, so a file from before a column was added shows nulls there. The list is fixed when this is
+called: commits beside it change nothing, and only a collection by age may take the files away.
+
+Values of partition columns are not in the files. They are in the log, and are joined to the rows
+by the file that a row came from; a file without an entry is an error, not a null. Filters on
+other columns reach the Parquet reader; a filter on a partition column is applied after the scan.
+
+A table whose protocol says more than this honours (rows deleted by vectors, columns under other
+names) is refused by the feature's name.
+
+Source: the Delta transaction protocol, "Add File", "Protocol Evolution", "Partition Value
+Serialization".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.spark.errors import InvalidOption
+from penstock.spark.tables.errors import UnreadableTable
+from penstock.spark.tables.location import absolute, open_table
+
+READER_VERSION_PLAIN: Final = 1
+READER_VERSION_FEATURES: Final = 3
+# Features that change how the log is read, which `deltalake` does, or a type that Spark has.
+HONOURED_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+COLUMN_MAPPING: Final = "delta.columnMapping.mode"
+# Paths are names here, never patterns; Spark has no public option for it.
+NO_PATTERNS: Final = {"__globPaths__": "false"}
+
+_FILE: Final = "_penstock_file"
+_SCANNED: Final = "_penstock_scanned"
+_OUTSIDE_URI: Final = re.compile(r"[^A-Za-z0-9_\-!.~'()*:@&=+$,;/\x80-\U0010ffff]")
+
+
+def read_table(
+    spark: SparkSession,
+    table: str,
+    *,
+    version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The rows of a table as of a version, with its columns in its order.
+
+    Args:
+        spark: a session; its file system settings reach the same files as `storage_options`.
+        table: directory or URI.
+        version: None is the latest one; either way it is fixed now.
+        storage_options: for the log of a table in an object store, as `deltalake` names them.
+
+    Raises:
+        InvalidOption: there is no table.
+        UnreadableTable: the table needs a feature that this scan does not honour.
+    """
+    opened = open_table(table, storage_options, version)
+    if opened is None:
+        raise InvalidOption("table", table, "there is no Delta table")
+    return scan(spark, opened, absolute(table))
+
+
+def scan(spark: SparkSession, opened: DeltaTable, root: str) -> DataFrame:
+    """`read_table` of a table that is open already, at the version it was opened at."""
+    check_readable(opened, root)
+    schema = StructType.fromJson(json.loads(opened.schema().to_json()))
+    partition_columns = list(opened.metadata().partition_columns)
+    actions = pa.table(opened.get_add_actions(flatten=True))
+    paths = [_file_path(root, path) for path in actions["path"].to_pylist()]
+    if not paths:
+        return spark.createDataFrame([], schema)
+    stored = StructType([field for field in schema if field.name not in partition_columns])
+    rows = spark.read.options(**NO_PATTERNS).schema(stored).parquet(*paths)
+    if partition_columns:
+        values = _partition_values(spark, actions, paths, schema, partition_columns)
+        rows = rows.withColumn(_SCANNED, F.col("_metadata.file_path"))
+        found = rows.join(F.broadcast(values), rows[_SCANNED] == values[_FILE], "left")
+        rows = found.where(
+            F.col(_FILE).isNotNull()
+            | F.raise_error(
+                F.concat(F.lit(f"table {root}: no commit names the file "), F.col(_SCANNED))
+            ).cast("boolean")
+        )
+    return rows.select(*(F.col("`" + name.replace("`", "``") + "`") for name in schema.names))
+
+
+def check_readable(opened: DeltaTable, root: str) -> None:
+    """Refuse a table that a plain scan of its files would read wrongly.
+
+    Raises:
+        UnreadableTable: it names the features.
+    """
+    mode = opened.metadata().configuration.get(COLUMN_MAPPING, "none")
+    if mode not in {None, "none"}:
+        raise UnreadableTable(root, f"column mapping (mode {mode})")
+    protocol = opened.protocol()
+    features = set(protocol.reader_features or ())
+    if unknown := sorted(features - HONOURED_FEATURES):
+        raise UnreadableTable(root, ", ".join(unknown))
+    if protocol.min_reader_version > READER_VERSION_FEATURES:
+        raise UnreadableTable(root, f"reader version {protocol.min_reader_version}")
+
+
+def _partition_values(
+    spark: SparkSession,
+    actions: pa.Table,
+    paths: Sequence[str],
+    schema: StructType,
+    partition_columns: Sequence[str],
+) -> DataFrame:
+    """One row per file: the file as Spark will name it, and its partition values."""
+    columns: dict[str, Any] = {_FILE: pa.array([_spark_name(path) for path in paths], pa.string())}
+    for name in partition_columns:
+        columns[name] = actions[f"partition.{name}"]
+    fields = [StructField(_FILE, StringType()), *(schema[name] for name in partition_columns)]
+    return spark.createDataFrame(pa.table(columns), StructType(fields))
+
+
+def _file_path(root: str, path: str) -> str:
+    """A file's real path: the log keeps it URL-encoded, and relative to the table as a rule."""
+    return path if "://" in path else f"{root}/{unquote(path)}"
+
+
+def _spark_name(path: str) -> str:
+    """A file as `_metadata.file_path` names it: a URI quoted as Java's class does.
+
+    Source: the class documentation of `java.net.URI` ("other" characters stay as they are).
+    """
+    scheme, colon, rest = path.partition("://")
+    if not colon:
+        return "file:" + _quote(path)
+    authority, slash, rest = rest.partition("/")
+    return f"{scheme}://{authority}{slash}{_quote(rest)}"
+
+
+def _quote(path: str) -> str:
+    return _OUTSIDE_URI.sub(lambda found: f"%{ord(found[0]):02X}", path)
