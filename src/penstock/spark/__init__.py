@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from penstock.spark.listener import GroupCommitListener
     from penstock.spark.outbox import json_lines, outbox_tree, read_outbox
+    from penstock.spark.sink.commits import Appended
+    from penstock.spark.sink.log_sink import LogSink
     from penstock.spark.source import PenstockSource
     from penstock.spark.spark_session import JavaMissing, require_java, session
     from penstock.spark.tables.append import DeltaSink, Written
     from penstock.spark.tables.upsert import DeltaUpsert
 
 __all__ = [
+    "Appended",
     "DeltaSink",
     "DeltaUpsert",
     "GroupCommitListener",
     "JavaMissing",
+    "LogSink",
     "PenstockSource",
     "Written",
     "json_lines",
@@ -41,6 +45,8 @@ _HOMES: Final = {
     "read_outbox": "outbox",
     "JavaMissing": "spark_session",
     "require_java": "spark_session",
+    "Appended": "sink.commits",
+    "LogSink": "sink.log_sink",
     "PenstockSource": "source",
     "session": "spark_session",
 }

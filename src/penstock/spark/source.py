@@ -3,6 +3,8 @@
     spark.readStream.format("penstock").option("bootstrap", "localhost:9092")
         .option("penstock.admin.url", "http://localhost:9644").option("subscribe", "orders").load()
 
+    orders.writeStream.format("penstock").option("topic", "orders-clean")….start()
+
 Spark creates an instance at `load()`, pickles it, and makes readers from copies of it in other
 processes. What must be the same in all of them, the ends of a batch read, is therefore looked up
 in `schema()`, which Spark calls once, right before it pickles.
@@ -12,9 +14,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
+from functools import cached_property
 from typing import Final
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+)
 from pyspark.sql.types import StructType
 
 from penstock.spark.batch import TO_END, PenstockReader, PushdownReader
@@ -30,17 +37,22 @@ PUSHDOWN_VARIABLE: Final = "PENSTOCK_SPARK_PUSHDOWN"
 
 
 class PenstockSource(DataSource):
-    """Format `penstock`: batch and micro-batch reads of a Penstock (or Kafka) log."""
+    """Format `penstock`: batch and micro-batch reads of a Penstock (or Kafka) log, and writes."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._parsed: SourceOptions = parse(options)
+        self._given = options
         self._end: Positions | None = None
 
     @classmethod
     def name(cls) -> str:
         """The word for `format()`."""
         return "penstock"
+
+    @cached_property
+    def _parsed(self) -> SourceOptions:
+        # Not at once: reading and writing have other options, and Spark does not say which it is.
+        return parse(self._given)
 
     def schema(self) -> StructType:
         """The columns asked for; fixes the ends of a batch read on the way."""
@@ -62,6 +74,22 @@ class PenstockSource(DataSource):
                 self._parsed.end.option, "set", "a stream has no end; use it with spark.read"
             )
         return PenstockStreamReader(self._parsed)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """A batch writer: one commit for the whole frame."""
+        from penstock.spark.sink.options import parse as parse_sink
+        from penstock.spark.sink.writer import LogBatchWriter
+
+        return LogBatchWriter(parse_sink(self._given), schema, overwrite)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """A streaming writer: one commit for each micro-batch."""
+        from penstock.spark.sink.options import parse as parse_sink
+        from penstock.spark.sink.writer import LogStreamWriter
+
+        return LogStreamWriter(parse_sink(self._given), schema, overwrite)
 
     def _resolved_end(self) -> Positions:
         log = BrokerLog(self._parsed.bootstrap)

@@ -1,0 +1,84 @@
+"""Staged blobs: what a task leaves for the broker, and how the commit names it.
+
+    blob      sections, back to back
+    section   record batches (v2), back to back, of one topic partition; base offsets count from 0
+              within the section, there is no producer, and nothing is transactional
+
+A `Blob` is the manifest's entry for one: topics, partitions, positions and sizes in bytes, number
+of records. The broker appends blobs in the order of the manifest and sections in that of the blob.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.records.columnar import EncodedBatch
+from penstock.spark.sink.placing import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """The records of a blob for one topic partition."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    position: int
+    size_bytes: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """A staged blob, as the commit names it."""
+
+    name: str
+    size_bytes: int
+    sections: tuple[Section, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(section.records for section in self.sections)
+
+    def to_json(self) -> str:
+        """The manifest's entry as text."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def blob_from_json(text: str) -> Blob:
+    """What `to_json` wrote."""
+    body = json.loads(text)
+    sections = tuple(Section(**section) for section in body.pop("sections"))
+    return Blob(**body, sections=sections)
+
+
+class BlobParts:
+    """A blob in the making: pieces of bytes and the sections that they form."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+        self.sections: list[Section] = []
+        self.size_bytes = 0
+
+    def add(self, target: Target, partition: int, batches: Sequence[EncodedBatch]) -> None:
+        """Append a section."""
+        size_bytes = sum(batch.size_bytes for batch in batches)
+        self.sections.append(
+            Section(
+                topic=target.name,
+                topic_id=target.topic_id,
+                partition=partition,
+                position=self.size_bytes,
+                size_bytes=size_bytes,
+                records=sum(batch.record_count for batch in batches),
+            )
+        )
+        self.pieces += [batch.data for batch in batches]
+        self.size_bytes += size_bytes
+
+    def named(self, name: str) -> Blob:
+        """The blob's entry under its name."""
+        return Blob(name=name, size_bytes=self.size_bytes, sections=tuple(self.sections))

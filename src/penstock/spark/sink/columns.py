@@ -1,0 +1,90 @@
+"""Which columns of a frame become records, and whether their types can.
+
+Columns are those of Spark's Kafka sink: `value`, and if there `key`, `headers`, `topic` and
+`partition`; and `timestamp`, which that sink does not take. Other columns are not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from penstock.spark.sink.errors import InvalidRows
+
+VALUE: Final = "value"
+TOPIC: Final = "topic"
+PARTITION: Final = "partition"
+KEY: Final = "key"
+_CURE: Final = "turn it into text with to_json({name}) or cast({name} as string)"
+
+
+def written_columns(schema: StructType, *, topic: str | None) -> tuple[str, ...]:
+    """The columns to write, in the order of this module, for a sink with this topic (or none).
+
+    Raises:
+        InvalidRows: no value, no topic, or a column of a type that no record can have.
+    """
+    if VALUE not in schema.names:
+        raise InvalidRows(
+            f"there is no column value, only {', '.join(schema.names) or 'none'}: give the column"
+            " that is to be written this name, for example with to_json(struct(*)) as value"
+        )
+    if topic is None and TOPIC not in schema.names:
+        raise InvalidRows("there is neither an option topic nor a column topic: give one of them")
+    names = [name for name in _CHECKS if name in schema.names]
+    if topic is not None and TOPIC in names:
+        names.remove(TOPIC)  # the option wins, as in Spark's Kafka sink
+    for name in names:
+        right, wanted, cure = _CHECKS[name]
+        found = schema[name].dataType
+        if not right(found):
+            raise InvalidRows(
+                f"column {name} is {found.simpleString()}; it must be {wanted}:"
+                f" {cure.format(name=name)}"
+            )
+    return tuple(names)
+
+
+def _bytes(kind: DataType) -> bool:
+    return isinstance(kind, (StringType, BinaryType, NullType))
+
+
+def _headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return isinstance(kind, NullType)
+    fields = {field.name: field.dataType for field in kind.elementType.fields}
+    return (
+        list(fields) == ["key", "value"]
+        and isinstance(fields["key"], StringType)
+        and isinstance(fields["value"], (BinaryType, StringType))
+    )
+
+
+_CHECKS: Final[dict[str, tuple[Callable[[DataType], bool], str, str]]] = {
+    KEY: (_bytes, "string or binary", _CURE),
+    VALUE: (_bytes, "string or binary", _CURE),
+    "headers": (
+        _headers,
+        "array<struct<key:string,value:binary>>",
+        "build it with array(struct('name' as key, cast(x as binary) as value))",
+    ),
+    "timestamp": (
+        lambda kind: isinstance(kind, (TimestampType, LongType)),
+        "timestamp or bigint (milliseconds)",
+        "cast({name} as timestamp)",
+    ),
+    TOPIC: (lambda kind: isinstance(kind, StringType), "string", "cast({name} as string)"),
+    PARTITION: (lambda kind: isinstance(kind, IntegerType), "int", "cast({name} as int)"),
+}

@@ -1,0 +1,155 @@
+"""The driver's side of the sink: one commit for a whole batch.
+
+A commit names the blobs of a batch in order, under the application and the number of the batch. The
+broker writes that down first, appends the blobs idempotently, and answers when all of it is
+durable; a batch that it has already, or an older one, it answers without appending anything. So the
+call may be repeated at will, by this client while the broker is away, and by Spark after a crash.
+"""
+
+from __future__ import annotations
+
+import http
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.spark.errors import UnknownTopics
+from penstock.spark.sink import limits
+from penstock.spark.sink.admin_address import AdminAddress, Answer, Body
+from penstock.spark.sink.blobs import Blob
+from penstock.spark.sink.errors import (
+    AdminUnavailable,
+    CommitRefused,
+    CommitUnfinished,
+    NotPenstock,
+    SinkOwnerChanged,
+)
+
+_DONE: Final = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """What a batch did: `replayed` says that the log had it already.
+
+    `offsets` has, per partition, the first offset and the one after the last; it may be empty for
+    a batch that was replayed.
+    """
+
+    batch_id: int
+    records: int
+    replayed: bool
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+
+
+class Commits:
+    """The commits of one application."""
+
+    def __init__(self, address: AdminAddress, application: str, *, timeout_seconds: float) -> None:
+        self._address = address
+        self._application = application
+        self._path = f"/v1/sinks/{quote(application, safe='')}"
+        self._timeout_seconds = timeout_seconds
+
+    def has(self, batch_id: int, owner: str | None) -> bool:
+        """Whether this batch, or a later one, of this owner is in the log for good.
+
+        Raises:
+            NotPenstock, AdminUnavailable: as `AdminAddress.call`.
+        """
+        answer = self._address.call(
+            "GET", self._path, timeout_seconds=limits.STAGING_TIMEOUT_SECONDS
+        )
+        if answer.status == http.HTTPStatus.NOT_FOUND:
+            return False
+        if answer.status != http.HTTPStatus.OK or not isinstance(answer.body.get("batch"), int):
+            raise NotPenstock(self._address.url, f"GET {self._path}: {answer.status}")
+        return (
+            answer.body["batch"] >= batch_id
+            and answer.body.get("state") == _DONE
+            and answer.body.get("owner") in {owner, None}
+        )
+
+    def commit(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
+        """Append the blobs, in their order; durable on return.
+
+        Raises:
+            CommitUnfinished: not done in time; writing the same batch again is safe.
+            SinkOwnerChanged: the application belongs to another query.
+            UnknownTopics: a topic or partition is gone.
+            CommitRefused: any other refusal.
+        """
+        manifest = self._manifest(batch_id, owner, blobs)
+        body = Body(pieces=[manifest], size_bytes=len(manifest), content_type="application/json")
+        path = f"{self._path}/commits/{batch_id}"
+        try:
+            answer = self._address.call("POST", path, body, timeout_seconds=self._timeout_seconds)
+        except AdminUnavailable as error:
+            raise CommitUnfinished(
+                f"{self._what(batch_id)} is not finished: {error}. What the broker has of it is"
+                " kept; write the same batch again (a restarted query does)"
+            ) from error
+        if answer.status != http.HTTPStatus.OK:
+            raise self._refusal(batch_id, owner, answer)
+        return _appended(self._address.url, batch_id, answer)
+
+    def forget(self) -> None:
+        """Drop what the broker keeps of the application, after a batch that nobody repeats.
+
+        A refusal is not an error: the row does no harm.
+        """
+        self._address.call("DELETE", self._path, timeout_seconds=limits.STAGING_TIMEOUT_SECONDS)
+
+    def _manifest(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> bytes:
+        entries = ",".join(blob.to_json() for blob in blobs)
+        manifest = f'{{"owner":{json.dumps(owner)},"blobs":[{entries}]}}'.encode()
+        if len(manifest) > limits.MANIFEST_BYTES_MAX:
+            sections = sum(len(blob.sections) for blob in blobs)
+            raise CommitRefused(
+                f"{self._what(batch_id)} has {len(blobs)} blobs with {sections} sections, which"
+                f" take {len(manifest)} bytes to name; the limit is {limits.MANIFEST_BYTES_MAX}"
+                " bytes: take less in a batch (option maxRecordsPerTrigger of the source)",
+                "message_too_large",
+            )
+        return manifest
+
+    def _what(self, batch_id: int) -> str:
+        return f"the commit of batch {batch_id} of application {self._application}"
+
+    def _refusal(self, batch_id: int, owner: str | None, answer: Answer) -> PenstockError:
+        what = f"{self._what(batch_id)} was refused: {answer.error}: {answer.message}"
+        if answer.error == "sink_owner_changed":
+            return SinkOwnerChanged(
+                f"{what}. Its earlier batches came from another query than this one ({owner}): the"
+                " checkpoint was deleted or copied, and batch numbers mean other records now. Give"
+                " the new query another application, or forget the old one on purpose: DELETE"
+                f" {self._address.url}{self._path}"
+            )
+        if answer.error == "unknown_topic_or_partition":
+            return UnknownTopics(what)
+        if not answer.error:
+            return NotPenstock(self._address.url, f"POST answered {answer.status}")
+        return CommitRefused(what, answer.error)
+
+
+def _appended(url: str, batch_id: int, answer: Answer) -> Appended:
+    body: Mapping[str, Any] = answer.body
+    try:
+        return Appended(
+            batch_id=batch_id,
+            records=int(body["records"]),
+            replayed=body["outcome"] == "replayed",
+            offsets={
+                TopicPartition(item["topic"], int(item["partition"])): (
+                    int(item["base_offset"]),
+                    int(item["next_offset"]),
+                )
+                for item in body["offsets"]
+            },
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotPenstock(url, f"its answer to a commit lacks {error}") from error

@@ -1,0 +1,206 @@
+"""Exactly-once appends to the log from `foreachBatch`.
+
+    sink = LogSink(application="clean-orders", topic="orders-clean")
+    stream.writeStream.foreachBatch(sink).option("checkpointLocation", …).start()
+
+Theory of operation. Tasks stage the rows of a batch as blobs that nobody reads (`staging`); the
+driver collects the blobs' entries, in the order of tasks, and makes one commit of them
+(`commits`), keyed (application, batch number). Spark replays a batch under the same number when a
+driver died before its checkpoint had it; the broker finds the number and appends nothing. Batch
+numbers mean something only within one checkpoint, so the commit carries the query's id, and an
+application whose batches came from another query is refused.
+
+Source: the transaction identifiers of Delta; Kafka's idempotent producer (KIP-98).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from penstock.client.limits import BATCH_BYTES
+from penstock.spark.errors import InvalidOption
+from penstock.spark.sink import limits
+from penstock.spark.sink.admin_address import AdminAddress
+from penstock.spark.sink.blobs import Blob, blob_from_json
+from penstock.spark.sink.columns import KEY, PARTITION, TOPIC, written_columns
+from penstock.spark.sink.commits import Appended, Commits
+from penstock.spark.sink.errors import InvalidRows
+from penstock.spark.sink.options import SinkOptions, check
+from penstock.spark.sink.placing import Target
+from penstock.spark.sink.staging import Attempt, find_topic, stage
+from penstock.spark.sink.store import StagingPlace, staging_place
+
+QUERY_ID: Final = "sql.streaming.queryId"
+_STAGED: Final = "task int, number int, blob string, problem string"
+_STAGED_ARROW: Final = pa.schema(
+    [
+        pa.field("task", pa.int32()),
+        pa.field("number", pa.int32()),
+        pa.field("blob", pa.string()),
+        pa.field("problem", pa.string()),
+    ]
+)
+
+
+class LogSink:
+    """Appends each batch of one query to the log once; pass it to `foreachBatch`, or call `write`.
+
+    Batches have the columns of Spark's Kafka sink: `value`, and if there `key`, `topic`,
+    `partition` and `headers`; and `timestamp`. Other columns are not written.
+    """
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        bootstrap: str | None = None,
+        admin_url: str | None = None,
+        topic: str | None = None,
+        codec: str = "none",
+        ordered_by: Sequence[str] = (),
+        batch_bytes: int = BATCH_BYTES,
+        commit_timeout_seconds: float = limits.COMMIT_TIMEOUT_SECONDS,
+    ) -> None:
+        """
+        Args:
+            application: names the query for good, as its checkpoint does: batch numbers are
+                compared within it. A query that starts anew needs another.
+            bootstrap, admin_url: the broker's addresses; PENSTOCK_BOOTSTRAP and
+                PENSTOCK_ADMIN_URL by default.
+            topic: where all rows go; None takes the column `topic`.
+            codec: none, gzip, snappy, lz4 or zstd.
+            ordered_by: columns by which the rows of one key (or of one partition, where a column
+                names it) reach the log within a batch. Rows that have neither, and all rows
+                without this argument, keep the order of their Spark partition only.
+            batch_bytes: size at which a record batch is closed, and largest record.
+            commit_timeout_seconds: longest time for a commit, with its attempts.
+
+        Raises:
+            InvalidOption: by name.
+        """
+        self._options = check(
+            application=application,
+            bootstrap=bootstrap,
+            admin_url=admin_url,
+            topic=topic,
+            codec=codec,
+            batch_bytes=batch_bytes,
+            commit_timeout_seconds=commit_timeout_seconds,
+        )
+        self.application = application
+        self._ordered_by = (ordered_by,) if isinstance(ordered_by, str) else tuple(ordered_by)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """`foreachBatch` calls this."""
+        self.write(batch, batch_id)
+
+    def write(self, batch: DataFrame, batch_id: int, *, owner: str | None = None) -> Appended:
+        """Append a batch unless the log has it.
+
+        Args:
+            owner: whoever keeps the batch numbers; the streaming query's id by default.
+
+        Raises:
+            InvalidRows, UnknownTopics: rows that cannot be written; nothing is.
+            NotPenstock, AdminUnavailable: of the admin address.
+            CommitUnfinished, CommitRefused, SinkOwnerChanged: of the commit.
+        """
+        frame, columns = self._arranged(batch)
+        if owner is None:
+            owner = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        options = self._options
+        address = AdminAddress(options.admin_url)
+        try:
+            commits = Commits(
+                address, self.application, timeout_seconds=options.commit_timeout_seconds
+            )
+            if commits.has(batch_id, owner):
+                return Appended(batch_id=batch_id, records=0, replayed=True, offsets={})
+            place = staging_place(address)
+            topics = {}
+            if options.topic is not None:
+                topics[options.topic] = find_topic(options.bootstrap, options.topic)
+            task = _Task(
+                options=options, batch_id=batch_id, columns=columns, place=place, topics=topics
+            )
+            return commits.commit(batch_id, owner, _collected(frame, task))
+        finally:
+            address.close()
+
+    def _arranged(self, batch: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+        """The batch with the columns that are written, its rows in the order asked for."""
+        columns = written_columns(batch.schema, topic=self._options.topic)
+        missing = [name for name in self._ordered_by if name not in batch.columns]
+        if missing:
+            raise InvalidOption(
+                "ordered_by", ", ".join(self._ordered_by),
+                f"there is no column {missing[0]}; there are {', '.join(batch.columns)}",
+            )  # fmt: skip
+        if self._ordered_by:
+            # All rows of a key, or of a partition that is named, in one task.
+            together = [name for name in (TOPIC, KEY, PARTITION) if name in columns]
+            if KEY in together and PARTITION in together:
+                together.remove(KEY)
+            if together:
+                batch = batch.repartition(*together)
+            batch = batch.sortWithinPartitions(*self._ordered_by)
+        return batch.select(*columns), columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """What a task does; pickled on the driver."""
+
+    options: SinkOptions
+    batch_id: int
+    columns: tuple[str, ...]
+    place: StagingPlace
+    topics: dict[str, Target]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        task, number = (0, 0) if context is None else (context.partitionId(), _attempt(context))
+        attempt = Attempt(
+            application=str(self.options.application),
+            batch_id=self.batch_id,
+            partition=task,
+            number=number,
+        )
+        staged = stage(
+            batches,
+            self.options,
+            attempt,
+            columns=self.columns,
+            place=self.place,
+            topics=self.topics,
+        )
+        for index, item in enumerate(staged):
+            blob = None if item.blob is None else item.blob.to_json()
+            values: list[list[Any]] = [[task], [index], [blob], [item.problem]]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(v, f.type) for v, f in zip(values, _STAGED_ARROW, strict=True)],
+                schema=_STAGED_ARROW,
+            )
+
+
+def _attempt(context: TaskContext) -> int:
+    return int(context.taskAttemptId())
+
+
+def _collected(frame: DataFrame, task: _Task) -> list[Blob]:
+    """The blobs of all tasks, in the order of tasks.
+
+    Raises:
+        InvalidRows: what the first task with a problem says.
+    """
+    rows = frame.mapInArrow(task, _STAGED).collect()
+    for row in rows:
+        if row.problem is not None:
+            raise InvalidRows(row.problem)
+    return [blob_from_json(row.blob) for row in sorted(rows, key=lambda r: (r.task, r.number))]

@@ -1,0 +1,122 @@
+"""Rows of a chunk to topics and partitions, by columns.
+
+A row's partition is the one its column `partition` names; where that is missing or null it is the
+key's, as Kafka's default partitioner has it; rows without a key go round the partitions in runs.
+Rows keep their order within a partition, and only their addresses are moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client.partitioning import Partitions, groups, partitions_of_keys
+from penstock.spark.sink import limits
+from penstock.spark.sink.columns import KEY, PARTITION, TOPIC
+from penstock.spark.sink.errors import InvalidRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A topic as the cluster has it now."""
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+Resolve = Callable[[str], Target]
+
+
+class Turns:
+    """Whose turn it is among the partitions, for rows without a key; one for each topic."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._taken: dict[str, int] = {}
+
+    def take(self, target: Target, rows: int) -> Partitions:
+        """Partitions of the next `rows` rows without a key: runs of equal length, in turn."""
+        run = max(limits.RUN_ROWS_MIN, -(-rows // target.partitions))
+        first = self._taken.get(target.name, self._start)
+        self._taken[target.name] = first + -(-rows // run)
+        turns = (first + np.arange(rows) // run) % target.partitions
+        return turns.astype(np.int32)
+
+
+def by_topic(chunk: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield topics with the rows of `chunk` that go there; all go to `topic` if it is given.
+
+    Raises:
+        InvalidRows: a row names no topic.
+    """
+    if topic is not None:
+        yield topic, chunk
+        return
+    column = chunk.column(TOPIC)
+    if column.null_count:
+        raise InvalidRows(
+            f"{column.null_count} rows have a null in column topic: filter them out, or set option"
+            " topic"
+        )
+    coded = column.dictionary_encode()
+    names = coded.dictionary.to_pylist()
+    if len(names) == 1:
+        yield names[0], chunk
+        return
+    for number, name in enumerate(names):
+        yield name, chunk.filter(pc.equal(coded.indices, number))
+
+
+def by_partition(chunk: Any, rows: Any, target: Target, turns: Turns) -> Iterator[tuple[int, Any]]:
+    """Yield partitions in rising order, with their rows in the order of `chunk`.
+
+    `rows` is what `read_input` made of `chunk`.
+
+    Raises:
+        InvalidRows: a row names a partition that the topic does not have.
+    """
+    partitions = _partitions(chunk, target, turns)
+    if bool((partitions == partitions[0]).all()):
+        yield int(partitions[0]), rows
+        return
+    order, bounds = groups(partitions, target.partitions)
+    ordered = rows.select(order)  # moves addresses only
+    for partition in np.flatnonzero(np.diff(bounds)).tolist():
+        yield partition, ordered.select(slice(bounds[partition], bounds[partition + 1]))
+
+
+def _partitions(chunk: Any, target: Target, turns: Turns) -> Partitions:
+    names = chunk.schema.names
+    given = chunk.column(PARTITION) if PARTITION in names else None
+    if given is not None and not given.null_count:
+        return _checked(given.to_numpy(), target)
+    keys = chunk.column(KEY) if KEY in names else pa.nulls(chunk.num_rows, pa.binary())
+    partitions = partitions_of_keys(keys, target.partitions, unkeyed=0)
+    open_rows = keys.is_null() if given is None else pc.and_(keys.is_null(), given.is_null())
+    unkeyed = np.flatnonzero(open_rows.to_numpy(zero_copy_only=False))
+    if unkeyed.size:
+        partitions[unkeyed] = turns.take(target, unkeyed.size)
+    if given is not None:
+        named = given.is_valid().to_numpy(zero_copy_only=False)
+        partitions[named] = _checked(given.drop_null().to_numpy(), target)
+    return partitions
+
+
+def _checked(partitions: Partitions, target: Target) -> Partitions:
+    if not partitions.size:
+        return partitions
+    lowest, highest = int(partitions.min()), int(partitions.max())
+    if lowest < 0 or highest >= target.partitions:
+        wrong = lowest if lowest < 0 else highest
+        raise InvalidRows(
+            f"column partition has {wrong}, but topic {target.name} has partitions 0 to"
+            f" {target.partitions - 1}: leave the column out to spread rows by key, or add"
+            " partitions to the topic"
+        )
+    return partitions

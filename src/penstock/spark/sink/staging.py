@@ -1,0 +1,220 @@
+"""The worker's side of the sink: Arrow batches in, staged blobs out.
+
+Theory of operation. A task gathers rows to chunks of a bounded size, encodes each chunk by columns
+into record batches per topic and partition, and stores it as a blob under a name that no other
+attempt can have. What it hands on are the blobs' entries for the manifest, in row order. Nothing
+that a task does is visible in the log: only blobs that the driver's commit names are appended, so
+an attempt that dies, runs twice or runs beside another leaves files that are collected by age.
+
+What is wrong with the rows themselves is handed on as a `problem` instead of being raised: Spark
+would try the task again, and show the driver a trace with the cause buried in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.base.errors import InvalidError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.client.columns import chunks
+from penstock.records import RecordTooLarge
+from penstock.records.columnar import encode_batches, read_input
+from penstock.spark.broker_log import BrokerLog
+from penstock.spark.errors import UnknownTopics
+from penstock.spark.sink import limits
+from penstock.spark.sink.admin_address import AdminAddress
+from penstock.spark.sink.blobs import Blob, BlobParts
+from penstock.spark.sink.columns import KEY, VALUE
+from penstock.spark.sink.errors import InvalidRows, StagingRefused
+from penstock.spark.sink.options import SinkOptions
+from penstock.spark.sink.placing import Target, Turns, by_partition, by_topic
+from penstock.spark.sink.store import BlobStore, StagingPlace, staging_place
+
+_NAME_CHARS_MAX: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Which attempt of which task of which batch stages."""
+
+    application: str
+    batch_id: int
+    partition: int
+    number: int
+
+    def blob_name(self, index: int, unique: str) -> str:
+        """A name that no other attempt, also of another driver, gives."""
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", self.application)[:_NAME_CHARS_MAX]
+        return f"s-{plain}-{self.batch_id}-{self.partition}-{self.number}-{index}-{unique}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """One blob of a task, or what is wrong with its rows."""
+
+    blob: Blob | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """Topics by name: those known from the driver, others asked for once."""
+
+    bootstrap: str
+    known: dict[str, Target]
+
+    def __call__(self, name: str) -> Target:
+        """The topic.
+
+        Raises:
+            UnknownTopics: there is none of this name.
+        """
+        found = self.known.get(name)
+        if found is None:
+            if len(self.known) >= limits.TOPICS_MAX:
+                raise InvalidRows(
+                    f"column topic names more than {limits.TOPICS_MAX} topics in one task"
+                )
+            found = self.known[name] = find_topic(self.bootstrap, name)
+        return found
+
+
+def find_topic(bootstrap: str, name: str) -> Target:
+    """A topic's id and number of partitions, freshly asked for.
+
+    Raises:
+        UnknownTopics: there is none of this name.
+    """
+    log = BrokerLog(bootstrap)
+    try:
+        state = log.topics((name,)).get(name)
+    finally:
+        log.close()
+    if state is None:
+        raise UnknownTopics(
+            f"{bootstrap} has no topic {name}: create it (penstock topic create {name}); the sink"
+            " creates none"
+        )
+    return Target(name=name, topic_id=state.topic_id, partitions=len(state.leader_epochs))
+
+
+def stage(
+    batches: Iterator[Any],
+    options: SinkOptions,
+    attempt: Attempt,
+    *,
+    columns: Sequence[str],
+    place: StagingPlace | None = None,
+    topics: dict[str, Target] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    randomness: Randomness = SYSTEM_RANDOMNESS,
+) -> Iterator[Staged]:
+    """Stage the rows of one task attempt; yields its blobs in row order, durable when yielded.
+
+    Args:
+        columns: what `written_columns` chose.
+        place, topics: what the driver found out already; asked for otherwise.
+
+    Raises:
+        AdminUnavailable, PenstockError: the broker is away.
+        OSError: the staging directory cannot be written to.
+    """
+    try:
+        with _Stager(options, attempt, place, topics, clock, randomness) as stager:
+            for blob in stager.blobs(batches, columns):
+                yield Staged(blob=blob)
+    except InvalidError as error:
+        yield Staged(problem=str(error))
+
+
+class _Stager:
+    """One attempt: the connection, the turns of rows without keys, the number of blobs."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        attempt: Attempt,
+        place: StagingPlace | None,
+        topics: dict[str, Target] | None,
+        clock: Clock,
+        randomness: Randomness,
+    ) -> None:
+        self._options = options
+        self._attempt = attempt
+        self._clock = clock
+        self._randomness = randomness
+        self._address = AdminAddress(options.admin_url, clock=clock, randomness=randomness)
+        self._place = place
+        self._topics = Topics(bootstrap=options.bootstrap, known=dict(topics or {}))
+        self._turns = Turns(attempt.partition + attempt.batch_id)
+        self._count = 0
+
+    def __enter__(self) -> _Stager:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._address.close()
+
+    def blobs(self, batches: Iterator[Any], columns: Sequence[str]) -> Iterator[Blob]:
+        store: BlobStore | None = None
+        chosen = (batch.select(columns) for batch in batches if batch.num_rows)
+        for chunk in chunks(chosen, limits.CHUNK_ROWS_MAX, limits.CHUNK_BYTES):
+            if store is None:  # a task without rows asks for nothing
+                self._place = self._place or staging_place(self._address)
+                store = BlobStore(self._address, self._place)
+            for parts in self._encode(_as_bytes(chunk), limits.CHUNK_HALVINGS_MAX):
+                name = self._attempt.blob_name(self._count, self._randomness.uuid().hex)
+                self._count += 1
+                store.put(name, parts.pieces, parts.size_bytes)
+                yield parts.named(name)
+
+    def _encode(self, chunk: Any, halvings: int) -> Iterator[BlobParts]:
+        """The chunk as one blob, or as several where one would be too large."""
+        parts = BlobParts()
+        for topic, rows in by_topic(chunk, self._options.topic):
+            target = self._topics(topic)
+            self._add(parts, target, rows)
+        limit = self._place.blob_bytes_max if self._place is not None else 0
+        if parts.size_bytes <= limit:
+            yield parts
+            return
+        if halvings == 0 or chunk.num_rows == 1:
+            raise StagingRefused(
+                f"a blob of {parts.size_bytes} bytes is above the broker's limit of {limit} bytes"
+            )
+        half = chunk.num_rows // 2
+        yield from self._encode(chunk.slice(0, half), halvings - 1)
+        yield from self._encode(chunk.slice(half), halvings - 1)
+
+    def _add(self, parts: BlobParts, target: Target, chunk: Any) -> None:
+        now_ms = self._clock.now_ms()
+        rows = read_input(chunk, now_ms)
+        for partition, part in by_partition(chunk, rows, target, self._turns):
+            try:
+                batches = encode_batches(
+                    part,
+                    now_ms=now_ms,
+                    codec=self._options.codec,
+                    max_batch_bytes=self._options.batch_bytes,
+                )
+            except RecordTooLarge as error:
+                raise InvalidRows(
+                    f"topic {target.name}, partition {partition}: a record is too large: {error}."
+                    " Raise batch_bytes (option batchBytes) and the topic's max.message.bytes, or"
+                    " keep large payloads in files and send pointers to them"
+                ) from error
+            parts.add(target, partition, batches)
+
+
+def _as_bytes(chunk: Any) -> Any:
+    """The chunk with key and value as bytes; text is not copied for it."""
+    columns = [
+        column.cast(pa.binary()) if name in {KEY, VALUE} else column
+        for name, column in zip(chunk.schema.names, chunk.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=chunk.schema.names)

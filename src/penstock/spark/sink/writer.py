@@ -1,0 +1,198 @@
+"""`format("penstock")` as a sink: `df.writeStream` and `df.write`.
+
+Theory of operation. As in `LogSink`, tasks stage blobs and the driver makes one commit of them.
+Spark makes a new writer in another process for each step, so everything that the commit needs
+travels in the tasks' messages: a streaming task reads query id and batch number from its
+`TaskContext`. The query id, which a checkpoint keeps, is then the application and the owner both.
+
+A batch write has neither; it is repeated by nobody, gets a name of its own and is forgotten once it
+is done. With options `application` and `batchId` it is one batch of an application, and writing it
+again adds nothing.
+
+`abort` deletes nothing: Spark calls it with the messages of a commit that was made and whose answer
+was lost. What no commit names is collected by age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from penstock.base.errors import PenstockError
+from penstock.base.system import SYSTEM_RANDOMNESS
+from penstock.spark.errors import InvalidOption
+from penstock.spark.sink.admin_address import AdminAddress
+from penstock.spark.sink.blobs import Blob
+from penstock.spark.sink.columns import written_columns
+from penstock.spark.sink.commits import Appended, Commits
+from penstock.spark.sink.errors import InvalidRows
+from penstock.spark.sink.options import SinkOptions
+from penstock.spark.sink.staging import Attempt, stage
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedTask(WriterCommitMessage):
+    """What one task staged, for which batch of what."""
+
+    application: str
+    owner: str | None
+    batch_id: int
+    task: int
+    blobs: tuple[Blob, ...]
+    problem: str | None = None
+
+
+class NoBatch(InvalidOption):
+    """A streaming task that cannot tell its query and batch."""
+
+
+class LogBatchWriter(DataSourceArrowWriter):
+    """`df.write.format("penstock").mode("append")`: one commit for the whole frame."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        _check_mode(overwrite)
+        self._options = options
+        self._columns = written_columns(schema, topic=options.topic)
+        self._once = options.batch_id is None
+        if self._once:
+            self._application = f"write/{SYSTEM_RANDOMNESS.uuid()}"
+            self._batch_id = 0
+        else:
+            self._application = str(options.application)
+            self._batch_id = int(options.batch_id or 0)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
+        """Stage a task's rows; called on an executor."""
+        return _staged(
+            iterator, self._options, self._columns, self._application, None, self._batch_id
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append what the tasks staged; called on the driver."""
+        tasks = _tasks(messages)
+        _commit(self._options, self._application, None, self._batch_id, tasks, forget=self._once)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave everything as it is."""
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("penstock")`: one commit for each batch."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        _check_mode(overwrite)
+        if options.batch_id is not None:
+            raise InvalidOption("batchId", options.batch_id, "a stream numbers its batches itself")
+        self._options = options
+        self._columns = written_columns(schema, topic=options.topic)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
+        """Stage a task's rows; called on an executor."""
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(QUERY_ID)
+        batch = None if context is None else context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise NoBatch(QUERY_ID, query, "Spark did not tell the task its query and batch")
+        application = self._options.application or f"spark/{query}"
+        return _staged(iterator, self._options, self._columns, application, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Append what the tasks staged; called on the driver."""
+        tasks = _tasks(messages)
+        if not tasks:
+            return  # a batch without tasks has no rows
+        first = tasks[0]
+        if any(task.batch_id != batchId for task in tasks):
+            numbers = sorted({task.batch_id for task in tasks})
+            raise NoBatch(BATCH_ID, numbers, f"Spark commits batch {batchId}")
+        _commit(self._options, first.application, first.owner, batchId, tasks)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave everything as it is."""
+
+
+def _check_mode(overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidOption("mode", "overwrite", "a log is only appended to; use append")
+
+
+def _staged(
+    batches: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    columns: Sequence[str],
+    application: str,
+    owner: str | None,
+    batch_id: int,
+) -> StagedTask:
+    context = TaskContext.get()
+    task, number = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+    attempt = Attempt(application=application, batch_id=batch_id, partition=task, number=number)
+    blobs: list[Blob] = []
+    problem: str | None = None
+    for item in stage(batches, options, attempt, columns=columns):
+        if item.blob is not None:
+            blobs.append(item.blob)
+        problem = problem or item.problem
+    return StagedTask(
+        application=application,
+        owner=owner,
+        batch_id=batch_id,
+        task=task,
+        blobs=tuple(blobs),
+        problem=problem,
+    )
+
+
+def _tasks(messages: list[WriterCommitMessage | None]) -> list[StagedTask]:
+    """The messages in the order of tasks.
+
+    Raises:
+        InvalidRows: what the first task with a problem says.
+    """
+    tasks = [message for message in messages if isinstance(message, StagedTask)]
+    tasks.sort(key=lambda task: task.task)
+    for task in tasks:
+        if task.problem is not None:
+            raise InvalidRows(task.problem)
+    return tasks
+
+
+def _commit(
+    options: SinkOptions,
+    application: str,
+    owner: str | None,
+    batch_id: int,
+    tasks: list[StagedTask],
+    *,
+    forget: bool = False,
+) -> Appended:
+    address = AdminAddress(options.admin_url)
+    try:
+        commits = Commits(address, application, timeout_seconds=options.commit_timeout_seconds)
+        done = commits.commit(batch_id, owner, [blob for task in tasks for blob in task.blobs])
+        if forget:
+            _forget(commits)
+        return done
+    finally:
+        address.close()
+
+
+def _forget(commits: Commits) -> None:
+    # The rows are in the log: a broker that goes away now must not make the write a failure.
+    try:
+        commits.forget()
+    except PenstockError:
+        return
