@@ -25,7 +25,8 @@
 
 Names of sources and steps share one space: they are the views that SQL reads. A source's view has
 the fields of its value and the column `_record`, a struct of the record it came from (topic,
-partition, offset, timestamp, key, value, headers); a step keeps it if it selects it. Sinks drop it.
+partition, offset, timestamp, key, value, headers, and attempt, the number of tries before this
+one); a step keeps it if it selects it. Sinks drop it.
 
 Relative paths in a file are relative to the file. `parsing.py` makes these values.
 """

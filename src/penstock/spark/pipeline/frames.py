@@ -1,0 +1,242 @@
+"""Views as data frames: reading topics, opening values, running steps.
+
+The same functions serve streams and batches; what differs is who calls them. A source's view has
+the fields of its value and `_record`; see `spec.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any, ClassVar, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from penstock.base.errors import InvalidError
+from penstock.spark.formats import Decoder, decoder
+from penstock.spark.outbox import read_outbox
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.rules import judged
+from penstock.spark.pipeline.spec import RECORD, PipelineSpec, Source, Step
+from penstock.spark.schema import COLUMN_NAMES, HEADERS, spark_schema
+
+RECORD_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+ATTEMPT: Final = "_attempt"
+ERROR: Final = "_error"
+VALUE: Final = "_value"
+UNREAD: Final = "_unread"
+MILLISECONDS: Final = 1_000
+
+
+class StepFailed(InvalidError):
+    """A Python step that is not there, raised, or gave no data frame."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+Decoders = Mapping[str, Decoder]
+
+
+def decoders(spec: PipelineSpec, inferred: Mapping[str, str]) -> dict[str, Decoder]:
+    """The decoder of every source of topics.
+
+    Args:
+        inferred: DDL of the schemas that were inferred, by source.
+
+    Raises:
+        InvalidFormat: a schema that cannot be used.
+    """
+    from dataclasses import replace
+
+    found: dict[str, Decoder] = {}
+    for name, source in spec.sources.items():
+        if source.streaming:
+            chosen = source.value_format
+            if name in inferred:
+                chosen = replace(chosen, schema=inferred[name])
+            found[name] = decoder(chosen)
+    return found
+
+
+def read_options(spec: PipelineSpec, plan: QueryPlan, *, group_id: str) -> dict[str, str]:
+    """The options of format `penstock` for all topics of a query."""
+    sources = [spec.sources[name] for name in plan.sources]
+    options = {
+        "bootstrap": spec.run.bootstrap,
+        "groupId": group_id,
+        "includeHeaders": "true",
+        "failOnDataLoss": str(spec.run.fail_on_data_loss).lower(),
+        **subscription(sources),
+        **start_options(sources[0].start),
+    }
+    if spec.run.admin_url:
+        options["penstock.admin.url"] = spec.run.admin_url
+    if spec.run.records_max is not None:
+        options["maxRecordsPerTrigger"] = str(spec.run.records_max)
+    if spec.run.bytes_max is not None:
+        options["maxBytesPerTrigger"] = str(spec.run.bytes_max)
+    return options
+
+
+def subscription(sources: Sequence[Source]) -> dict[str, str]:
+    """The option that names the topics of some sources."""
+    if any(source.pattern for source in sources):
+        parts = [source.pattern or "|".join(map(re.escape, source.topics)) for source in sources]
+        return {"subscribePattern": "|".join(f"(?:{part})" for part in parts)}
+    return {"subscribe": ",".join(topic for source in sources for topic in source.topics)}
+
+
+def start_options(start: str) -> dict[str, str]:
+    """The option that says where a query without a checkpoint starts."""
+    if start in {"earliest", "latest"}:
+        return {"startingOffsets": start}
+    moment = datetime.fromisoformat(start)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return {
+        "startingTimestamp": str(int(moment.timestamp() * MILLISECONDS)),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+
+
+def records_of(frame: DataFrame, source: Source) -> DataFrame:
+    """The records of one source, of a frame with those of several."""
+    if source.pattern is not None:
+        return frame.where(F.col("topic").rlike(f"^(?:{source.pattern})$"))
+    return frame.where(F.col("topic").isin(*source.topics))
+
+
+def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
+    """Records with their values opened: the fields, `_record`, and `_error` where it failed.
+
+    `records` has the columns of the `penstock` source, headers included. A record that was held
+    has its number of tries in `_attempt`; the column is left out where there is none.
+    """
+    fields = read.schema.names
+    lines = records if source.outbox is None else _outbox_lines(records, source)
+    tried = F.col(ATTEMPT) if ATTEMPT in records.columns else F.lit(0)
+    record = F.struct(*(F.col(name) for name in RECORD_FIELDS), tried.alias("attempt"))
+    failed: Column = F.lit(None).cast("string") if source.outbox is None else F.col(UNREAD)
+    decoded = read.decode(lines.withColumn(UNREAD, failed))
+    return decoded.select(
+        *(F.col(f"{VALUE}.`{name}`").alias(name) for name in fields),
+        record.alias(RECORD),
+        F.coalesce(F.col(UNREAD), F.col(ERROR)).alias(ERROR),
+    )
+
+
+def source_view(records: DataFrame, source: Source, read: Decoder, *, on_error: str) -> DataFrame:
+    """The judged frame of a source; see `rules.py`."""
+    frame = opened(records, source, read)
+    return judged(frame, source.rules, error=F.col(ERROR), on_error=on_error).drop(ERROR)
+
+
+def view_schema(source: Source, read: Decoder, record_schema: StructType) -> StructType:
+    """The columns of a source's view."""
+    return StructType([*read.schema.fields, record_schema[RECORD]])
+
+
+def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:
+    """The payloads that records point to, as records; of JSON, a record for each line.
+
+    Their key is the partition id. There are no headers: those of a pointer describe its file.
+    """
+    pointers = records.select(*(name for name in COLUMN_NAMES if name in records.columns))
+    payloads = read_outbox(pointers, str(source.outbox), decompress=True)
+    value = F.col("payload")
+    frame = payloads.withColumnRenamed("error", UNREAD)
+    if source.value_format.kind in {"json", "json-schema"}:
+        lines = F.filter(F.split(F.decode("payload", "UTF-8"), "\n"), lambda one: F.trim(one) != "")
+        frame = frame.withColumn("_line", F.explode_outer(lines)).where(
+            F.col("_line").isNotNull() | F.col(UNREAD).isNotNull()
+        )
+        value = F.encode("_line", "UTF-8")
+    return frame.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        F.encode("partition_id", "UTF-8").alias("key"),
+        value.alias("value"),
+        F.lit(None).cast(spark_schema((HEADERS,))[HEADERS].dataType).alias(HEADERS),
+        UNREAD,
+    )
+
+
+def with_watermark(frame: DataFrame, part: Source | Step) -> DataFrame:
+    """A stream with the watermark and the deduplication that the file asks for."""
+    if part.time is not None and part.delay is not None:
+        frame = frame.withWatermark(part.time, part.delay)
+    if part.deduplicate:
+        frame = frame.dropDuplicatesWithinWatermark(list(part.deduplicate))
+    return frame
+
+
+def run_step(spark: SparkSession, step: Step, views: Mapping[str, DataFrame]) -> DataFrame:
+    """What a step makes of its inputs; those are registered as views in `spark`.
+
+    Raises:
+        StepFailed: the Python function failed.
+        AnalysisException, ParseException: Spark refuses the SQL.
+    """
+    if step.sql is not None:
+        return spark.sql(step.sql)
+    function = load_function(step)
+    try:
+        made = function(*(views[name] for name in step.inputs))
+    except Exception as error:
+        if type(error).__module__.startswith("pyspark"):
+            raise
+        raise StepFailed(f"step {step.name}: {type(error).__name__}: {error}") from error
+    if not hasattr(made, "createOrReplaceTempView"):
+        raise StepFailed(
+            f"step {step.name}: its function returned {type(made).__name__}, not a data frame"
+        )
+    return made
+
+
+def load_function(step: Step) -> Callable[..., DataFrame]:
+    """The function of a Python step; its file is a module of its own, loaded once.
+
+    Raises:
+        StepFailed: the file cannot be imported, or has no such function.
+    """
+    if step.python is None:
+        raise StepFailed(f"step {step.name} has no Python")
+    name = module_name(step)
+    module: Any = sys.modules.get(name)
+    if module is None:
+        found = importlib.util.spec_from_file_location(name, step.python.file)
+        if found is None or found.loader is None:
+            raise StepFailed(f"step {step.name}: {step.python.file} is no Python file")
+        module = importlib.util.module_from_spec(found)
+        sys.modules[name] = module
+        try:
+            found.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise StepFailed(
+                f"step {step.name}: {step.python.file}: {type(error).__name__}: {error}"
+            ) from error
+    function = getattr(module, step.python.function, None)
+    if not callable(function):
+        raise StepFailed(f"step {step.name}: {step.python.file} has no {step.python.function}")
+    return function  # type: ignore[no-any-return]
+
+
+def module_name(step: Step) -> str:
+    """The module of a step's file: its own name, so that workers find it by that, too."""
+    if step.python is None:
+        return ""
+    return step.python.file.stem
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """All rows of frames with the same columns."""
+    return reduce(lambda a, b: a.unionByName(b), frames)

@@ -1,0 +1,199 @@
+"""Records that wait: parked until somebody releases them, or until it is time for another try.
+
+A held record keeps everything that it came with. With `keep_order`, records of the same key that
+come after it are held too (`follow`), so that none overtakes it; when it is let go, they go with
+it, in order. The set lies in one small Delta table per query and is replaced as a whole by the
+batch that changes it, under that batch's number, so a replay changes nothing twice and reads the
+version from before its first try.
+
+Held records go through the driver, and there are at most `held_max` of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+
+from penstock.base.errors import InvalidError
+from penstock.spark.schema import HEADERS_ARROW, TIMESTAMP_ARROW
+
+FOLLOW: Final = "follow"
+ALL_KEYS: Final = "all"
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", TIMESTAMP_ARROW),
+        pa.field("headers", HEADERS_ARROW),
+        pa.field("rule", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("otherwise", pa.string()),
+        pa.field("attempt", pa.int32()),
+        pa.field("held_ms", pa.int64()),
+        pa.field("due_ms", pa.int64()),
+    ]
+)
+"""`otherwise` is `park`, `retry` or `follow`; `due_ms` is null where nothing is planned."""
+
+_PLACE: Final = ("topic", "partition", "key")
+
+
+class TooManyHeld(InvalidError):
+    """More records are held than may be."""
+
+    code: ClassVar[str] = "invalid_record"
+
+    def __init__(self, query: str, count: int, limit: int) -> None:
+        super().__init__(
+            f"query {query}: {count} records would be held, errors.held_max is {limit}: release "
+            "or dead-letter some (`penstock pipeline replay --parked`), mend what rejects them, "
+            "or raise the limit"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A wish to let parked records go: those of some keys, or all."""
+
+    keys: tuple[bytes, ...] | None
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Release:
+        """Read a request file: `{"keys": ["hex", …]}`, or `{"keys": "all"}`."""
+        keys = body["keys"]
+        return cls(keys=None if keys == ALL_KEYS else tuple(bytes.fromhex(one) for one in keys))
+
+
+class HoldingLot:
+    """The held records of one query."""
+
+    def __init__(self, table: Path, *, application: str) -> None:
+        self._table = str(table)
+        self._application = application
+
+    def version(self) -> int | None:
+        """The version of the newest set; None when nothing was ever held."""
+        table = self._open(None)
+        return None if table is None else table.version()
+
+    def load(self, version: int | None) -> pa.Table:
+        """The set of a version, with the columns of `SCHEMA`, in the order of the log."""
+        table = None if version is None else self._open(version)
+        if table is None:
+            return SCHEMA.empty_table()
+        held = table.to_pyarrow_table().select(SCHEMA.names).cast(SCHEMA)
+        return held.sort_by([(name, "ascending") for name in ("topic", "partition", "offset")])
+
+    def save(self, held: pa.Table, batch_id: int) -> None:
+        """Replace the set, once per batch."""
+        table = self._open(None)
+        if table is None and held.num_rows == 0:
+            return
+        if table is not None:
+            last = table.transaction_version(self._application)
+            if last is not None and last >= batch_id:
+                return
+        write_deltalake(
+            self._table,
+            held,
+            mode="overwrite",
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(self._application, batch_id)]
+            ),
+        )
+
+    def _open(self, version: int | None) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._table, version=version)
+        except TableNotFoundError:
+            return None
+
+
+def let_go(
+    held: pa.Table, *, now_ms: int, releases: Sequence[Release], keep_order: bool
+) -> tuple[pa.Table, pa.Table]:
+    """Split a set into what goes into a batch now and what stays.
+
+    A record goes when it is due or released. With `keep_order` a key's records go together, when
+    the first of them goes; those without a key go for themselves.
+
+    Returns:
+        What goes and what stays, each in the order given.
+    """
+    if held.num_rows == 0:
+        return held, held
+    goes = pc.fill_null(pc.less_equal(held["due_ms"], now_ms), False)
+    parked = pc.equal(held["otherwise"], "park")
+    for release in releases:
+        named = (
+            pa.chunked_array([pa.repeat(True, held.num_rows)])
+            if release.keys is None
+            else pc.is_in(held["key"], value_set=pa.array(release.keys, pa.binary()))
+        )
+        goes = pc.or_(goes, pc.and_(parked, pc.fill_null(named, False)))
+    if keep_order:
+        goes = _with_followers(held, goes)
+    return held.filter(goes), held.filter(pc.invert(goes))
+
+
+def _with_followers(held: pa.Table, goes: Any) -> Any:
+    """A key's records go when the first of them goes, and stay when it stays."""
+    marked = held.select([*_PLACE, "offset"]).append_column("goes", goes)
+    marked = marked.append_column("row", pa.array(range(held.num_rows), pa.int64()))
+    firsts = marked.group_by(list(_PLACE)).aggregate([("row", "min")])
+    first_goes = pc.take(goes, firsts["row_min"])
+    firsts = firsts.append_column("first_goes", first_goes)
+    # A null key matches nothing in a join, which leaves such records to themselves.
+    joined = marked.join(
+        firsts.drop_columns(["row_min"]), keys=list(_PLACE), join_type="left outer"
+    )
+    joined = joined.sort_by("row")
+    together = pc.if_else(pc.is_null(joined["key"]), joined["goes"], joined["first_goes"])
+    return pc.fill_null(together, False)
+
+
+def next_due_ms(held: pa.Table) -> int | None:
+    """When the next record is due; None when nothing is."""
+    due: int | None = pc.min(held["due_ms"]).as_py()
+    return due
+
+
+class ReleaseBox:
+    """Requests to release records, as files that a query picks up: `<folder>/<id>.json`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def pending(self) -> tuple[str, ...]:
+        """The ids of requests that no batch has taken."""
+        if not self._folder.is_dir():
+            return ()
+        return tuple(sorted(path.stem for path in self._folder.glob("*.json")))
+
+    def read(self, release_id: str) -> Release:
+        """A request, pending or done."""
+        path = self._folder / f"{release_id}.json"
+        if not path.exists():
+            path = self._folder / "done" / f"{release_id}.json"
+        return Release.from_json(json.loads(path.read_bytes()))
+
+    def done(self, release_ids: Sequence[str]) -> None:
+        """Put requests aside; they stay readable."""
+        for release_id in release_ids:
+            path = self._folder / f"{release_id}.json"
+            if path.exists():
+                target = self._folder / "done" / path.name
+                target.parent.mkdir(exist_ok=True)
+                path.replace(target)

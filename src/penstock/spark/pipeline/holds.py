@@ -1,0 +1,151 @@
+"""What has to wait in a batch: rejected records, and with `keep_order` what follows them.
+
+A *point* is where waiting begins: for a key in a partition, the first record of it that is held,
+or, where the key already waits, before everything. A record without a key, or any record without
+`keep_order`, is a point for itself. Points are few and are made on the driver; records are
+compared with them by one broadcast join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.spark.pipeline.frames import RECORD_FIELDS
+from penstock.spark.pipeline.holding import FOLLOW, SCHEMA
+from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
+from penstock.spark.pipeline.spec import HOLDING, RECORD
+
+BEFORE_ALL: Final = -1
+REJECT_SCHEMA: Final = pa.schema(
+    [
+        *(SCHEMA.field(name) for name in ("topic", "partition", "key", "offset")),
+        *(SCHEMA.field(name) for name in ("rule", "reason", "otherwise", "attempt")),
+    ]
+)
+_POINT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("_topic", pa.string()),
+        pa.field("_partition", pa.int32()),
+        pa.field("_key", pa.binary()),
+        pa.field("_offset", pa.int64()),
+        pa.field("_from", pa.int64()),
+        pa.field("_point_rule", pa.string()),
+        pa.field("_point_reason", pa.string()),
+        pa.field("_point_otherwise", pa.string()),
+    ]
+)
+_ADDED: Final = tuple(_POINT_SCHEMA.names)
+
+
+def rejects(frame: DataFrame) -> DataFrame:
+    """The rows of a judged frame that are to be held, as `REJECT_SCHEMA`."""
+    record = F.col(RECORD)
+    return frame.where(F.col(OTHERWISE).isin(*sorted(HOLDING))).select(
+        *(record[name].alias(name) for name in ("topic", "partition", "key", "offset")),
+        F.col(RULE).alias("rule"),
+        F.col(REASON).alias("reason"),
+        F.col(OTHERWISE).alias("otherwise"),
+        record["attempt"].alias("attempt"),
+    )
+
+
+def points(rejected: pa.Table, staying: pa.Table, *, keep_order: bool) -> pa.Table:
+    """Where waiting begins.
+
+    Args:
+        rejected: as `REJECT_SCHEMA`; a record may be there more than once.
+        staying: the held records that do not take part in this batch.
+    """
+    found = rejected.sort_by(
+        [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    )
+    if not keep_order:
+        return _alone(found)
+    keyed = found.filter(pc.is_valid(found["key"]))
+    waiting = staying.filter(pc.is_valid(staying["key"])).select(REJECT_SCHEMA.names)
+    waiting = waiting.set_column(
+        waiting.schema.get_field_index("offset"),
+        SCHEMA.field("offset"),
+        pa.chunked_array([pa.repeat(pa.scalar(BEFORE_ALL, pa.int64()), waiting.num_rows)]),
+    )
+    firsts = _first_of(pa.concat_tables([waiting, keyed]), ("topic", "partition", "key"))
+    nothing = pa.nulls(firsts.num_rows, pa.int64())
+    in_order = _point_table(firsts, keys=firsts["key"], offsets=nothing, froms=firsts["offset"])
+    return pa.concat_tables([in_order, _alone(found.filter(pc.is_null(found["key"])))])
+
+
+def split(
+    spark: SparkSession, frame: DataFrame, where: pa.Table, *, keep_order: bool
+) -> tuple[DataFrame, DataFrame]:
+    """A judged frame in two: what goes on, and what waits, as `held_rows` wants it."""
+    table = F.broadcast(spark.createDataFrame(where))
+    record = F.col(RECORD)
+    key: Column = record["key"] if keep_order else F.lit(None).cast("binary")
+    offset = F.when(key.isNull(), record["offset"])
+    joined = frame.join(
+        table,
+        (record["topic"] == F.col("_topic"))
+        & (record["partition"] == F.col("_partition"))
+        & key.eqNullSafe(F.col("_key"))
+        & offset.eqNullSafe(F.col("_offset")),
+        "left",
+    )
+    waits = F.col("_from").isNotNull() & (record["offset"] >= F.col("_from"))
+    return joined.where(~F.coalesce(waits, F.lit(False))).drop(*_ADDED), joined.where(waits)
+
+
+def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float]) -> DataFrame:
+    """What waits, as rows of the holding lot.
+
+    The record at a point has the point's rule and, for a retry, the time of its next try; the
+    records behind it follow.
+    """
+    record = F.col(RECORD)
+    point = record["offset"] == F.col("_from")
+    otherwise = F.when(point, F.col("_point_otherwise")).otherwise(F.lit(FOLLOW))
+    retried = otherwise == "retry"
+    delays = F.array(*(F.lit(int(delay * 1_000)) for delay in delays_seconds or (0,)))
+    due = F.when(retried, F.lit(now_ms) + F.get(delays, record["attempt"]).cast("long"))
+    return waiting.select(
+        *(record[name].alias(name) for name in _RECORD_ORDER),
+        F.when(point, F.col("_point_rule")).alias("rule"),
+        F.when(point, F.col("_point_reason")).alias("reason"),
+        otherwise.alias("otherwise"),
+        (record["attempt"] + F.when(retried, 1).otherwise(0)).cast("int").alias("attempt"),
+        F.lit(now_ms).cast("long").alias("held_ms"),
+        due.alias("due_ms"),
+    ).select(*SCHEMA.names)
+
+
+_RECORD_ORDER: Final = tuple(name for name in SCHEMA.names if name in RECORD_FIELDS)
+
+
+def _alone(rejected: pa.Table) -> pa.Table:
+    firsts = _first_of(rejected, ("topic", "partition", "offset"))
+    nobody = pa.nulls(firsts.num_rows, pa.binary())
+    return _point_table(firsts, keys=nobody, offsets=firsts["offset"], froms=firsts["offset"])
+
+
+def _first_of(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The first row of every combination."""
+    others = [name for name in table.column_names if name not in names]
+    grouped = table.group_by(list(names), use_threads=False).aggregate(
+        [(name, "first") for name in others]
+    )
+    return grouped.rename_columns([name.removesuffix("_first") for name in grouped.column_names])
+
+
+def _point_table(firsts: pa.Table, *, keys: object, offsets: object, froms: object) -> pa.Table:
+    return pa.table(
+        [
+            firsts["topic"], firsts["partition"], keys, offsets, froms,
+            firsts["rule"], firsts["reason"], firsts["otherwise"],
+        ],
+        schema=_POINT_SCHEMA,
+    )  # fmt: skip

@@ -1,0 +1,158 @@
+"""What a batch was made of, written down before it runs, so that a replay makes the same rows.
+
+Spark replays a batch under its number with the same offsets. What else goes into it (the moment
+that counts as now, the versions of tables, the held records and which of them are let go) is
+chosen once, kept in a file per batch, and read back by a replay. Every sink writes a batch once,
+so whatever of it was written before the crash fits to what the replay writes.
+
+    <state>/journal/<query>/<batch number, 12 digits>.json
+
+The journal also knows to which checkpoint it belongs. A checkpoint that was deleted, or that comes
+from another query, has another query id or stands where the journal has no batch, and is refused:
+its batch numbers would make sinks leave rows out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from penstock.base.errors import CorruptError, InvalidError
+
+ENTRIES_KEPT: Final = 100
+"""Entries of finished batches that are kept for whoever looks."""
+
+
+class CheckpointMismatch(InvalidError):
+    """The checkpoint is not the one that the journal, and so the sinks, went with."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One batch: what it was given, and when it has run, how many rows went where."""
+
+    batch_id: int
+    query_id: str | None
+    now_ms: int
+    tables: Mapping[str, int | None] = field(default_factory=dict)
+    held_version: int | None = None
+    releases: tuple[str, ...] = ()
+    done: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
+    held: int = 0
+    milliseconds: int = 0
+
+
+class Journal:
+    """The entries of one query."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def begun(self, batch_id: int, query_id: str | None) -> Entry | None:
+        """The entry of a batch that has begun before; None for a new one.
+
+        Raises:
+            CheckpointMismatch: the checkpoint does not go with this journal.
+            CorruptError: an entry cannot be read.
+        """
+        numbers = self._numbers()
+        if batch_id in numbers:
+            entry = self.read(batch_id)
+            self._check_query(entry, query_id)
+            return entry
+        if not numbers:
+            if batch_id:
+                raise CheckpointMismatch(
+                    f"{self._folder}: the checkpoint stands at batch {batch_id}, and there is no "
+                    "entry of any batch before it: it belongs to another pipeline, or the journal "
+                    "was deleted. Bring back the journal, or start with a new state directory"
+                )
+            return None
+        last = numbers[-1]
+        if batch_id != last + 1:
+            raise CheckpointMismatch(
+                f"{self._folder}: the checkpoint stands at batch {batch_id}, the last that ran "
+                f"here is {last}: the checkpoint was deleted, brought back from a copy, or belongs "
+                "to another pipeline. Bring back the one that goes with it, or start with a new "
+                "state directory and other sinks"
+            )
+        self._check_query(self.read(last), query_id)
+        return None
+
+    def begin(self, entry: Entry) -> None:
+        """Write a new batch down; durable when it returns."""
+        self._write(entry)
+
+    def finish(self, entry: Entry, *, counts: Mapping[str, int], held: int, ms: int) -> None:
+        """Note what a batch did, and forget old batches."""
+        self._write(replace(entry, done=True, counts=dict(counts), held=held, milliseconds=ms))
+        for number in self._numbers()[:-ENTRIES_KEPT]:
+            self._path(number).unlink(missing_ok=True)
+
+    def read(self, batch_id: int) -> Entry:
+        """The entry of a batch.
+
+        Raises:
+            CorruptError: it cannot be read.
+        """
+        path = self._path(batch_id)
+        try:
+            body: dict[str, Any] = json.loads(path.read_bytes())
+            return Entry(**{**body, "releases": tuple(body["releases"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CorruptError(f"{path} cannot be read: {error}") from error
+
+    def last(self) -> Entry | None:
+        """The newest entry; None before the first batch."""
+        numbers = self._numbers()
+        return self.read(numbers[-1]) if numbers else None
+
+    def finished_after(self, batch_id: int) -> list[Entry]:
+        """The entries of finished batches with a higher number, in order."""
+        entries = [self.read(number) for number in self._numbers() if number > batch_id]
+        return [entry for entry in entries if entry.done]
+
+    def _check_query(self, entry: Entry, query_id: str | None) -> None:
+        known = entry.query_id
+        if known is not None and query_id is not None and known != query_id:
+            raise CheckpointMismatch(
+                f"{self._folder}: batch {entry.batch_id} ran as Spark's query {known}, the "
+                f"checkpoint is now that of {query_id}. Bring back the checkpoint that goes with "
+                "it, or start with a new state directory and other sinks"
+            )
+
+    def _numbers(self) -> list[int]:
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:-5]) for name in names if name.endswith(".json"))
+
+    def _path(self, batch_id: int) -> Path:
+        return self._folder / f"{batch_id:012d}.json"
+
+    def _write(self, entry: Entry) -> None:
+        write_durably(self._path(entry.batch_id), json.dumps(asdict(entry)).encode())
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file as a whole; after a crash it is the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

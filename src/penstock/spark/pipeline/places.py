@@ -1,0 +1,45 @@
+"""Where a pipeline keeps what it knows: names below its state directory.
+
+<state>/checkpoints/<query>/     Spark's own
+<state>/journal/<query>/         a file per batch
+<state>/held/<query>/            the holding lot, a Delta table
+<state>/releases/<query>/        requests to release parked records; done/ has the old ones
+<state>/schemas/<source>.ddl     schemas that were inferred
+<state>/wake-<query>             when a query with held records has something to do
+<state>/lock                     held by the process that runs the pipeline
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.spark.pipeline.spec import PipelineSpec
+
+
+class Places:
+    """The paths of one pipeline."""
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        self.state = spec.run.state
+
+    def checkpoint(self, query: str) -> Path:
+        return self.state / "checkpoints" / query
+
+    def journal(self, query: str) -> Path:
+        return self.state / "journal" / query
+
+    def held(self, query: str) -> Path:
+        return self.state / "held" / query
+
+    def releases(self, query: str) -> Path:
+        return self.state / "releases" / query
+
+    def schema(self, source: str) -> Path:
+        return self.state / "schemas" / f"{source}.ddl"
+
+    def wake_file(self, query: str) -> Path:
+        return self.state / f"wake-{query}"
+
+    @property
+    def lock(self) -> Path:
+        return self.state / "lock"

@@ -1,0 +1,99 @@
+"""Queries as Spark runs them: from a `QueryPlan` to a started query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.spark.formats import Decoder
+from penstock.spark.pipeline import frames, rules
+from penstock.spark.pipeline.batches import BatchJob, RecordJob, RootJob, may_hold
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.tables import read_table
+
+ONCE = "once"
+NOW = "now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A pipeline with its decoders: all that is needed to start queries."""
+
+    spec: PipelineSpec
+    decoders: Mapping[str, Decoder]
+
+    def group_id(self, plan: QueryPlan) -> str:
+        """The consumer group that a query shows its progress as."""
+        return group_id(self.spec, plan)
+
+    def start(self, spark: SparkSession, plan: QueryPlan) -> StreamingQuery:
+        """Start a query, or let it go on from its checkpoint.
+
+        Raises:
+            AnalysisException: Spark refuses the plan.
+        """
+        spec = self.spec
+        job: BatchJob = (RecordJob if plan.root is None else RootJob)(
+            spec=spec, plan=plan, decoders=self.decoders
+        )
+        frame = self.records(spark, plan) if plan.root is None else self.root(spark, plan)
+        writer = (
+            frame.writeStream.queryName(plan.name)
+            .outputMode(output_mode(spec, plan))
+            .foreachBatch(job)
+            .option("checkpointLocation", str(Places(spec).checkpoint(plan.name)))
+        )
+        if spec.run.trigger == ONCE:
+            writer = writer.trigger(availableNow=True)
+        elif spec.run.trigger != NOW:
+            writer = writer.trigger(processingTime=spec.run.trigger)
+        return writer.start()
+
+    def records(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
+        """The records of all topics of a query, as a stream."""
+        options = frames.read_options(self.spec, plan, group_id=self.group_id(plan))
+        if plan.root is None and may_hold(self.spec, plan):
+            options["wakeFile"] = str(Places(self.spec).wake_file(plan.name))
+        return spark.readStream.format("penstock").options(**options).load()
+
+    def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
+        """The stream of a query's root. Rejected records are left out: a record query has them."""
+        session = spark.newSession()
+        views: dict[str, DataFrame] = {}
+        for name in plan.tables:
+            views[name] = read_table(session, self.spec.sources[name].table or "")
+        for name in plan.sources:
+            source = self.spec.sources[name]
+            one = QueryPlan(
+                name=plan.name, root=name, sources=(name,), tables=(), streamed=(), batched=(),
+                sinks=(),
+            )  # fmt: skip
+            records = self.records(session, one)
+            judged = frames.source_view(
+                records, source, self.decoders[name], on_error=self.spec.errors.on_invalid
+            )
+            views[name] = frames.with_watermark(rules.accepted(judged), source)
+        for name, view in views.items():
+            view.createOrReplaceTempView(name)
+        for name in plan.streamed:
+            step = self.spec.steps[name]
+            made = frames.run_step(session, step, views)
+            views[name] = frames.with_watermark(rules.met(made, step.rules), step)
+            views[name].createOrReplaceTempView(name)
+        return views[plan.root or ""]
+
+
+def group_id(spec: PipelineSpec, plan: QueryPlan) -> str:
+    """The consumer group that a query shows its progress as."""
+    return f"{spec.name}.{plan.name}"
+
+
+def output_mode(spec: PipelineSpec, plan: QueryPlan) -> str:
+    """How Spark hands rows on: as the last stateful step says."""
+    step = spec.steps.get(plan.root or "")
+    return "append" if step is None else step.output_mode

@@ -1,0 +1,221 @@
+"""Runs a pipeline's queries, and starts them again when they fail.
+
+A query fails when a store or a broker is out for longer than its clients try, or when an executor
+is lost once too often; its checkpoint and its sinks make another start harmless. It is started
+again after a pause that grows, `restarts` times without a finished batch in between. What cannot
+get better by itself (a rule that says fail, a topic made anew, a table of other columns) ends the
+run at once.
+
+One process runs a pipeline: the state directory is locked while it does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from dataclasses import dataclass
+from typing import IO, ClassVar, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.spark import wake
+from penstock.spark.pipeline import frames, schemas
+from penstock.spark.pipeline.analysis import plans
+from penstock.spark.pipeline.batches import may_hold
+from penstock.spark.pipeline.causes import cause_of, is_lasting
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.holding import HoldingLot, ReleaseBox, next_due_ms
+from penstock.spark.pipeline.journal import Journal
+from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.progress_listener import ProgressBook
+from penstock.spark.pipeline.queries import Prepared, group_id
+from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.pipeline.state import QueryState
+
+POLL_SECONDS: Final = 0.2
+PAUSE_MIN_SECONDS: Final = 1.0
+PAUSE_MAX_SECONDS: Final = 60.0
+
+
+class QueryFailed(PenstockError):
+    """A query of a pipeline failed, and starting it again does not help."""
+
+    def __init__(self, query: str, cause: str) -> None:
+        super().__init__(f"query {query}: {cause}")
+        self.query = query
+
+
+class PipelineRuns(InvalidError):
+    """The pipeline is run by another process."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(slots=True)
+class _Running:
+    """A query under way, and how it has been doing."""
+
+    plan: QueryPlan
+    query: StreamingQuery | None = None
+    seen_batch: int = -1
+    failures: int = 0
+    start_at: float = 0.0
+    ended: bool = False
+
+
+class PipelineRunner:
+    """The queries of one pipeline in one session. Used from one thread."""
+
+    def __init__(
+        self, spec: PipelineSpec, spark: SparkSession, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._clock = clock
+        self._places = Places(spec)
+        self._book = ProgressBook()
+        self._running: list[_Running] = []
+        self._prepared: Prepared | None = None
+        self._lock: IO[str] | None = None
+
+    def start(self) -> None:
+        """Start every query.
+
+        Raises:
+            PipelineRuns: another process runs it.
+            PipelineInvalid: the file has problems that only Spark sees.
+            NothingToInfer, InvalidFormat: a schema cannot be had.
+        """
+        self._take_lock()
+        try:
+            inferred = schemas.inferred(self._spec, self._spark, keep=True)
+            found = plans(self._spec, self._spark, inferred)
+            self._prepared = Prepared(
+                spec=self._spec, decoders=frames.decoders(self._spec, inferred)
+            )
+            self._spark.streams.addListener(self._book)
+            self._running = [_Running(plan=plan) for plan in found]
+            for running in self._running:
+                last = self._journal(running.plan).last()
+                running.seen_batch = -1 if last is None else last.batch_id - (not last.done)
+                self._wake_for_held(running.plan)
+                self._begin(running)
+        except BaseException:
+            self.stop()
+            raise
+
+    def states(self) -> tuple[QueryState, ...]:
+        """What is known of the queries now."""
+        return self._book.states()
+
+    def wait(self, stop: threading.Event) -> None:
+        """Watch over the queries until all have ended, or `stop` is set.
+
+        Raises:
+            QueryFailed: one failed for good; the others are stopped.
+        """
+        while not stop.wait(POLL_SECONDS):
+            for running in self._running:
+                self._look_after(running)
+            if all(running.ended for running in self._running):
+                break
+
+    def stop(self) -> None:
+        """Stop every query between two of its steps; what was under way is done again later."""
+        for running in self._running:
+            if running.query is not None:
+                running.query.stop()
+                running.query = None
+                self._collect(running)
+                self._book.ended(running.plan.name)
+        self._spark.streams.removeListener(self._book)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _begin(self, running: _Running) -> None:
+        if self._prepared is None:
+            return
+        self._book.started(running.plan.name, group_id(self._spec, running.plan))
+        running.query = self._prepared.start(self._spark, running.plan)
+
+    def _look_after(self, running: _Running) -> None:
+        self._collect(running)
+        if running.ended:
+            return
+        if running.query is None:
+            if self._clock.monotonic() >= running.start_at:
+                self._begin(running)
+            return
+        self._wake_for_releases(running.plan)
+        if running.query.isActive:
+            return
+        error = running.query.exception()
+        running.query = None
+        self._collect(running)
+        if error is None:
+            running.ended = True
+            self._book.ended(running.plan.name)
+            return
+        running.failures += 1
+        if is_lasting(error) or running.failures > self._spec.run.restarts:
+            self._book.failed(running.plan.name, error)
+            self.stop()
+            raise QueryFailed(running.plan.name, cause_of(error)) from error
+        pause = min(PAUSE_MIN_SECONDS * 2 ** (running.failures - 1), PAUSE_MAX_SECONDS)
+        running.start_at = self._clock.monotonic() + pause
+        self._book.restarting(running.plan.name, error)
+
+    def _collect(self, running: _Running) -> None:
+        """Take over what finished batches wrote down."""
+        name = running.plan.name
+        for entry in self._journal(running.plan).finished_after(running.seen_batch):
+            running.seen_batch = entry.batch_id
+            running.failures = 0
+            for count, number in entry.counts.items():
+                self._book.count(name, count, number)
+            self._book.held(name, entry.held)
+
+    def _journal(self, plan: QueryPlan) -> Journal:
+        return Journal(self._places.journal(plan.name))
+
+    # Held records
+
+    def _wake_for_held(self, plan: QueryPlan) -> None:
+        if plan.root is None and may_hold(self._spec, plan):
+            lot = HoldingLot(self._places.held(plan.name), application="")
+            due = next_due_ms(lot.load(lot.version()))
+            wake.write(self._places.wake_file(plan.name), due)
+
+    def _wake_for_releases(self, plan: QueryPlan) -> None:
+        if plan.root is not None or not may_hold(self._spec, plan):
+            return
+        now_ms = self._clock.now_ms()
+        path = self._places.wake_file(plan.name)
+        asked = wake.read(str(path))
+        if ReleaseBox(self._places.releases(plan.name)).pending() and (
+            asked is None or asked > now_ms
+        ):
+            wake.write(path, now_ms)
+
+    def _take_lock(self) -> None:
+        self._places.state.mkdir(parents=True, exist_ok=True)
+        lock = self._places.lock.open("a+", encoding="ascii")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            lock.close()
+            raise PipelineRuns(
+                f"pipeline {self._spec.name} is run already, by process {owner}: "
+                f"{self._places.lock} is locked"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        self._lock = lock

@@ -1,0 +1,86 @@
+"""Schemas that a file leaves to be inferred: from a sample of records, once, and then kept.
+
+A schema that changed with every start would change the table. So what was inferred is written to
+the state directory, and a pipeline that goes on uses it; to infer anew, delete the file, or put
+the schema into the pipeline file.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar, Final
+
+from pyspark.sql import SparkSession
+
+from penstock.base.errors import InvalidError
+from penstock.client import Client
+from penstock.spark.formats import infer_json
+from penstock.spark.formats.value_format import INFER
+from penstock.spark.pipeline.journal import write_durably
+from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.spec import PipelineSpec, Source
+
+SAMPLE_RECORDS: Final = 10_000
+
+
+class NothingToInfer(InvalidError):
+    """No record to infer a schema from."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+def kept(spec: PipelineSpec) -> dict[str, str]:
+    """The schemas that were inferred before, by source."""
+    found: dict[str, str] = {}
+    for name, source in spec.sources.items():
+        path = Places(spec).schema(name)
+        if source.value_format.schema == INFER and path.exists():
+            found[name] = path.read_text(encoding="utf-8").strip()
+    return found
+
+
+def inferred(spec: PipelineSpec, spark: SparkSession, *, keep: bool) -> dict[str, str]:
+    """The schemas of all sources that leave them to be inferred, as DDL.
+
+    Args:
+        keep: write down what is inferred now.
+
+    Raises:
+        NothingToInfer: a topic has no record yet.
+        PenstockError: no broker answers.
+    """
+    found = kept(spec)
+    for name, source in spec.sources.items():
+        if source.value_format.schema == INFER and name not in found:
+            found[name] = _infer(spec, spark, source)
+            if keep:
+                write_durably(Places(spec).schema(name), found[name].encode())
+    return found
+
+
+def _infer(spec: PipelineSpec, spark: SparkSession, source: Source) -> str:
+    """From the newest records of the source's topics."""
+    begin: dict[str, dict[str, int]] = {}
+    end: dict[str, dict[str, int]] = {}
+    with Client(spec.run.bootstrap, client_id="penstock-pipeline") as client:
+        for topic in source.topics:
+            lows, highs = (client.list_offsets(topic, at) for at in ("earliest", "latest"))
+            share = max(1, SAMPLE_RECORDS // (len(highs) * len(source.topics)))
+            end[topic] = {str(index): high for index, high in highs.items()}
+            begin[topic] = {
+                str(index): max(lows[index], high - share) for index, high in highs.items()
+            }
+    if begin == end or not source.topics:
+        raise NothingToInfer(
+            f"source {source.name}: schema = infer: {', '.join(source.topics) or 'a pattern'} "
+            "has no record to infer it from; write some first, or give the schema"
+        )
+    options = {
+        "bootstrap": spec.run.bootstrap,
+        "subscribe": ",".join(source.topics),
+        "startingOffsets": json.dumps(begin),
+        "endingOffsets": json.dumps(end),
+        "columns": "value",
+    }
+    frame = spark.read.format("penstock").options(**options).load()
+    return infer_json(frame, "value", rows_max=SAMPLE_RECORDS)

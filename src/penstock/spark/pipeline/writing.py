@@ -1,0 +1,116 @@
+"""The sinks of one query: each writes a batch once, under its own application name.
+
+The name is `<pipeline>.<query>.<sink>`. It must never change for a table or topic that goes on
+being written: the sinks tell a replay from a new batch by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.spark.pipeline.spec import (
+    RECORD,
+    ConsoleSink,
+    PipelineSpec,
+    Sink,
+    TableSink,
+    TopicSink,
+)
+from penstock.spark.sink import LogSink
+from penstock.spark.tables import DeltaSink, DeltaUpsert
+
+DEAD_LETTERS: Final = "dead-letters"
+ORDER: Final = ("_topic", "_partition", "_offset")
+CONSOLE_CHARS: Final = 40
+
+Write = Callable[[DataFrame, int], int]
+"""Writes a batch; returns how many rows, 0 for one that was there already."""
+
+
+def application(spec: PipelineSpec, query: str, sink: str) -> str:
+    """The name under which a sink of a query writes."""
+    return f"{spec.name}.{query}.{sink}"
+
+
+def writer(spec: PipelineSpec, query: str, sink: Sink) -> Write:
+    """What writes batches of the sink's view."""
+    name = application(spec, query, sink.name)
+    if isinstance(sink.to, TableSink):
+        return _table_writer(sink.to, name)
+    if isinstance(sink.to, TopicSink):
+        return _topic_writer(spec, sink.to, name)
+    return _console_writer(sink.name, sink.to)
+
+
+def dead_letter_writer(spec: PipelineSpec, query: str) -> Write:
+    """What writes dead letters, made by `dead_letters.py`."""
+    log = LogSink(
+        application=application(spec, query, DEAD_LETTERS),
+        bootstrap=spec.run.bootstrap,
+        admin_url=spec.run.admin_url,
+        topic=spec.errors.dead_letters,
+        ordered_by=ORDER,
+    )
+    return lambda frame, batch_id: log.write(frame, batch_id).records
+
+
+def _table_writer(to: TableSink, name: str) -> Write:
+    if to.mode == "append":
+        table = DeltaSink(
+            to.table, application=name, partition_by=to.partition_by, add_columns=to.add_columns
+        )
+        return lambda frame, batch_id: table.write(frame.drop(RECORD), batch_id).rows
+    merged = DeltaUpsert(
+        to.table,
+        application=name,
+        keys=to.keys,
+        order_by=to.order_by,
+        delete_when=to.delete_when,
+    )
+    return lambda frame, batch_id: merged.write(frame.drop(RECORD), batch_id).rows
+
+
+def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Write:
+    log = LogSink(
+        application=name,
+        bootstrap=spec.run.bootstrap,
+        admin_url=spec.run.admin_url,
+        topic=to.topic,
+        codec=to.codec,
+        ordered_by=ORDER if to.ordered else (),
+    )
+
+    def write(frame: DataFrame, batch_id: int) -> int:
+        return log.write(topic_rows(frame, to), batch_id).records
+
+    return write
+
+
+def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
+    """A view's rows as the log sink takes them."""
+    plain = [F.col(f"`{name}`") for name in frame.columns if name != RECORD]
+    columns = {"value": F.expr(to.value) if to.value else F.to_json(F.struct(*plain))}
+    for name in ("key", "partition", "headers"):
+        expression = getattr(to, name)
+        if expression is not None:
+            columns[name] = F.expr(expression)
+    if to.ordered:
+        record = F.col(RECORD)
+        columns |= {f"_{name}": record[name] for name in ("topic", "partition", "offset")}
+    return frame.select(*(column.alias(name) for name, column in columns.items()))
+
+
+def _console_writer(name: str, to: ConsoleSink) -> Write:
+    def write(frame: DataFrame, batch_id: int) -> int:
+        shown = frame.drop(RECORD)
+        count = shown.count()
+        if count:
+            print(f"{name}, batch {batch_id}: {count} rows", flush=True)
+            shown.show(to.rows, truncate=CONSOLE_CHARS)
+        return count
+
+    return write
