@@ -1,0 +1,291 @@
+"""What views, sinks and topics of a pipeline have to do with each other.
+
+Views are known by their names without regard to case, as in Spark. What is read by a view that
+does not exist or is defined twice is left out of the later checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.spark.pipeline import files
+from penstock.spark.pipeline.draft import Draft, RuleDraft, Section, default_otherwise
+from penstock.spark.pipeline.kinds import nearest
+from penstock.spark.pipeline.locations import Key
+from penstock.spark.pipeline.problems import Problem
+from penstock.spark.pipeline.spec import KEEPING
+from penstock.spark.pipeline.sql_views import views_read
+
+_TO_DEAD_LETTERS: Final = frozenset({"dead-letter", "retry"})
+"""Retried records are dead-lettered in the end."""
+VIEWS_MAX: Final = 300
+"""Sources and steps of a pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A name that a step or sink reads, and where it says so."""
+
+    name: str
+    file: Path
+    line: int | None
+
+
+def check(draft: Draft) -> None:
+    """Unknown views, cycles, loops through topics, and rejects without a place to go."""
+    count = len(draft.sources) + len(draft.steps)
+    if count > VIEWS_MAX:
+        message = f"the pipeline has {count} views, the limit is {VIEWS_MAX}"
+        draft.refuse(("step",), message, "split it into several")
+        return
+    _unknown_views(draft)
+    inputs = {name: step_inputs(draft, step) for name, step in draft.steps.items()}
+    cycles = _cycles(inputs)
+    for cycle in cycles:
+        draft.refuse(
+            ("step", cycle[0]),
+            f"reads itself: {' → '.join([*cycle, cycle[0]])}",
+            "take one of these reads away",
+        )
+    if not cycles:
+        _starts(draft, inputs)
+    _written_twice(draft)
+    _loops(draft)
+    _dead_letters(draft)
+
+
+def step_inputs(draft: Draft, step: Section) -> tuple[str, ...]:
+    """The views that a step reads, by the names they have in the file."""
+    known = _known(draft)
+    names = (known.get(read.name.lower()) for read in _step_reads(draft, step))
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def view_named(draft: Draft, name: str) -> str:
+    """A view's name as its table spells it."""
+    return _known(draft).get(name.lower(), name)
+
+
+def _known(draft: Draft) -> dict[str, str]:
+    return {view.name.lower(): view.name for view in draft.views()}
+
+
+def _step_reads(draft: Draft, step: Section) -> Iterator[_Read]:
+    document = draft.document
+    if step.given("python"):
+        for index, name in enumerate(step.get("inputs") or ()):
+            key: Key = (*step.key, "inputs")
+            written = step.raw["inputs"]
+            file, line = document.place((*key, index) if isinstance(written, list) else key)
+            yield _Read(name, file, line)
+        return
+    text = files.sql_text(draft, step)
+    for read in views_read(text or ""):
+        yield _Read(read.name, *document.sql_place(step.name, read.line))
+
+
+def _unknown_views(draft: Draft) -> None:
+    known = _known(draft)
+    for step in draft.steps.values():
+        for read in _step_reads(draft, step):
+            if read.name.lower() not in known:
+                key = (*step.key, *step.which("sql", "sql_file", "python")[:1])
+                cure = _view_cure(draft, read.name)
+                where = ".".join(map(str, key))
+                message = f"there is no source or step {read.name}"
+                draft.problems.append(
+                    Problem(file=read.file, line=read.line, where=where, message=message, cure=cure)
+                )
+    for sink in draft.sinks.values():
+        name = sink.get("from")
+        if name is not None and name.lower() not in known:
+            cure = _view_cure(draft, name)
+            draft.refuse((*sink.key, "from"), f"there is no source or step {name}", cure)
+
+
+def _view_cure(draft: Draft, name: str) -> str:
+    names = tuple(view.name for view in draft.views())
+    close = nearest(name, names)
+    if close is not None:
+        return f"write {close}"
+    if not names:
+        return f"add [source.{name}]"
+    return f"there are {', '.join(names[:20])}"
+
+
+def _cycles(inputs: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
+    """Each cycle once, beginning with the step that comes first in the file."""
+    found: list[list[str]] = []
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in path:
+            cycle = path[path.index(name) :]
+            first = min(range(len(cycle)), key=lambda at: order[cycle[at]])
+            found.append([*cycle[first:], *cycle[:first]])
+        elif name in inputs and name not in done:
+            for view in inputs[name]:
+                visit(view, [*path, name])
+            done.add(name)
+
+    order = {name: at for at, name in enumerate(inputs)}
+    for name in inputs:
+        visit(name, [])
+    return found
+
+
+class _Feeding:
+    """What feeds each view, for pipelines without cycles."""
+
+    def __init__(self, draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
+        self._draft = draft
+        self._inputs = inputs
+        self._kinds: dict[str, frozenset[str]] = {}
+
+    def tables_only(self, name: str) -> bool:
+        """Whether all that feeds a view is known, and all of it are tables."""
+        return self._fed_by(name) == {"table"}
+
+    def _fed_by(self, name: str) -> frozenset[str]:
+        """`table`, `topic` and `unknown`, as they lead to a view."""
+        if name not in self._kinds:
+            source = self._draft.sources.get(name)
+            if source is not None:
+                given = source.which("topic", "topics", "pattern", "table")
+                kind = {("table",): "table", (): "unknown"}.get(given, "topic")
+                self._kinds[name] = frozenset({kind})
+            else:
+                views = self._inputs.get(name, ())
+                fed = [self._fed_by(view) for view in views] or [frozenset({"unknown"})]
+                self._kinds[name] = frozenset[str]().union(*fed)
+        return self._kinds[name]
+
+
+def _starts(draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse what only tables feed: a batch begins when a topic has something new."""
+    feeding = _Feeding(draft, inputs)
+    known = _known(draft)
+    for sink in draft.sinks.values():
+        view = known.get((sink.get("from") or "").lower())
+        if view is not None and feeding.tables_only(view):
+            draft.refuse(
+                (*sink.key, "from"),
+                f"{view} reads tables only, so nothing would begin a batch",
+                "write what a topic feeds",
+            )
+    for one in draft.views():
+        if feeding.tables_only(one.name):
+            _rules_without_records(draft, one)
+
+
+def _rules_without_records(draft: Draft, view: Section) -> None:
+    for rule, otherwise in _rules(draft, view.key):
+        if otherwise in KEEPING:
+            draft.refuse(
+                rule.key,
+                f"otherwise is {otherwise}, but rows of tables have no record to keep",
+                f'write {{that = "{rule.condition}", otherwise = "drop"}}',
+            )
+
+
+def _rules(draft: Draft, key: Key) -> Iterator[tuple[RuleDraft, str]]:
+    default = default_otherwise(draft.errors)
+    for rule in draft.rules.get(key, ()):
+        yield rule, rule.otherwise or default
+
+
+def _written_twice(draft: Draft) -> None:
+    seen: dict[tuple[str, str], Section] = {}
+    for sink in draft.sinks.values():
+        for kind in ("table", "topic"):
+            given = sink.get(kind)
+            if given is None:
+                continue
+            target = table_path(draft, given) if kind == "table" else given
+            first = seen.setdefault((kind, target), sink)
+            if first is not sink:
+                draft.refuse(
+                    (*sink.key, kind),
+                    f"sink.{first.name} writes {given} too",
+                    "write from one sink; union the views in a step before it",
+                )
+
+
+def table_path(draft: Draft, given: str) -> str:
+    """A table as an absolute path, or as the URI that it is."""
+    return given if "://" in given else str(draft.document.path(given))
+
+
+def _reading(draft: Draft, topic: str) -> Section | None:
+    """The source that reads a topic."""
+    for source in draft.sources.values():
+        names = (*(source.get("topics") or ()), *((source.get("topic"),)))
+        pattern = source.get("pattern")
+        if topic in names or (pattern is not None and re.fullmatch(pattern, topic)):
+            return source
+    return None
+
+
+def _loops(draft: Draft) -> None:
+    for sink in draft.sinks.values():
+        topic = sink.get("topic")
+        source = None if topic is None else _reading(draft, topic)
+        if source is not None:
+            draft.refuse(
+                (*sink.key, "topic"),
+                f"source.{source.name} reads {topic}, so the pipeline would feed itself",
+                "write to another topic",
+            )
+
+
+def _dead_letters(draft: Draft) -> None:
+    topic = draft.errors.get("dead_letters")
+    if topic is not None:
+        _dead_letters_apart(draft, topic)
+    elif not draft.errors.given("dead_letters"):
+        _dead_letters_missing(draft)
+
+
+def _dead_letters_apart(draft: Draft, topic: str) -> None:
+    key = ("errors", "dead_letters")
+    cure = f'name a topic of its own, as "{draft.name}.dead"'
+    source = _reading(draft, topic)
+    if source is not None:
+        draft.refuse(key, f"source.{source.name} reads {topic}", cure)
+    for sink in draft.sinks.values():
+        if sink.get("topic") == topic:
+            draft.refuse(key, f"sink.{sink.name} writes {topic}", cure)
+
+
+def _dead_letters_missing(draft: Draft) -> None:
+    """One problem for all that the default sends there, and one for each rule that says so."""
+    cure = f'add to [errors]: dead_letters = "{draft.name}.dead"'
+    default = default_otherwise(draft.errors)
+    by_default: list[Key] = []
+    for view in draft.views():
+        decodes = view.key[0] == "source" and view.get("format") not in {None, "raw"}
+        if decodes and not view.given("table"):
+            by_default.append((*view.key, "format"))
+        for rule in draft.rules.get(view.key, ()):
+            if rule.otherwise is None:
+                by_default.append(rule.key)
+            elif rule.otherwise in _TO_DEAD_LETTERS:
+                message = f"{rule.otherwise} needs errors.dead_letters"
+                draft.refuse(rule.key, message, cure)
+    if default not in _TO_DEAD_LETTERS or not by_default:
+        return
+    if draft.errors.given("on_invalid"):
+        draft.refuse(("errors", "on_invalid"), f"{default} needs errors.dead_letters", cure)
+    else:
+        whose = "records that cannot be decoded"
+        if by_default[0][-1] != "format":
+            whose = "rows that do not meet the rule"
+        draft.refuse(
+            by_default[0],
+            f"{whose} are dead-lettered by default, but errors.dead_letters names no topic",
+            f'{cure}, or on_invalid = "drop"',
+        )

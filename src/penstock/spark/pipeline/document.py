@@ -1,0 +1,136 @@
+"""A pipeline's file as it was read: text, values, and the place of everything in it.
+
+`read` refuses what is no TOML. Whatever else is wrong is found later, by the checks, and said
+with the places that are kept here. `place` and `sql_place` serve later errors too: line n of a
+step's SQL, as Spark counts it, becomes a line of a file.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.spark.pipeline.locations import Key, Locations, dotted, locate
+from penstock.spark.pipeline.problems import PipelineInvalid, Problem
+
+FILE_NAME: Final = "pipeline.toml"
+FILE_BYTES_MAX: Final = 1 << 20
+"""Of the TOML file, and of each file with SQL or Python."""
+
+_AT: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_CURES: Final = (
+    ("overwrite", "write each key and each table once"),
+    ("twice", "write each key and each table once"),
+    ("Unescaped", 'write \\\\ for a backslash, or put the text between \'single quotes\''),
+    ("escape", 'write \\\\ for a backslash, or put the text between \'single quotes\''),
+    ("Illegal character", 'put text of several lines between """ and """'),
+    ("Invalid value", 'put text in quotes, as key = "text"'),
+    ("Unterminated", "close the quotes"),
+    ("Expected '='", "write key = value; a key with spaces or dots in it needs quotes"),
+    ("Unclosed", "close the bracket"),
+    ("Expected newline", "begin a new line for the next key"),
+    ("Expected ']'", "close the table's name with ]"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One file, read. `file` is absolute; relative paths in it start at its directory."""
+
+    file: Path
+    text: str
+    values: dict[str, Any]
+    locations: Locations = field(repr=False)
+
+    @property
+    def default_name(self) -> str:
+        """The file's name without its ending; the directory's for a `pipeline.toml`."""
+        return self.file.parent.name if self.file.name == FILE_NAME else self.file.stem
+
+    def path(self, given: str) -> Path:
+        """A path of the file as an absolute one."""
+        return Path(self.file.parent, Path(given).expanduser()).resolve()
+
+    def place(self, key: Key, number: int | None = None) -> tuple[Path, int | None]:
+        """File and line of a key, or of line `number` (from 1) of the text that it holds."""
+        if number is None:
+            return self.file, self.locations.line(key)
+        return self.file, self.locations.line_in(key, number)
+
+    def sql_place(self, step: str, number: int) -> tuple[Path, int | None]:
+        """File and line of line `number` (from 1) of a step's SQL."""
+        given = self.values.get("step", {}).get(step, {})
+        if "sql_file" in given:
+            return self.path(str(given["sql_file"])), number
+        return self.place(("step", step, "sql"), number)
+
+    def problem(self, key: Key, message: str, cure: str = "", *, under: Key = ()) -> Problem:
+        """A problem of a key; `under` is a key whose line says more than the key's own."""
+        line = self.locations.line(under or key)
+        return Problem(file=self.file, line=line, where=dotted(key), message=message, cure=cure)
+
+
+def read(path: Path) -> Document:
+    """Read a file, or the `pipeline.toml` of a directory.
+
+    Raises:
+        PipelineInvalid: there is no such file, it is too large, or not TOML.
+    """
+    file = path.resolve()
+    if file.is_dir():
+        file = file / FILE_NAME
+    text = read_text(file, _missing(path, file))
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PipelineInvalid((_syntax_problem(file, text, str(error)),)) from error
+    return Document(file=file, text=text, values=values, locations=locate(text))
+
+
+def _missing(path: Path, file: Path) -> str:
+    if path.is_dir():
+        return f"put a {FILE_NAME} there, or make one with `penstock pipeline init`"
+    return "name the pipeline's file or directory, or make one with `penstock pipeline init`"
+
+
+def read_text(file: Path, cure: str) -> str:
+    """A bounded text file, with `\\n` between lines.
+
+    Raises:
+        PipelineInvalid: with one problem; `cure` is for a file that is not there.
+    """
+
+    def refused(message: str, cure: str, line: int | None = None) -> PipelineInvalid:
+        problem = Problem(file=file, line=line, where="file", message=message, cure=cure)
+        return PipelineInvalid((problem,))
+
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError as error:
+        raise refused("there is no such file", cure) from error
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise refused(f"cannot be read: {reason}", "mend its access") from error
+    if len(content) > FILE_BYTES_MAX:
+        raise refused(f"is larger than {FILE_BYTES_MAX} bytes", "split the pipeline")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise refused("is not UTF-8", "save the file as UTF-8", line) from error
+
+
+def _syntax_problem(file: Path, text: str, message: str) -> Problem:
+    found = _AT.search(message)
+    line, column = text.rstrip("\n").count("\n") + 1, None
+    if found is not None and found[1]:
+        line, column = int(found[1]), int(found[2])
+    said = _AT.sub("", message)
+    said = said[0].lower() + said[1:] if said else "no TOML"
+    cure = next((cure for mark, cure in _CURES if mark in message), "write TOML, as toml.io says")
+    where = f"column {column}" if column else "end of file"
+    return Problem(file=file, line=line, where=where, message=said, cure=cure)

@@ -1,0 +1,226 @@
+"""The tables of a pipeline's file with their values converted: what the checks look at.
+
+A key whose value does not fit is reported here and has no value, but counts as given, so that
+one mistake does not become two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.base.errors import InvalidError
+from penstock.base.ids import validate_topic_name
+from penstock.spark.pipeline.document import Document
+from penstock.spark.pipeline.keys import NAMED, RULE, SINGLE, TEXT, TOP, Table
+from penstock.spark.pipeline.kinds import Kind, Unfit, nearest, settings, type_name
+from penstock.spark.pipeline.locations import Key
+from penstock.spark.pipeline.problems import Problem
+
+NAME_CHARS_MAX: Final = 100
+"""Of a pipeline, a view and a sink: two of them, and a slash, name a query on the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table of the file."""
+
+    key: Key
+    raw: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.key[-1])
+
+    def given(self, name: str) -> bool:
+        return name in self.raw
+
+    def get(self, name: str) -> Any:
+        """The converted value; None where there is none, or where it does not fit."""
+        return self.values.get(name)
+
+    def which(self, *names: str) -> tuple[str, ...]:
+        """Those of the keys that are given."""
+        return tuple(name for name in names if name in self.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDraft:
+    """A rule; `otherwise` is None where the pipeline's default holds."""
+
+    key: Key
+    condition: str
+    otherwise: str | None
+
+    @property
+    def name(self) -> str:
+        return str(self.key[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The whole file, converted but for what contradicts or misses something."""
+
+    document: Document
+    name: str
+    run: Section
+    spark: Section
+    errors: Section
+    sources: Mapping[str, Section]
+    steps: Mapping[str, Section]
+    sinks: Mapping[str, Section]
+    rules: Mapping[Key, tuple[RuleDraft, ...]]
+    """By the table of their source or step."""
+    problems: list[Problem] = field(default_factory=list)
+
+    def refuse(self, key: Key, message: str, cure: str = "", *, under: Key = ()) -> None:
+        self.problems.append(self.document.problem(key, message, cure, under=under))
+
+    def views(self) -> Iterator[Section]:
+        yield from self.sources.values()
+        yield from self.steps.values()
+
+
+def draft(document: Document) -> Draft:
+    """Convert a document; its problems so far are in the draft."""
+    return _Drafting(document).run()
+
+
+class _Drafting:
+    """One pass over the tables of a document, collecting problems."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+
+    def run(self) -> Draft:
+        values = self.document.values
+        self._unknown((), values, (*TOP.names(), *SINGLE, *NAMED))
+        named = {kind: self._named(kind) for kind in NAMED}
+        rules = {
+            section.key: tuple(self._rules(section))
+            for kind in ("source", "step")
+            for section in named[kind].values()
+        }
+        return Draft(
+            document=self.document,
+            name=self._pipeline_name(),
+            run=self._single("run"),
+            spark=self._spark(),
+            errors=self._single("errors"),
+            sources=named["source"],
+            steps=named["step"],
+            sinks=named["sink"],
+            rules=rules,
+            problems=self.problems,
+        )
+
+    def _refuse(self, key: Key, message: str, cure: str = "") -> None:
+        self.problems.append(self.document.problem(key, message, cure))
+
+    def _unknown(self, key: Key, raw: Mapping[str, Any], names: tuple[str, ...]) -> None:
+        for name in raw:
+            if name not in names:
+                close = nearest(name, names)
+                cure = f"write {close}" if close else f"known are {', '.join(names)}"
+                self._refuse((*key, name), "is not known here", cure)
+
+    def _table(self, key: Key, raw: object) -> dict[str, Any]:
+        if isinstance(raw, dict):
+            return raw
+        self._refuse(
+            key, f"must be a table, but is {type_name(raw)}", f"write [{'.'.join(map(str, key))}]"
+        )
+        return {}
+
+    def _section(self, key: Key, raw: dict[str, Any], table: Table) -> Section:
+        self._unknown(key, raw, table.names())
+        values = {}
+        for known in table.keys:
+            if known.name in raw:
+                converted = self._convert((*key, known.name), known.kind, raw[known.name])
+                if converted is not None:
+                    values[known.name] = converted
+        return Section(key, raw, values)
+
+    def _convert(self, key: Key, kind: Kind, value: object) -> Any:
+        try:
+            return kind.convert(value)
+        except Unfit as unfit:
+            self._refuse(key, unfit.message, unfit.cure)
+            return None
+
+    def _single(self, name: str) -> Section:
+        raw = self._table((name,), self.document.values.get(name, {}))
+        return self._section((name,), raw, SINGLE[name])
+
+    def _spark(self) -> Section:
+        raw = self.document.values.get("spark", {})
+        converted = self._convert(("spark",), Kind("", settings), raw)
+        return Section(("spark",), raw if converted is not None else {}, converted or {})
+
+    def _named(self, kind: str) -> dict[str, Section]:
+        tables = self._table((kind,), self.document.values.get(kind, {}))
+        known = NAMED[kind].names()
+        scalars = [name for name, raw in tables.items() if not isinstance(raw, dict)]
+        if scalars and all(name in known for name in scalars):
+            self._refuse((kind,), "has no name", f"write [{kind}.NAME]")
+            return {}
+        return {
+            name: self._section((kind, name), self._table((kind, name), raw), NAMED[kind])
+            for name, raw in tables.items()
+        }
+
+    def _pipeline_name(self) -> str:
+        given = self.document.values.get("name")
+        default = self.document.default_name
+        name = default if given is None else self._convert(("name",), TEXT, given)
+        if name is None:
+            return default
+        try:
+            validate_topic_name(name)
+        except InvalidError as error:
+            reason = getattr(error, "reason", error)
+            said = f"{name!r} cannot name a pipeline: {reason}".replace("topic name", "name")
+            self._refuse(("name",), said, 'write name = "orders", with letters, digits, ., _ and -')
+        if len(name) > NAME_CHARS_MAX:
+            self._refuse(
+                ("name",),
+                f"has {len(name)} characters, the limit is {NAME_CHARS_MAX}",
+                "choose a shorter name",
+            )
+        return str(name)
+
+    def _rules(self, section: Section) -> Iterator[RuleDraft]:
+        if not section.given("expect"):
+            return
+        key = (*section.key, "expect")
+        given = section.raw["expect"]
+        if not isinstance(given, dict):
+            self._refuse(
+                key,
+                f"must be a table of rules, but is {type_name(given)}",
+                'write expect = {"amount is positive" = "amount > 0"}',
+            )
+            return
+        for name, raw in given.items():
+            rule = self._rule((*key, name), raw)
+            if rule is not None:
+                yield rule
+
+    def _rule(self, key: Key, raw: object) -> RuleDraft | None:
+        if not isinstance(raw, dict):
+            condition = self._convert(key, TEXT, raw)
+            return None if condition is None else RuleDraft(key, condition, None)
+        fields = self._section(key, raw, RULE)
+        if not fields.given("that"):
+            self._refuse(key, "has no condition", 'write {that = "amount > 0", otherwise = "drop"}')
+        condition = fields.get("that")
+        return None if condition is None else RuleDraft(key, condition, fields.get("otherwise"))
+
+
+def default_otherwise(errors: Section) -> str:
+    """What happens to a row where its rule does not say."""
+    return str(errors.get("on_invalid") or "dead-letter")

@@ -1,0 +1,115 @@
+"""The other files that a pipeline names: schemas, SQL and Python.
+
+Python is looked at without being run: the function is found in the syntax tree, and its number
+of parameters compared with the step's inputs. A module may import what only the cluster has.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+from penstock.spark.pipeline.document import read_text
+from penstock.spark.pipeline.draft import Draft, Section
+from penstock.spark.pipeline.kinds import nearest
+from penstock.spark.pipeline.locations import Key
+from penstock.spark.pipeline.problems import PipelineInvalid, Problem
+
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def check(draft: Draft) -> None:
+    """Whether the files are there, and functions in them."""
+    for source in draft.sources.values():
+        if source.get("schema_file"):
+            _exists(draft, (*source.key, "schema_file"), source.get("schema_file"))
+    for step in draft.steps.values():
+        if step.get("sql_file"):
+            _exists(draft, (*step.key, "sql_file"), step.get("sql_file"))
+        if step.get("python"):
+            _python(draft, step)
+
+
+def sql_text(draft: Draft, step: Section) -> str | None:
+    """A step's SQL, from its file or the key; None where there is none to be had."""
+    if not step.get("sql_file"):
+        text = step.get("sql")
+        return None if text is None else str(text)
+    file = draft.document.path(step.get("sql_file"))
+    try:
+        return read_text(file, "") if file.is_file() else None
+    except PipelineInvalid as invalid:
+        draft.problems.extend(one for one in invalid.problems if one not in draft.problems)
+        return None
+
+
+def _exists(draft: Draft, key: Key, given: str) -> Path | None:
+    file = draft.document.path(given)
+    if file.is_file():
+        return file
+    siblings = tuple(sorted(one.name for one in file.parent.glob(f"*{file.suffix}"))[:1000])
+    close = nearest(file.name, siblings)
+    cure = f"there is {close} beside it" if close else "paths are relative to the pipeline's file"
+    draft.refuse(key, f"there is no file {file}", cure)
+    return None
+
+
+def _python(draft: Draft, step: Section) -> None:
+    given, function = step.get("python")
+    key = (*step.key, "python")
+    file = _exists(draft, key, given)
+    if file is None:
+        return
+    try:
+        tree = ast.parse(read_text(file, ""))
+    except PipelineInvalid as invalid:
+        draft.problems.extend(invalid.problems)
+        return
+    except (SyntaxError, ValueError) as error:
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        draft.problems.append(
+            Problem(file=file, line=line, where="python", message=said, cure="mend the syntax")
+        )
+        return
+    names = _names(tree)
+    if function not in names:
+        close = nearest(function, tuple(names))
+        cure = f"write {given}:{close}" if close else f"define {function} at the top of the file"
+        draft.refuse(key, f"{given} has no function {function}", cure)
+    found = names.get(function)
+    inputs = step.get("inputs")
+    if isinstance(found, _FUNCTIONS) and inputs:
+        _parameters(draft, step, found, len(inputs))
+
+
+def _names(tree: ast.Module) -> dict[str, ast.stmt]:
+    """What a module defines at its top, by name: functions, imports and assignments."""
+    found: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, _FUNCTIONS):
+            found[node.name] = node
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {(name.asname or name.name): node for name in node.names}
+        elif isinstance(node, ast.Assign):
+            found |= {name.id: node for name in node.targets if isinstance(name, ast.Name)}
+    return found
+
+
+def _parameters(
+    draft: Draft, step: Section, function: ast.FunctionDef | ast.AsyncFunctionDef, inputs: int
+) -> None:
+    arguments = function.args
+    most = len(arguments.posonlyargs) + len(arguments.args)
+    least = most - len(arguments.defaults)
+    if isinstance(function, ast.AsyncFunctionDef):
+        cure = "write def without async"
+        draft.refuse((*step.key, "python"), f"{function.name} is a coroutine", cure)
+    elif inputs < least or (inputs > most and arguments.vararg is None):
+        draft.refuse(
+            (*step.key, "inputs"),
+            f"{function.name} takes {most} frames (line {function.lineno} of its file), "
+            f"but {inputs} are given",
+            "name one view for each parameter",
+        )

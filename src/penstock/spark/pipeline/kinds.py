@@ -1,0 +1,337 @@
+"""What the value of a key may be: from TOML's types to those of the spec.
+
+Each kind is a function from a TOML value to the spec's, which raises `Unfit` with what is wrong
+and how it should look. Intervals and sizes have a canonical form, so that nothing later has to
+know how a file spells them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from penstock.base.errors import InvalidError
+from penstock.base.ids import validate_topic_name
+
+TOPICS_MAX: Final = 1_000
+COLUMNS_MAX: Final = 1_000
+RETRY_DELAYS_MAX: Final = 16
+INTERVAL_MS_MAX: Final = 366 * 24 * 3_600_000
+COUNT_MAX: Final = 2**31 - 1
+SIZE_MAX: Final = 2**63 - 1
+
+_UNIT_MS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000),
+    **dict.fromkeys(("min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+_UNIT_BYTES: Final[Mapping[str, int]] = {
+    "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}  # fmt: skip
+_QUANTITY: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]+)\s*")
+_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):\d{1,5}")
+_TYPES: Final[Mapping[type, str]] = {
+    str: "text", bool: "true or false", int: "a whole number", float: "a number",
+    list: "a list", dict: "a table",
+}  # fmt: skip
+
+
+class Unfit(Exception):
+    """A value that its key cannot have; a check turns it into a `Problem`."""
+
+    def __init__(self, message: str, cure: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.cure = cure
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What may stand behind a key. `words` is for the reference and for messages."""
+
+    words: str
+    convert: Callable[[Any], Any]
+
+
+def type_name(value: object) -> str:
+    """What a TOML value is, in words."""
+    return _TYPES.get(type(value), "a date or time")
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise Unfit(f"must be text, but is {type_name(value)}", f'write "{_plain(value)}"')
+    if not value.strip():
+        raise Unfit("must not be empty", "name something, or leave the key out")
+    return value
+
+
+def _plain(value: object) -> str:
+    return "…" if isinstance(value, (list, dict)) else _as_text(value)
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """A string, or a list of them, each once."""
+    if isinstance(value, str):
+        return (text(value),)
+    if not isinstance(value, list):
+        raise Unfit(f"must be text or a list of it, but is {type_name(value)}", 'write ["…", "…"]')
+    if not value:
+        raise Unfit("must not be empty", "name at least one, or leave the key out")
+    if len(value) > COLUMNS_MAX:
+        raise Unfit(f"has {len(value)} entries, the limit is {COLUMNS_MAX}")
+    found = tuple(text(item) for item in value)
+    twice = next((item for item in found if found.count(item) > 1), None)
+    if twice is not None:
+        raise Unfit(f"names {twice} twice", "name it once")
+    return found
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        word = str(value).lower()
+        cure = f"write {word}, without quotes" if word in {"true", "false"} else ""
+        raise Unfit(f"must be true or false, but is {type_name(value)}", cure)
+    return value
+
+
+def count(value: object) -> int:
+    return _whole(value, 1)
+
+
+def count_or_none(value: object) -> int:
+    return _whole(value, 0)
+
+
+def _whole(value: object, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        digits = value.replace("_", "") if isinstance(value, str) else ""
+        cure = f"write {digits}, without quotes" if digits.isdigit() else ""
+        raise Unfit(f"must be a whole number, but is {type_name(value)}", cure)
+    if not least <= value <= COUNT_MAX:
+        raise Unfit(f"is {value}, must be from {least} to {COUNT_MAX}")
+    return value
+
+
+def size(value: object) -> int:
+    """Bytes: a whole number, or a number with a unit."""
+    cure = 'write bytes as a number, or a size as "64 MiB"'
+    if isinstance(value, str):
+        found = _QUANTITY.fullmatch(value)
+        factor = _UNIT_BYTES.get(found[2].lower()) if found is not None else None
+        if found is None or factor is None:
+            raise Unfit(f"{value!r} is not a size", cure)
+        value = int(float(found[1]) * factor)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Unfit(f"must be a size, but is {type_name(value)}", cure)
+    if not 0 < value <= SIZE_MAX:
+        raise Unfit(f"is {value} bytes, must be from 1 to {SIZE_MAX}", cure)
+    return value
+
+
+def interval_ms(value: object) -> int:
+    """Milliseconds of an interval as `2 seconds`, `500 ms` or `1 minute 30 seconds`."""
+    cure = 'write an interval as "2 seconds", "500 ms" or "1 minute"'
+    if not isinstance(value, str):
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            cure = f'say the unit: "{value} seconds"'
+        raise Unfit(f"must be an interval, but is {type_name(value)}", cure)
+    total, at = 0.0, 0
+    while at < len(value):
+        found = _QUANTITY.match(value, at)
+        factor = _UNIT_MS.get(found[2].lower()) if found is not None else None
+        if found is None or factor is None:
+            raise Unfit(f"{value!r} is not an interval", cure)
+        total += float(found[1]) * factor
+        at = found.end()
+    if not at or total != int(total):
+        raise Unfit(f"{value!r} is not an interval of whole milliseconds", cure)
+    if total > INTERVAL_MS_MAX:
+        raise Unfit(f"{value!r} is longer than 366 days", cure)
+    return int(total)
+
+
+def positive_interval_ms(value: object) -> int:
+    milliseconds = interval_ms(value)
+    if not milliseconds:
+        raise Unfit(f"{value!r} is no time at all", 'write an interval as "2 seconds"')
+    return milliseconds
+
+
+def interval_text(milliseconds: int) -> str:
+    """The interval as Spark takes it, in the largest unit that fits."""
+    for name, factor in (("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1_000)):
+        if milliseconds and milliseconds % factor == 0:
+            return f"{milliseconds // factor} {name}"
+    return f"{milliseconds} milliseconds"
+
+
+def delay(value: object) -> str:
+    return interval_text(interval_ms(value))
+
+
+def seconds(value: object) -> float:
+    return positive_interval_ms(value) / 1000
+
+
+def growing_seconds(value: object) -> tuple[float, ...]:
+    """Intervals, each longer than the one before."""
+    if not isinstance(value, list):
+        raise Unfit(
+            f"must be a list of intervals, but is {type_name(value)}",
+            'write ["10 seconds", "1 minute", "10 minutes"]',
+        )
+    if not 0 < len(value) <= RETRY_DELAYS_MAX:
+        raise Unfit(f"has {len(value)} delays, must have from 1 to {RETRY_DELAYS_MAX}")
+    found = tuple(seconds(item) for item in value)
+    for index in range(1, len(found)):
+        if found[index] <= found[index - 1]:
+            raise Unfit(
+                f"{value[index]!r} does not come later than {value[index - 1]!r}",
+                "let each delay be longer than the one before",
+            )
+    return found
+
+
+def trigger(value: object) -> str:
+    if value in ("now", "once"):
+        return str(value)
+    try:
+        return interval_text(positive_interval_ms(value))
+    except Unfit as unfit:
+        raise Unfit(unfit.message, 'write "now", "once" or an interval as "2 seconds"') from unfit
+
+
+def start(value: object) -> str:
+    """`earliest`, `latest`, or a time with its zone as text."""
+    if value in ("earliest", "latest"):
+        return str(value)
+    cure = 'write "earliest", "latest" or a time as "2026-01-31T08:00:00Z"'
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise Unfit(f"{value!r} is not a time in ISO 8601", cure) from error
+    if not isinstance(value, datetime):
+        raise Unfit(f"must be a time, but is {type_name(value)}", cure)
+    if value.tzinfo is None:
+        raise Unfit(f"{value.isoformat()} has no zone", f'write "{value.isoformat()}Z" for UTC')
+    return value.isoformat()
+
+
+def topic(value: object) -> str:
+    name = text(value)
+    try:
+        return validate_topic_name(name)
+    except InvalidError as error:
+        raise Unfit(f"{name[:40]!r} cannot be a topic: {_reason(error)}") from error
+
+
+def _reason(error: InvalidError) -> str:
+    return str(getattr(error, "reason", error))
+
+
+def topics(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise Unfit("must be a list, but is text", f'write ["{value}"], or topic = "{value}"')
+    found = texts(value)
+    return tuple(topic(name) for name in found)
+
+
+def pattern(value: object) -> str:
+    expression = text(value)
+    try:
+        re.compile(expression)
+    except re.error as error:
+        raise Unfit(
+            f"{expression!r} is not a regular expression: {error}",
+            'write one as "orders-.*"; it has to match the whole name',
+        ) from error
+    return expression
+
+
+def servers(value: object) -> str:
+    given = text(value)
+    for address in given.split(","):
+        if not _ADDRESS.fullmatch(address.strip()):
+            raise Unfit(f"{address.strip()!r} is not host:port", 'write "127.0.0.1:9092"')
+    return ",".join(address.strip() for address in given.split(","))
+
+
+def url(value: object) -> str:
+    given = text(value)
+    if not re.fullmatch(r"https?://[^/\s]+/?", given):
+        raise Unfit(f"{given!r} is not an address", 'write "http://127.0.0.1:9644"')
+    return given.rstrip("/")
+
+
+def rows(value: object) -> int | None:
+    """Of a console: true for the default, or how many; None for false."""
+    if isinstance(value, bool):
+        return 20 if value else None
+    return _whole(value, 1)
+
+
+def function(value: object) -> tuple[str, str]:
+    """A file and a function in it."""
+    given = text(value)
+    file, colon, name = given.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise Unfit(f"{given!r} does not name a function", 'write "steps.py:function"')
+    return file, name
+
+
+def one_of(*choices: str) -> Callable[[Any], str]:
+    """A word of a few."""
+    listed = ", ".join(choices[:-1]) + f" or {choices[-1]}"
+
+    def convert(value: object) -> str:
+        if not isinstance(value, str):
+            raise Unfit(f"must be {listed}, but is {type_name(value)}")
+        if value not in choices:
+            raise Unfit(f"{value!r} is not known", f"write {nearest(value, choices) or listed}")
+        return value
+
+    return convert
+
+
+def nearest(word: str, choices: tuple[str, ...]) -> str | None:
+    """The choice that `word` was most likely meant to be."""
+    from difflib import get_close_matches
+
+    folded = {choice.lower(): choice for choice in choices}
+    close = get_close_matches(word.lower(), list(folded), n=1, cutoff=0.6)
+    return folded[close[0]] if close else None
+
+
+def settings(value: object) -> dict[str, str]:
+    """Spark's settings as text; tables below stand for dotted names."""
+    if not isinstance(value, dict):
+        raise Unfit(f"must be a table, but is {type_name(value)}", "write [spark]")
+    found: dict[str, str] = {}
+    open_tables = [("", value)]
+    while open_tables:
+        prefix, table = open_tables.pop()
+        for name, item in table.items():
+            if isinstance(item, dict):
+                open_tables.append((f"{prefix}{name}.", item))
+            elif isinstance(item, (str, int, float)):
+                full = f"{prefix}{name}"
+                found[full if full.startswith("spark.") else f"spark.{full}"] = _as_text(item)
+            else:
+                raise Unfit(
+                    f"{prefix}{name} must be text, a number, true or false, but is "
+                    f"{type_name(item)}",
+                    'write it as Spark does, in quotes: "…"',
+                )
+    return dict(sorted(found.items()))

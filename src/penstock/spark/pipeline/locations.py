@@ -1,0 +1,243 @@
+"""Where the keys of a TOML text stand, and the lines of its strings.
+
+`tomllib` gives values without lines, and an error without a line costs its reader a search. This
+is a second reading of a text that `tomllib` has already taken: it may trust the grammar and only
+has to follow the parts that move a key or a line: tables, dotted and quoted keys, inline tables,
+arrays, and the four kinds of strings.
+
+Of a string it keeps the file's line of each line of its *value*, so that line n of a SQL text is
+a line of the file, whatever newlines, escapes and folded line ends lie between.
+
+Source: TOML 1.0.0, https://toml.io/en/v1.0.0.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+Key = tuple[str | int, ...]
+"""A path of keys; the elements of arrays count from 0."""
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_BLANK: Final = re.compile(r"[ \t]*")
+_SPACE: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_PLAIN: Final = re.compile(r"[^,\]}#\n]*")
+_FOLD: Final = re.compile(r"\\[ \t]*\r?\n[ \t\r\n]*")
+_ESCAPE: Final = re.compile(r"\\(?:u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)")
+_NEWLINES: Final = frozenset({"\\n", "\\u000a", "\\u000A", "\\U0000000a", "\\U0000000A"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The line of a key, counted from 1; for a string, the file's line of each of its lines."""
+
+    line: int
+    text_lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """The places of all keys of one text."""
+
+    places: Mapping[Key, Place] = field(default_factory=dict)
+
+    def line(self, key: Key) -> int | None:
+        """The line of a key, or of the nearest table around it that is written."""
+        while key:
+            place = self.places.get(key)
+            if place is not None:
+                return place.line
+            key = key[:-1]
+        return None
+
+    def line_in(self, key: Key, number: int) -> int | None:
+        """The file's line of line `number` (from 1) of a string; the nearest if it has fewer."""
+        place = self.places.get(key)
+        if place is None or not place.text_lines:
+            return self.line(key)
+        return place.text_lines[min(max(number, 1), len(place.text_lines)) - 1]
+
+
+def dotted(key: Key) -> str:
+    """A key as one would write it: `source.orders.expect."amount is positive"`."""
+    parts = []
+    for part in key:
+        if isinstance(part, int):
+            parts.append(str(part + 1))
+        else:
+            parts.append(part if _BARE.fullmatch(part) else f'"{part}"')
+    return ".".join(parts)
+
+
+def locate(text: str) -> Locations:
+    """The places of a text that `tomllib.loads` accepts (any other gives any answer, or none)."""
+    reader = _Reader(text)
+    reader.document()
+    return Locations(reader.places)
+
+
+class _Reader:
+    """One pass over the text; `at` only grows, and `line` with it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self.at = 0
+        self.line = 1
+        self.places: dict[Key, Place] = {}
+        self._arrays: dict[Key, int] = {}
+
+    def document(self) -> None:
+        table: Key = ()
+        self._skip(_SPACE)
+        while self.at < len(self.text):
+            if self.text[self.at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+            self._skip(_SPACE)
+
+    def _skip(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.at)
+        taken = found.group() if found is not None else ""
+        self.at += len(taken)
+        self.line += taken.count("\n")
+        return taken
+
+    def _next_is(self, mark: str) -> bool:
+        return self.text.startswith(mark, self.at)
+
+    def _note(self, key: Key, line: int, text_lines: tuple[int, ...] = ()) -> None:
+        """Keep a key's place, and that of tables which only this key implies."""
+        for size in range(1, len(key)):
+            self.places.setdefault(key[:size], Place(line=line))
+        self.places[key] = Place(line=line, text_lines=text_lines)
+
+    def _header(self) -> Key:
+        many = self._next_is("[[")
+        line = self.line
+        self.at += 2 if many else 1
+        table = self._inside(self._key())
+        self.at += 2 if many else 1
+        if many:
+            number = self._arrays.get(table, -1) + 1
+            self._arrays[table] = number
+            self._note(table, self.places[table].line if number else line)
+            table = (*table, number)
+        self._note(table, line)
+        return table
+
+    def _inside(self, key: Key) -> Key:
+        """A header's path with the number of the element it is in, below each array of tables."""
+        path: Key = ()
+        for index, part in enumerate(key):
+            path = (*path, part)
+            if path in self._arrays and index < len(key) - 1:
+                path = (*path, self._arrays[path])
+        return path
+
+    def _key(self) -> Key:
+        parts: list[str] = []
+        while True:
+            self._skip(_BLANK)
+            if self.text[self.at] in "\"'":
+                parts.append(self._quoted_key())
+            else:
+                parts.append(self._skip(_BARE))
+            self._skip(_BLANK)
+            if not self._next_is("."):
+                return tuple(parts)
+            self.at += 1
+
+    def _quoted_key(self) -> str:
+        start = self.at
+        self._string()
+        parsed: str = tomllib.loads(f"key = {self.text[start : self.at]}")["key"]
+        return parsed
+
+    def _pair(self, table: Key) -> None:
+        line = self.line
+        key = (*table, *self._key())
+        self.at += 1  # the equals sign
+        self._skip(_BLANK)
+        self._value(key, line)
+
+    def _value(self, key: Key, line: int) -> None:
+        first = self.text[self.at : self.at + 1]
+        self._note(key, line)
+        if first in {'"', "'"}:
+            self._note(key, line, self._string())
+        elif first == "[":
+            self._array(key)
+        elif first == "{":
+            self._inline(key)
+        else:
+            self._skip(_PLAIN)
+
+    def _array(self, key: Key) -> None:
+        self.at += 1
+        number = 0
+        self._skip(_SPACE)
+        while not self._next_is("]"):
+            self._value((*key, number), self.line)
+            number += 1
+            self._skip(_SPACE)
+            if self._next_is(","):
+                self.at += 1
+                self._skip(_SPACE)
+        self.at += 1
+
+    def _inline(self, key: Key) -> None:
+        self.at += 1
+        self._skip(_SPACE)
+        while not self._next_is("}"):
+            self._pair(key)
+            self._skip(_SPACE)
+            if self._next_is(","):
+                self.at += 1
+                self._skip(_SPACE)
+        self.at += 1
+
+    def _string(self) -> tuple[int, ...]:
+        """Pass a string; the file's line of each line of its value."""
+        quote = self.text[self.at]
+        mark = quote * 3 if self._next_is(quote * 3) else quote
+        self.at += len(mark)
+        if len(mark) == 3 and self._next_is("\n"):
+            self._step("\n")
+        lines: list[int] = []
+        begun = False
+        while not self._next_is(mark):
+            taken = self._piece(escapes=quote == '"')
+            if taken is None:
+                continue
+            here, ends = taken
+            if not begun:
+                lines.append(here)
+            begun = not ends
+        if not begun:
+            lines.append(self.line)
+        self.at += len(mark)
+        for _ in range(2):  # a closing mark may have one or two quotes of the text before it
+            if len(mark) == 3 and self._next_is(quote):
+                self.at += 1
+        return tuple(lines)
+
+    def _piece(self, *, escapes: bool) -> tuple[int, bool] | None:
+        """Pass one character of a value: its line, and whether it ends a line. None for none."""
+        if escapes and self._next_is("\\"):
+            if self._skip(_FOLD):
+                return None
+            here = self.line
+            return here, self._skip(_ESCAPE) in _NEWLINES
+        here = self.line
+        character = self.text[self.at]
+        self._step(character)
+        return here, character == "\n"
+
+    def _step(self, character: str) -> None:
+        self.at += 1
+        self.line += character == "\n"
