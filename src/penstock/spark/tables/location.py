@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from typing import Final
 
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from penstock.spark.errors import InvalidOption
+
+# What `deltalake` takes for something else in a local path, or cannot make a URL of.
+UNUSABLE: Final = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
+
 
 def absolute(table: str) -> str:
-    """A local path made absolute; a URI as it is."""
-    return table.rstrip("/") if "://" in table else os.path.abspath(table)
+    """A local path made absolute; a URI as it is.
+
+    Raises:
+        InvalidOption: a local path with characters that the tables' library cannot open.
+    """
+    if "://" in table:
+        return table.rstrip("/")
+    path = os.path.abspath(table)
+    if found := UNUSABLE.search(path):
+        raise InvalidOption(
+            "table", table, f"a path with {found[0]!r} in it cannot be opened; rename the directory"
+        )
+    return path
 
 
 def filesystem(table: str) -> tuple[pa_fs.FileSystem, str]:

@@ -41,11 +41,10 @@ READER_VERSION_FEATURES: Final = 3
 # Features that change how the log is read, which `deltalake` does, or a type that Spark has.
 HONOURED_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 COLUMN_MAPPING: Final = "delta.columnMapping.mode"
-# Paths are names here, never patterns; Spark has no public option for it.
-NO_PATTERNS: Final = {"__globPaths__": "false"}
 
 _FILE: Final = "_penstock_file"
 _SCANNED: Final = "_penstock_scanned"
+_PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
 _OUTSIDE_URI: Final = re.compile(r"[^A-Za-z0-9_\-!.~'()*:@&=+$,;/\x80-\U0010ffff]")
 
 
@@ -84,7 +83,7 @@ def scan(spark: SparkSession, opened: DeltaTable, root: str) -> DataFrame:
     if not paths:
         return spark.createDataFrame([], schema)
     stored = StructType([field for field in schema if field.name not in partition_columns])
-    rows = spark.read.options(**NO_PATTERNS).schema(stored).parquet(*paths)
+    rows = spark.read.schema(stored).parquet(*(_as_name(path) for path in paths))
     if partition_columns:
         values = _partition_values(spark, actions, paths, schema, partition_columns)
         rows = rows.withColumn(_SCANNED, F.col("_metadata.file_path"))
@@ -133,6 +132,11 @@ def _partition_values(
 def _file_path(root: str, path: str) -> str:
     """A file's real path: the log keeps it URL-encoded, and relative to the table as a rule."""
     return path if "://" in path else f"{root}/{unquote(path)}"
+
+
+def _as_name(path: str) -> str:
+    """A path that Spark, which takes patterns, takes for itself."""
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def _spark_name(path: str) -> str:
