@@ -13,8 +13,11 @@ is the innermost message. Its shapes, as PySpark 4 writes them:
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Final
+
+from penstock.base.errors import CorruptError, InvalidError
 
 CAUSE_CHARACTERS_MAX: Final = 600
 
@@ -32,6 +35,7 @@ _JAVA_FRAMES: Final = re.compile(r"\n(?:\s+at |\s+\.\.\. \d+ more|Driver stacktr
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
 _CLASS: Final = re.compile(r"^((?:\w+\.)+)?([A-Z]\w*)(?:: |$)")
 _OURS: Final = "penstock."
+_OUR_CLASS: Final = re.compile(r"^(?:.*: )?(penstock(?:\.\w+)+\.[A-Z]\w*): ", re.MULTILINE)
 
 
 def cause_of(error: BaseException) -> str:
@@ -48,6 +52,19 @@ def cause_of_text(text: str) -> str:
     head, found, after = text.rpartition(_CAUSED_BY)
     text = _JAVA_FRAMES.sub("", after if found else head + after)
     return _one_line(_without_java_class(text))
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Whether the innermost error is one of ours that another try will meet again."""
+    found = _OUR_CLASS.findall(str(error))
+    if not found:
+        return isinstance(error, (InvalidError, CorruptError))
+    module, _, name = found[-1].rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return False
+    return isinstance(kind, type) and issubclass(kind, (InvalidError, CorruptError))
 
 
 def _python_error(after: str) -> str:

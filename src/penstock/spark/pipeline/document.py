@@ -87,6 +87,8 @@ def read(path: Path) -> Document:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PipelineInvalid((_syntax_problem(file, text, str(error)),)) from error
+    except RecursionError as error:
+        raise PipelineInvalid((_syntax_problem(file, text, "Lists nested too deep"),)) from error
     return Document(file=file, text=text, values=values, locations=locate(text))
 
 

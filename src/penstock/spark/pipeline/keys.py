@@ -19,7 +19,13 @@ BOOTSTRAP: Final = "127.0.0.1:9092"
 ADMIN: Final = "http://127.0.0.1:9644"
 
 TEXT: Final = Kind("text", kinds.text)
-TEXTS: Final = Kind("text or list", kinds.texts)
+PATH: Final = Kind("path", kinds.text)
+PLACE: Final = Kind("path or URI", kinds.text)
+COLUMN: Final = Kind("column", kinds.text)
+COLUMNS: Final = Kind("column or list of columns", kinds.texts)
+VIEW: Final = Kind("view", kinds.text)
+VIEWS: Final = Kind("view or list of views", kinds.texts)
+SQL: Final = Kind("SQL", kinds.text)
 FLAG: Final = Kind("true or false", kinds.flag)
 COUNT: Final = Kind("whole number", kinds.count)
 COUNT_OR_NONE: Final = Kind("whole number", kinds.count_or_none)
@@ -62,7 +68,10 @@ class Table:
 
 _WATERMARK: Final = (
     Key(
-        "time", TEXT, "–", "The column with the time of the event. Makes a watermark, with `delay`."
+        "time",
+        COLUMN,
+        "–",
+        "The column with the time of the event. Makes a watermark, with `delay`.",
     ),
     Key(
         "delay",
@@ -72,7 +81,7 @@ _WATERMARK: Final = (
     ),
     Key(
         "deduplicate",
-        TEXTS,
+        COLUMNS,
         "–",
         "Columns; of rows that agree in all of them within the watermark's `delay` one is let"
         " through. Needs `time`.",
@@ -113,7 +122,7 @@ RUN: Final = Table(
         ),
         Key(
             "state",
-            TEXT,
+            PATH,
             "`.penstock/<name>`",
             "The directory of checkpoints, held records and the journal. A flag wins over the"
             " file. Without it the pipeline starts anew.",
@@ -159,7 +168,7 @@ SOURCE: Final = Table(
     "A view of the records of topics, or of a table. Exactly one of `topic`, `topics`, `pattern`"
     " and `table` says of which. The view has the fields of the value, and `_record`, a struct of"
     " the record they came from (`topic`, `partition`, `offset`, `timestamp`, `key`, `value`,"
-    " `headers`). A table's rows have no `_record`.",
+    " `headers`, and `attempt`, the number of tries before this one). A table's rows have no `_record`.",
     (
         Key("topic", TOPIC, "–", "One topic."),
         Key("topics", Kind("list of topics", kinds.topics), "–", "Several topics."),
@@ -171,13 +180,13 @@ SOURCE: Final = Table(
         ),
         Key(
             "table",
-            TEXT,
+            PLACE,
             "–",
-            "A Delta table, by path or URI; read as it is when a batch begins.",
+            "A Delta table; read as it is when a batch begins.",
         ),
         Key(
             "outbox",
-            TEXT,
+            PATH,
             "–",
             "The root of an outbox: the topic's records point to payloads in files below it.",
         ),
@@ -197,7 +206,7 @@ SOURCE: Final = Table(
         ),
         Key(
             "schema_file",
-            TEXT,
+            PATH,
             "–",
             "Of `json-schema`, `avro` and `protobuf`, required: a `.json`, `.avsc`, `.proto` file"
             " or a compiled descriptor set.",
@@ -228,10 +237,12 @@ SOURCE: Final = Table(
 STEP: Final = Table(
     "[step.NAME]",
     "A view made of other views. Exactly one of `sql`, `sql_file` and `python` says how. It keeps"
-    " `_record` if it selects it; rules that keep records need it.",
+    " `_record` if it selects it; rules that keep records need it. SQL reads the views whose names"
+    " stand in the place of a table (after FROM and JOIN, and in their lists); names with dots are"
+    " tables of a catalog.",
     (
-        Key("sql", TEXT, "–", "A SELECT of Spark SQL over sources and steps, by their names."),
-        Key("sql_file", TEXT, "–", "The same, in a file of its own."),
+        Key("sql", SQL, "–", "A SELECT of Spark SQL over sources and steps, by their names."),
+        Key("sql_file", PATH, "–", "The same, in a file of its own."),
         Key(
             "python",
             Kind("`file.py:function`", kinds.function),
@@ -239,7 +250,7 @@ STEP: Final = Table(
             "A function that is called with one DataFrame for each of `inputs`, in their order,"
             " and returns a DataFrame.",
         ),
-        Key("inputs", TEXTS, "–", "Of `python`, required: the views it is given."),
+        Key("inputs", VIEWS, "–", "Of `python`, required: the views it is given."),
         Key(
             "output",
             _choice("append", "update"),
@@ -256,8 +267,8 @@ SINK: Final = Table(
     "Where a view goes, exactly once. Exactly one of `table`, `topic` and `console` says to what."
     " The column `_record` is left out.",
     (
-        Key("from", TEXT, "–", "Required: the source or step that is written."),
-        Key("table", TEXT, "–", "A Delta table, by path or URI."),
+        Key("from", VIEW, "–", "Required: the source or step that is written."),
+        Key("table", PLACE, "–", "A Delta table."),
         Key("topic", TOPIC, "–", "A topic."),
         Key(
             "console",
@@ -271,31 +282,33 @@ SINK: Final = Table(
             "`append`",
             "Of tables. `upsert` keeps the newest row per key; `cdc` also deletes.",
         ),
-        Key("keys", TEXTS, "–", "Of tables, required for `upsert` and `cdc`: the key's columns."),
+        Key("keys", COLUMNS, "–", "Of tables, required for `upsert` and `cdc`: the key's columns."),
         Key(
             "order_by",
-            TEXT,
+            COLUMN,
             "–",
             "Of `upsert` and `cdc`: the column whose greatest value marks a key's newest row.",
         ),
         Key(
             "delete_when",
-            TEXT,
+            SQL,
             "–",
             "Of `cdc`, required: a condition in SQL; a key is deleted when its newest row meets"
             " it.",
         ),
-        Key("partition_by", TEXTS, "–", "Of tables with `append`: the columns of its partitions."),
+        Key(
+            "partition_by", COLUMNS, "–", "Of tables with `append`: the columns of its partitions."
+        ),
         Key(
             "add_columns",
             FLAG,
             "`false`",
             "Of tables with `append`: whether columns that the table lacks are added to it.",
         ),
-        Key("key", TEXT, "null", "Of topics: SQL expression of the record's key."),
-        Key("value", TEXT, "the row as JSON", "Of topics: SQL expression of the record's value."),
-        Key("partition", TEXT, "by the key", "Of topics: SQL expression of the partition."),
-        Key("headers", TEXT, "none", "Of topics: SQL expression of the headers."),
+        Key("key", SQL, "null", "Of topics: an expression for the record's key."),
+        Key("value", SQL, "the row as JSON", "Of topics: an expression for the record's value."),
+        Key("partition", SQL, "by the key", "Of topics: an expression for the partition."),
+        Key("headers", SQL, "none", "Of topics: an expression for the headers."),
         Key(
             "ordered",
             FLAG,
@@ -348,7 +361,7 @@ RULE: Final = Table(
     ' `"amount is positive" = "amount > 0"`, or a table with these keys. A condition that is null'
     " is not met.",
     (
-        Key("that", TEXT, "–", "Required: the condition."),
+        Key("that", SQL, "–", "Required: the condition."),
         Key("otherwise", OTHERWISE_KIND, "`errors.on_invalid`", "What happens to other rows."),
     ),
 )
@@ -366,6 +379,28 @@ once. `penstock pipeline validate` says what is wrong with a file, all of it, wi
 
 An *interval* is a number and a unit (`2 seconds`, `500 ms`, `1 minute 30 seconds`, `1 day`); a
 *size* is bytes or a number and a unit (`64 MiB`).
+
+```toml
+name = "orders"
+
+[source.orders]
+topic = "orders"
+format = "json"
+schema = "id bigint, customer string, amount decimal(12,2), at timestamp"
+
+[source.orders.expect]
+"amount is positive" = "amount > 0"
+
+[step.masked]
+sql = "select id, sha2(customer, 256) as customer, amount, at from orders"
+
+[sink.lake]
+from = "masked"
+table = "lake/orders"
+
+[errors]
+dead_letters = "orders.dead"
+```
 
 """
 _OTHERWISE: Final = """\

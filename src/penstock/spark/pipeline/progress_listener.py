@@ -40,6 +40,8 @@ from penstock.spark.pipeline.state import BATCHES, BUSY_MS, ROWS, QueryState
 from penstock.spark.positions import Positions
 
 QUERIES_MAX: Final = 1_000
+REPORT_SECONDS: Final = 10.0
+"""Time that Spark's last report of a query may take once the query has ended."""
 MILLISECONDS: Final = 1_000
 _NO_WATERMARK: Final = "1970-01-01T00:00:00.000Z"
 """What Spark reports until a first event time was seen."""
@@ -57,7 +59,7 @@ class ProgressBook(StreamingQueryListener):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._states: dict[str, QueryState] = {}
         self._runs: dict[str, str] = {}
 
@@ -98,6 +100,7 @@ class ProgressBook(StreamingQueryListener):
     def failed(self, query_name: str, error: BaseException | str) -> None:
         """The query has failed for good. Of Spark's stack traces the cause is kept."""
         text = error if isinstance(error, str) else cause_of(error)
+        self._await_last_report(query_name)
         self._change(query_name, lambda state: {**_AT_REST, "phase": "failed", "error": text})
 
     def restarting(self, query_name: str, error: BaseException | str | None = None) -> None:
@@ -114,7 +117,12 @@ class ProgressBook(StreamingQueryListener):
         )
 
     def ended(self, query_name: str) -> None:
-        """The query has come to its end or was stopped; one that failed stays failed."""
+        """The query has come to its end or was stopped; one that failed stays failed.
+
+        Like `failed`, it waits for Spark's last report, at most `REPORT_SECONDS`, so that the
+        totals have the last batch.
+        """
+        self._await_last_report(query_name)
         self._change(
             query_name,
             lambda state: _AT_REST | ({} if state.phase == "failed" else {"phase": "ended"}),
@@ -152,7 +160,16 @@ class ProgressBook(StreamingQueryListener):
                     self._states[name] = replace(state, phase="idle", rows_per_second=0.0)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing to do: the runner knows whether it was meant to end, and what comes next."""
+        """All reports of this run are in; what it means, the runner knows."""
+        run = str(event.runId)
+        with self._lock:
+            self._runs = {name: current for name, current in self._runs.items() if current != run}
+            self._lock.notify_all()
+
+    def _await_last_report(self, name: str) -> None:
+        with self._lock:
+            self._lock.wait_for(lambda: name not in self._runs, REPORT_SECONDS)
+            self._runs.pop(name, None)
 
     def _is_current(self, state: QueryState, run: str) -> bool:
         if state.phase not in ("starting", "running", "idle"):

@@ -11,9 +11,11 @@ Phase = Literal["starting", "running", "idle", "restarting", "ended", "failed"]
 ROWS: Final = "rows"
 BATCHES: Final = "batches"
 BUSY_MS: Final = "busy_ms"
+DEAD_LETTERS: Final = "dead_letters"
 REJECTED: Final = "rejected."
+WARNED: Final = "warned."
 WRITTEN: Final = "written."
-"""Names in `QueryState.counts`; the last two are followed by a reason and by a sink."""
+"""Names in `QueryState.counts`; the last three are followed by a rule, and by a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +23,8 @@ class QueryState:
     """One query of a pipeline at one moment.
 
     `counts` are totals since the process started: `rows` read, `rejected` by reason as
-    `rejected.<rule or "undecodable">`, and `written.<sink>`; `batches` and their time `busy_ms`.
-    `held` is what waits now.
+    `rejected.<rule or "undecodable">`, and `written.<sink>`; `warned.<rule>`, `dead_letters`,
+    `batches` and their time `busy_ms`. `held` is what waits now.
     """
 
     query: str

@@ -20,7 +20,7 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
-from penstock.spark.sink import LogSink
+from penstock.spark.sink.log_sink import LogSink
 from penstock.spark.tables import DeltaSink, DeltaUpsert
 
 DEAD_LETTERS: Final = "dead-letters"
