@@ -4,13 +4,14 @@ What one directory holds:
 
     <log.dirs>/control.sqlite    topics, groups, offsets, producer ids
     <log.dirs>/log/              journal, partitions, checkpoints, lock file
+    <log.dirs>/staging/          blobs of exactly-once sinks, unless sink.staging.directory says
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -67,7 +68,7 @@ def build(configuration: Configuration) -> BrokerServer:
         error.add_note("stop that broker, or choose another directory with --data-dir")
         raise
     server = BrokerServer(
-        configuration.broker,
+        _with_staging(configuration.broker, directory),
         control=SqliteControlPlane(directory / "control.sqlite"),
         store=store,
         clock=SYSTEM_CLOCK,
@@ -76,6 +77,12 @@ def build(configuration: Configuration) -> BrokerServer:
     )
     topics.bind(lambda: server.state.image)
     return server
+
+
+def _with_staging(settings: BrokerSettings, directory: Path) -> BrokerSettings:
+    if settings.sink_staging_directory:
+        return settings
+    return replace(settings, sink_staging_directory=str(directory / "staging"))
 
 
 def _prepare(directory: Path) -> None:

@@ -138,12 +138,22 @@ class BrokerServer:
         )
         await state.refresh()
         state.coordinator.start()
+        if self.settings.sink_staging_directory:
+            await self._start_sinks()
         for server in self._servers:
             await server.start_serving()
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
         if self.settings.admin_listener:
             await self._start_admin()
         warm_up(loop)
+
+    async def _start_sinks(self) -> None:
+        """Take up open intents before the store's upkeep forgets anything that they need."""
+        from penstock.broker.sinks import SinkService
+
+        sinks = SinkService(self.state)
+        await sinks.start()
+        self.state.sinks = sinks
 
     async def _start_admin(self) -> None:
         from penstock.broker.admin.server import AdminServer
@@ -163,6 +173,8 @@ class BrokerServer:
             self._timer.cancel()
         if self._admin is not None:
             await self._admin.stop()
+        if state.sinks is not None:
+            await state.sinks.stop()
         await state.coordinator.stop()
         state.fetch_hub.finish_all()
         for connection in self._connections:

@@ -272,6 +272,46 @@ class BrokerSettings(TopicDefaults):
         maximum=LONG_MAX,
     )
 
+    sink_staging_directory: str = setting(
+        "",
+        name="sink.staging.directory",
+        doc=(
+            "Directory of the blobs that Spark's workers stage for an exactly-once sink; empty"
+            " means the directory staging below log.dirs."
+        ),
+    )
+    sink_staging_max_bytes: int = setting(
+        64 << 30,
+        name="sink.staging.max.bytes",
+        doc="Bytes of all staged blobs above which no more are taken.",
+        unit="bytes",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    sink_staging_blob_max_bytes: int = setting(
+        1 << 30,
+        name="sink.staging.blob.max.bytes",
+        doc="Largest staged blob.",
+        unit="bytes",
+        minimum=1,
+        maximum=LONG_MAX,
+    )
+    sink_staging_orphan_age_ms: int = setting(
+        86_400_000,
+        name="sink.staging.orphan.age.ms",
+        doc="Age at which a staged blob that no commit in the works names is removed.",
+        unit="ms",
+        minimum=1000,
+        maximum=LONG_MAX,
+    )
+    sink_commits_max: int = setting(
+        4,
+        name="sink.commits.max",
+        doc="Commits of exactly-once sinks in the works at a time; more wait for their turn.",
+        minimum=1,
+        maximum=1000,
+    )
+
     def __post_init__(self) -> None:
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidSetting(

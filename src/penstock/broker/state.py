@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.broker.handlers.metadata import MetadataCache
     from penstock.broker.handlers.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
+    from penstock.broker.sinks import SinkService
     from penstock.control import ControlPlane, MetadataImage, Topic
     from penstock.storage import LogStore, PartitionLog
 
@@ -68,6 +69,8 @@ class BrokerState:
     metadata_cache: MetadataCache
     producer_ids: ProducerIds
     coordinator: Coordinator
+    sinks: SinkService | None
+    """None where no directory for staged blobs is set."""
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class BrokerState:
         registry: Registry,
     ) -> None:
         self.settings = settings
+        self.sinks = None
         self.node_id = settings.node_id
         self.control = control
         self.store = store

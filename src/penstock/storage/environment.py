@@ -73,6 +73,7 @@ class Environment:
         self.durable_directories = True
         self.flush_within_ms: int | None = None
         self.settle_error: StorageError | None = None
+        self.kept_producers: set[int] = set()
 
 
 def _not_wired(log: PartitionLog) -> None:

@@ -163,7 +163,8 @@ class Keeper:
     def _expire(self, log: PartitionLog, now_ms: int) -> int:
         """Forget idle producers, roll what is all too old; how many segments may go."""
         environment = self._environment
-        log.producer_states.expire(now_ms, environment.settings.producer_id_expiration_ms)
+        expiration_ms = environment.settings.producer_id_expiration_ms
+        log.producer_states.expire(now_ms, expiration_ms, environment.kept_producers)
         config = log.config
         kept_for_ever = config.retention_ms < 0 and config.retention_bytes < 0
         if kept_for_ever and log.loaded and log.segments[0].base_offset >= log.log_start_offset:

@@ -20,7 +20,7 @@ Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 from penstock.records import BatchHeader
@@ -165,10 +165,19 @@ class ProducerStates:
             copy.undo(undo)
         return copy
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have been idle; returns how many."""
+    def last_sequence(self, producer_id: int) -> int | None:
+        """The sequence of a producer's last record; None for one that is not remembered."""
+        producer = self._producers.get(producer_id)
+        return None if producer is None else producer.batches[-1].last_sequence
+
+    def expire(self, now_ms: int, expiration_ms: int, kept: Container[int] = ()) -> int:
+        """Forget producers that have been idle, but those of `kept`; returns how many."""
         limit = now_ms - expiration_ms
-        idle = [key for key, producer in self._producers.items() if producer.seen_ms <= limit]
+        idle = [
+            key
+            for key, producer in self._producers.items()
+            if producer.seen_ms <= limit and key not in kept
+        ]
         for key in idle:
             del self._producers[key]
         return len(idle)

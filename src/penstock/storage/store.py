@@ -183,6 +183,14 @@ class LogStore:
         self._committer.commit()
 
     @property
+    def kept_producers(self) -> set[int]:
+        """Producer ids whose sequences no partition forgets, however long they are idle.
+
+        The caller's to change. Nothing is forgotten before the first `housekeeping`.
+        """
+        return self._environment.kept_producers
+
+    @property
     def on_advance(self) -> Callable[[list[PartitionLog]], None]:
         """Called with the logs whose high watermark rose, after the callbacks of `flush`."""
         return self._committer.on_advance

@@ -25,10 +25,11 @@ from starlette.routing import Route
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.metrics import render
-from penstock.broker.admin import views
+from penstock.broker.admin import sinks, views
 from penstock.broker.admin.extents import partition_extents
 from penstock.broker.admin.health import health_of
 from penstock.broker.admin.metrics import group_samples
+from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,6 +45,12 @@ _STATUS_OF_CODE: Final = {
     "group_id_not_found": 404,
     "offset_out_of_range": 416,
     "not_leader_or_follower": 421,
+    "resource_not_found": 404,
+    "duplicate_resource": 409,
+    "inconsistent_topic_id": 409,
+    "sink_owner_changed": 409,
+    "concurrent_transactions": 409,
+    "message_too_large": 413,
 }
 _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 
@@ -67,10 +74,28 @@ def build_app(state: BrokerState) -> ASGIApp:
             ),
             Route("/v1/groups", _json(state, views.groups)),
             Route("/v1/groups/{group:path}", _json(state, views.group)),
+            Route("/v1/staging", _json(state, sinks.staging)),
+            Route("/v1/staging/{name}", _json(state, sinks.upload, 201), methods=["PUT"]),
+            Route("/v1/sinks", _json(state, sinks.sinks)),
+            Route(
+                "/v1/sinks/{query:path}/commits/{batch}",
+                _json(state, sinks.commit),
+                methods=["POST"],
+            ),
+            Route("/v1/sinks/{query:path}", _json(state, sinks.sink)),
+            Route("/v1/sinks/{query:path}", _json(state, sinks.forget), methods=["DELETE"]),
         ],
         exception_handlers={HTTPException: _http_error},
     )
-    return _BodyLimit(app, state.settings.admin_request_max_bytes)
+    settings = state.settings
+    return _BodyLimit(
+        app,
+        settings.admin_request_max_bytes,
+        {
+            ("PUT", "/v1/staging/"): settings.sink_staging_blob_max_bytes,
+            ("POST", "/v1/sinks/"): MANIFEST_BYTES_MAX,
+        },
+    )
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -95,10 +120,12 @@ def status_of(error: PenstockError) -> int:
     return 500
 
 
-def _json(state: BrokerState, view: View) -> Callable[[Request], Awaitable[Response]]:
+def _json(
+    state: BrokerState, view: View, status: int = 200
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            return json_response(await view(state, request))
+            return json_response(await view(state, request), status)
         except PenstockError as error:
             return error_response(error)
         except Exception:
@@ -143,26 +170,40 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 class _BodyLimit:
-    """Refuses requests whose body is announced, or turns out, to be too large."""
+    """Refuses requests whose body is announced, or turns out, to be too large.
 
-    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+    Routes with a limit of their own read their bodies as they arrive, and count: they take bodies
+    of unknown size too.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limit_bytes: int, own_limits: dict[tuple[str, str], int]
+    ) -> None:
         self._app = app
         self._limit_bytes = limit_bytes
+        self._own_limits = own_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limit_bytes, streamed = self._limit(scope)
         for name, value in scope.get("headers", ()):
-            if name == b"content-length" and not (
-                value.isdigit() and int(value) <= self._limit_bytes
-            ):
-                await self._refuse(value.decode("latin-1"))(scope, receive, send)
+            if name == b"content-length" and not (value.isdigit() and int(value) <= limit_bytes):
+                refusal = _too_large(value.decode("latin-1"), limit_bytes)
+                await refusal(scope, receive, send)
                 return
-            if name == b"transfer-encoding":
-                await self._refuse("unknown")(scope, receive, send)
+            if name == b"transfer-encoding" and not streamed:
+                await _too_large("unknown", limit_bytes)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refuse(self, size: str) -> Response:
-        message = f"request body of {size} bytes: at most {self._limit_bytes} are read"
-        response = json_response({"error": "invalid_request", "message": message}, 413)
-        response.headers["connection"] = "close"
-        return response
+    def _limit(self, scope: Scope) -> tuple[int, bool]:
+        for (method, prefix), limit_bytes in self._own_limits.items():
+            if scope.get("method") == method and scope.get("path", "").startswith(prefix):
+                return limit_bytes, True
+        return self._limit_bytes, False
+
+
+def _too_large(size: str, limit_bytes: int) -> Response:
+    message = f"request body of {size} bytes: at most {limit_bytes} are read"
+    response = json_response({"error": "invalid_request", "message": message}, 413)
+    response.headers["connection"] = "close"
+    return response

@@ -1,0 +1,140 @@
+"""The exactly-once sink over HTTP: staging, commits, and what is known of each query.
+
+| route                                      | does                                            |
+|--------------------------------------------|-------------------------------------------------|
+| GET /v1/staging                            | says where blobs are staged                     |
+| PUT /v1/staging/{name}                     | stages one, durably; 201                        |
+| POST /v1/sinks/{query}/commits/{batch}     | commits a batch once; 200 when all is durable   |
+| GET /v1/sinks, GET /v1/sinks/{query}       | the newest commit of each query, or of one      |
+| DELETE /v1/sinks/{query}                   | forgets a query; `?abandon=true` an open intent |
+
+The name of a query may have slashes, percent-encoded or not. Retriable failures are 503: the
+caller posts the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect
+
+from penstock.base.errors import InvalidError
+from penstock.base.settings import LONG_MAX
+from penstock.broker.admin.extents import machine_id, number
+from penstock.broker.sinks.errors import ManifestTooLarge, StagingUnavailable
+from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
+from penstock.broker.sinks.manifest import check_query, parse_post
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.broker.sinks import SinkService
+    from penstock.broker.state import BrokerState
+    from penstock.control import SinkCommit
+
+
+class UploadCut(InvalidError):
+    """The client went away in the middle of an upload."""
+
+
+def _sinks(state: BrokerState) -> SinkService:
+    if state.sinks is None:
+        raise StagingUnavailable("sink.staging.directory is not set: nothing can be staged here")
+    return state.sinks
+
+
+async def staging(state: BrokerState, request: Request) -> dict[str, Any]:
+    """Where to stage, while there is room."""
+    area = _sinks(state).area
+    await area.check_room()
+    return {
+        "directory": str(area.directory),
+        "token": area.token,
+        "machine_id": machine_id(),
+        "blob_max_bytes": area.blob_max_bytes,
+    }
+
+
+async def upload(state: BrokerState, request: Request) -> dict[str, Any]:
+    """Stage a blob from the body."""
+    done = await _sinks(state).area.upload(request.path_params["name"], _chunks(request))
+    return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
+
+
+async def commit(state: BrokerState, request: Request) -> dict[str, Any]:
+    """Commit one batch of a query."""
+    sinks = _sinks(state)
+    query = check_query(request.path_params["query"])
+    batch_id = number("batch", request.path_params["batch"], LONG_MAX)
+    body = bytearray()
+    async for chunk in _chunks(request):
+        body += chunk
+        if len(body) > MANIFEST_BYTES_MAX:
+            raise ManifestTooLarge(
+                f"the manifest has more than {MANIFEST_BYTES_MAX} bytes: commit smaller batches"
+            )
+    owner, manifest = await asyncio.to_thread(parse_post, bytes(body))
+    done = await sinks.post(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
+    return {
+        "query": done.query,
+        "batch": done.batch_id,
+        "outcome": done.outcome,
+        "records": done.records,
+        "offsets": [
+            {
+                "topic": lane.topic,
+                "partition": lane.partition,
+                "base_offset": lane.base_offset,
+                "next_offset": lane.next_offset,
+            }
+            for lane in done.lanes
+        ],
+    }
+
+
+async def sinks(state: BrokerState, request: Request) -> list[dict[str, Any]]:
+    """The newest commit of every query."""
+    return [_described(row) for row in await state.control.sink_commits()]
+
+
+async def sink(state: BrokerState, request: Request) -> dict[str, Any]:
+    """The newest commit of one query."""
+    query = check_query(request.path_params["query"])
+    return _described(await _sinks(state).commit_of(query))
+
+
+async def forget(state: BrokerState, request: Request) -> dict[str, Any]:
+    """Forget a query; answers what was known."""
+    query = check_query(request.path_params["query"])
+    abandon = request.query_params.get("abandon") == "true"
+    return _described(await _sinks(state).forget(query, abandon=abandon))
+
+
+async def _chunks(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in request.stream():
+            yield chunk
+    except ClientDisconnect:
+        raise UploadCut(f"{request.url.path}: the client closed the connection") from None
+
+
+def _described(row: SinkCommit) -> dict[str, Any]:
+    return {
+        "query": row.query_id,
+        "owner": row.owner,
+        "batch": row.batch_id,
+        "state": row.state,
+        "updated_ms": row.updated_ms,
+        "partitions": [
+            {
+                "topic": lane.topic,
+                "topic_id": str(lane.topic_id),
+                "partition": lane.partition,
+                "producer_id": lane.producer_id,
+                "next_sequence": lane.next_sequence,
+            }
+            for lane in row.lanes
+        ],
+    }

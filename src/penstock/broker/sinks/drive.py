@@ -1,0 +1,227 @@
+"""Carries out an intent: appends what is left of it, waits for the disk, records the end.
+
+Staged bytes are read, checked and stamped on worker threads, a few megabytes at a time, and
+appended on the loop in turns in between, so that other clients go on. Before each append the
+partition must stand where the last one left it: a group of appends that a full disk undid may
+have been followed by others, and a producer that is forgotten takes any sequence.
+
+Appends are checked against the time of the intent, as they were before it: a commit that is
+recorded does not fail because it is finished days later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.broker.sinks.commit import appended_records, key_of, renewed, schedule
+from penstock.broker.sinks.errors import LaneBehind
+from penstock.broker.sinks.limits import RENEWALS_MAX, UNSYNCED_BYTES_MAX
+from penstock.broker.sinks.manifest import LaneKey, Manifest, decode_manifest
+from penstock.broker.sinks.pieces import Piece, PieceReader
+from penstock.control.values import SEQUENCES
+from penstock.storage import AppendBacklog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.broker.sinks.metrics import SinkCounters
+    from penstock.broker.state import BrokerState
+    from penstock.control import SinkCommit, SinkLane
+    from penstock.storage import AppendResult, PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG_WAITS: Final = 5
+
+
+class AppendsUndone(RetriableError):
+    """Appends of the commit were undone, or somebody else used its producer."""
+
+
+class _Survey:
+    """Where the partitions of an intent stand."""
+
+    __slots__ = ("appended", "behind", "logs")
+
+    def __init__(self) -> None:
+        self.logs: dict[LaneKey, PartitionLog] = {}
+        self.appended: dict[LaneKey, int] = {}
+        self.behind: set[LaneKey] = set()
+
+
+class Drive:
+    """One attempt to finish one intent; the caller sees to it that it is the only one."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        directory: Path,
+        counters: SinkCounters,
+        *,
+        save: Callable[[SinkCommit], Awaitable[SinkCommit]],
+    ) -> None:
+        """`save` stores a row that follows on itself, and returns it with its new version."""
+        self._state = state
+        self._directory = directory
+        self._counters = counters
+        self._save = save
+        self._unsynced: deque[tuple[asyncio.Future[PenstockError | None], int]] = deque()
+        self._unsynced_bytes = 0
+        self._last: dict[LaneKey, int | None] = {}
+        self._offsets: dict[LaneKey, tuple[int, int]] = {}
+
+    async def finish(self, row: SinkCommit) -> SinkCommit:
+        """Append what is left, and save the row as done.
+
+        Raises:
+            PenstockError: not finished; another attempt goes on from here.
+        """
+        manifest = await asyncio.to_thread(decode_manifest, row.manifest)
+        row, survey = await self._stand(row)
+        await self._append_all(row, manifest, survey)
+        done = dataclasses.replace(
+            row,
+            state="done",
+            manifest=b"",
+            lanes=tuple(self._ended(lane, survey) for lane in row.lanes),
+            updated_ms=self._state.clock.now_ms(),
+        )
+        return await self._save(done)
+
+    async def _stand(self, row: SinkCommit) -> tuple[SinkCommit, _Survey]:
+        for _ in range(RENEWALS_MAX):
+            survey = self._survey(row)
+            if not survey.behind:
+                return row, survey
+            count = len(survey.behind)
+            self._counters.renewed += count
+            ids = await self._state.control.allocate_producer_ids(count)
+            lanes = renewed(row.lanes, frozenset(survey.behind), iter(ids))
+            row = await self._save(dataclasses.replace(row, lanes=lanes))
+        raise AppendsUndone(f"the logs of query {row.query_id!r} go on losing their ends")
+
+    def _survey(self, row: SinkCommit) -> _Survey:
+        survey = _Survey()
+        for lane in row.lanes:
+            if not lane.records:
+                continue
+            key = key_of(lane)
+            log = self._log(lane, row)
+            if log is None:
+                continue
+            survey.logs[key] = log
+            last = self._last[key] = last_sequence(log, lane.producer_id)
+            try:
+                survey.appended[key] = appended_records(lane, last)
+            except LaneBehind as behind:
+                logger.warning("query %r: %s; it takes a new producer", row.query_id, behind)
+                survey.behind.add(key)
+        return survey
+
+    def _log(self, lane: SinkLane, row: SinkCommit) -> PartitionLog | None:
+        """A lane's log; None when its topic was deleted."""
+        topic = self._state.topics_by_id.get(lane.topic_id.bytes)
+        if topic is None:
+            self._skip(lane.topic, lane.partition, row)
+            return None
+        return self._state.log_of(topic, lane.partition)
+
+    def _skip(self, topic: str, partition: int, row: SinkCommit) -> None:
+        self._counters.skipped += 1
+        logger.warning(
+            "query %r, batch %d: %s-%d is left out, as its topic was deleted",
+            row.query_id,
+            row.batch_id,
+            topic,
+            partition,
+        )
+
+    async def _append_all(self, row: SinkCommit, manifest: Manifest, survey: _Survey) -> None:
+        runs = schedule(manifest, row.lanes, survey.appended)
+        configs = {key: log.config for key, log in survey.logs.items()}
+        reader = PieceReader(self._directory, runs, configs)
+        while pieces := await asyncio.to_thread(reader.read):
+            for piece in pieces:
+                log = survey.logs.get(piece.run.lane)
+                if log is not None and self._is_deleted(log):
+                    del survey.logs[piece.run.lane]
+                    where = log.topic_partition
+                    self._skip(where.topic, where.partition, row)
+                elif log is not None:
+                    await self._append(log, piece, row)
+            self._flush(sum([len(piece.data) for piece in pieces]))
+            while self._unsynced_bytes > UNSYNCED_BYTES_MAX:
+                await self._wait_for_oldest()
+        self._flush(0)
+        while self._unsynced:
+            await self._wait_for_oldest()
+
+    def _is_deleted(self, log: PartitionLog) -> bool:
+        return log.closed is not None and log.topic_id.bytes not in self._state.topics_by_id
+
+    async def _append(self, log: PartitionLog, piece: Piece, row: SinkCommit) -> None:
+        for _ in range(_BACKLOG_WAITS):
+            try:
+                self._append_now(log, piece, row)
+            except AppendBacklog:
+                self._flush(0)
+                while self._unsynced:
+                    await self._wait_for_oldest()
+            else:
+                return
+        self._append_now(log, piece, row)
+
+    def _append_now(self, log: PartitionLog, piece: Piece, row: SinkCommit) -> None:
+        key = piece.run.lane
+        last = last_sequence(log, piece.run.producer_id)
+        if last != self._last[key]:
+            raise AppendsUndone(
+                f"{log.topic_partition} stands at sequence {last} of producer"
+                f" {piece.run.producer_id}, the commit left it at {self._last[key]}"
+            )
+        by_record = log.config.message_timestamp_type == "CreateTime"
+        now_ms = row.updated_ms if by_record else self._state.clock.now_ms()
+        result: AppendResult = log.append(piece.data, now_ms=now_ms, internal=True)
+        self._last[key] = (piece.first_sequence + piece.records - 1) % SEQUENCES
+        base_offset, _ = self._offsets.get(key, (result.base_offset, 0))
+        self._offsets[key] = base_offset, result.next_offset
+        self._counters.records += piece.records
+        self._counters.size_bytes += len(piece.data)
+
+    def _flush(self, size_bytes: int) -> None:
+        synced: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+
+        def durable(error: PenstockError | None) -> None:
+            if not synced.done():
+                synced.set_result(error)
+
+        self._unsynced.append((synced, size_bytes))
+        self._unsynced_bytes += size_bytes
+        self._state.store.flush(durable)
+        self._state.commit_soon()
+
+    async def _wait_for_oldest(self) -> None:
+        synced, size_bytes = self._unsynced.popleft()
+        error = await synced
+        self._unsynced_bytes -= size_bytes
+        if error is not None:
+            raise error
+
+    def _ended(self, lane: SinkLane, survey: _Survey) -> SinkLane:
+        """The lane with its offsets, where this attempt has appended all of it."""
+        offsets = self._offsets.get(key_of(lane))
+        if offsets is None or survey.appended.get(key_of(lane)) != 0:
+            return lane
+        return dataclasses.replace(lane, base_offset=offsets[0], next_offset=offsets[1])
+
+
+def last_sequence(log: PartitionLog, producer_id: int) -> int | None:
+    """What a partition remembers of a producer; None for one that it does not know."""
+    log.load()
+    return log.producer_states.last_sequence(producer_id)
