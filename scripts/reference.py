@@ -1,4 +1,4 @@
-"""Writes the generated references: `configuration.md`, `metrics.md` and `cli.md`.
+"""Writes the generated references: `configuration.md`, `metrics.md`, `cli.md`, `pipeline-file.md`.
 
 `python scripts/reference.py` writes them, `--check` only says which are out of date. Settings
 come from the declarations that the broker loads and that DescribeConfigs answers with; metrics
@@ -26,6 +26,7 @@ from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
 from penstock.broker.settings import UNSET, BrokerSettings
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.outbox.settings import OutboxSettings
+from penstock.spark.pipeline import keys as pipeline_keys
 from penstock.storage import StorageSettings
 from penstock.storage.config import LogConfig
 
@@ -148,6 +149,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "configuration.md": configuration_page(),
         REFERENCE / "metrics.md": metrics_page(),
         REFERENCE / "cli.md": cli_page(),
+        REFERENCE / "pipeline-file.md": pipeline_keys.page(),
     }
 
 

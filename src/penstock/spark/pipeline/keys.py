@@ -168,7 +168,8 @@ SOURCE: Final = Table(
     "A view of the records of topics, or of a table. Exactly one of `topic`, `topics`, `pattern`"
     " and `table` says of which. The view has the fields of the value, and `_record`, a struct of"
     " the record they came from (`topic`, `partition`, `offset`, `timestamp`, `key`, `value`,"
-    " `headers`, and `attempt`, the number of tries before this one). A table's rows have no `_record`.",
+    " `headers`, and `attempt`, the number of tries before this one). A table's rows have no"
+    " `_record`.",
     (
         Key("topic", TOPIC, "–", "One topic."),
         Key("topics", Kind("list of topics", kinds.topics), "–", "Several topics."),
