@@ -11,11 +11,13 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark import DeltaSink, DeltaUpsert
+from penstock.spark import DeltaSink
 from penstock.spark.errors import InvalidOption, TableMismatch
+from tests.spark.conftest import Topic
 
 pytestmark = pytest.mark.spark
 
@@ -128,28 +130,41 @@ def test_orphans_go_by_age(rows: DataFrame, table: Path) -> None:
         writing.remove_orphans(older_than_hours=0)
 
 
-def test_upserts_keep_the_latest_row_once(rows: DataFrame, table: Path) -> None:
-    merging = DeltaUpsert(str(table), application="tests", keys=["id", "word"])
-    merging.write(rows, 0)
-    newer = (
-        rows.where("id >= 98")
-        .withColumn("half", F.lit(-1.0))
-        .unionByName(rows.where("id < 2").withColumn("id", F.col("id") + 1_000))
-    )
-    assert merging.write(newer, 1).rows == 4
-    assert merging.write(newer.withColumn("half", F.lit(-2.0)), 1).replayed
-    read = DeltaTable(str(table)).to_pyarrow_table()
-    assert read.num_rows == 102
-    assert pc.sum(pc.equal(read["half"], -1.0)).as_py() == 2
-    assert (
-        pc.sum(pc.equal(read["half"], -2.0)).as_py() is None
-        or not pc.any(pc.equal(read["half"], -2.0)).as_py()
-    )
+def test_a_deleted_checkpoint_is_refused(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    topic.write(20)
+    writing = DeltaSink(str(tmp_path / "table"), application="tests")
+
+    def run(checkpoint: str) -> None:
+        query = (
+            topic.stream(maxRecordsPerTrigger=10)
+            .writeStream.foreachBatch(writing)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run("first")
+    topic.write(10, first=20)
+    run("first")
+    assert DeltaTable(writing.table).to_pyarrow_table().num_rows == 30
+    with pytest.raises(StreamingQueryException, match="committed under another checkpoint"):
+        run("second")
+    assert DeltaTable(writing.table).to_pyarrow_table().num_rows == 30
+    # Outside of a query there is no id to compare, and the mark of the last query stays.
+    assert writing.has(2)
+    assert writing.write(topic.batch().limit(1), 0).replayed
+    writing.write(topic.batch().limit(1), 7)
+    with pytest.raises(StreamingQueryException, match="committed under another checkpoint"):
+        run("third")
 
 
-def test_upserts_are_bounded(rows: DataFrame, table: Path) -> None:
-    merging = DeltaUpsert(str(table), application="tests", keys=["id"], batch_rows_max=10)
-    with pytest.raises(TableMismatch, match="more than 10 rows"):
-        merging.write(rows, 0)
-    with pytest.raises(InvalidOption, match="keys"):
-        DeltaUpsert(str(table), application="tests", keys=[])
+def test_a_commit_carries_marks_and_metadata(rows: DataFrame, table: Path) -> None:
+    writing = sink(table)
+    assert writing.write(rows.limit(0), 0, marks={"reached": 5}).version is None  # no table yet
+    writing.write(rows, 1, marks={"reached": 7}, metadata={"why": {"because": 1}})
+    empty = writing.write(rows.limit(0), 2, marks={"reached": 9})
+    assert (empty.rows, empty.version, empty.replayed) == (0, 1, False)
+    assert writing.write(rows.limit(0), 2, marks={"reached": 9}).replayed
+    assert DeltaTable(str(table)).transaction_version("reached") == 9
+    assert DeltaTable(str(table)).history()[1]["why"] == {"because": 1}

@@ -1,0 +1,213 @@
+"""Upserts: one row per key, the latest; removals; each batch once; bounds with clear words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.spark import DeltaUpsert
+from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.tables import compact
+from tests.spark.conftest import Topic
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "id long, name string, at long, op string"
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 100, 1, 2).select(
+        "id",
+        F.concat(F.lit("a b:"), (F.col("id") % 2).cast("string")).alias("word"),
+        F.when(F.col("id") > 10, F.col("id") / 2).alias("half"),
+    )
+
+
+def changes(spark: SparkSession, *given: tuple[object, ...]) -> DataFrame:
+    return spark.createDataFrame(list(given), SCHEMA)
+
+
+def upsert(table: Path, **more: object) -> DeltaUpsert:
+    given = {"keys": ["id"], "order_by": "at", "delete_when": "op = 'd'"} | more
+    return DeltaUpsert(str(table), application="tests", **given)  # type: ignore[arg-type]
+
+
+def kept(table: Path) -> list[tuple[object, ...]]:
+    read = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    return sorted((row["id"], row["name"], row["at"]) for row in read)
+
+
+def test_upserts_keep_the_latest_row_once(rows: DataFrame, table: Path) -> None:
+    merging = DeltaUpsert(str(table), application="tests", keys=["id", "word"])
+    merging.write(rows, 0)
+    newer = (
+        rows.where("id >= 98")
+        .withColumn("half", F.lit(-1.0))
+        .unionByName(rows.where("id < 2").withColumn("id", F.col("id") + 1_000))
+    )
+    assert merging.write(newer, 1).rows == 4
+    assert merging.write(newer.withColumn("half", F.lit(-2.0)), 1).replayed
+    read = DeltaTable(str(table)).to_pyarrow_table()
+    assert read.num_rows == 102
+    assert pc.sum(pc.equal(read["half"], -1.0)).as_py() == 2
+    assert not pc.any(pc.equal(read["half"], -2.0)).as_py()
+
+
+def test_upserts_are_bounded(rows: DataFrame, table: Path) -> None:
+    merging = DeltaUpsert(str(table), application="tests", keys=["id"], batch_rows_max=10)
+    with pytest.raises(TableMismatch, match="more than 10 rows"):
+        merging.write(rows, 0)
+    with pytest.raises(InvalidOption, match="keys"):
+        DeltaUpsert(str(table), application="tests", keys=[])
+
+
+def test_the_latest_change_of_a_key_wins(spark: SparkSession, table: Path) -> None:
+    merging = upsert(table)
+    first = changes(
+        spark,
+        (1, "one", 1, "c"), (1, "uno", 3, "u"), (1, "eins", 2, "u"),
+        (2, "two", 1, "c"), (2, None, 2, "d"),
+        (3, "three", 9, "c"),
+    )  # fmt: skip
+    assert merging.write(first, 0).rows == 3
+    assert kept(table) == [(1, "uno", 3), (3, "three", 9)]
+    second = changes(
+        spark,
+        (1, "older", 2, "u"),  # loses against the table
+        (3, "older", 8, "d"),  # a removal older than the row loses too
+        (4, "four", 1, "c"), (4, "vier", 2, "u"),
+        (5, None, 1, "d"),  # removes what is not there
+    )  # fmt: skip
+    merging.write(second, 1)
+    assert kept(table) == [(1, "uno", 3), (3, "three", 9), (4, "vier", 2)]
+    third = changes(spark, (1, None, 4, "d"), (3, "same", 9, "u"), (4, "back", 3, None))
+    merging.write(third, 2)
+    assert kept(table) == [(3, "same", 9), (4, "back", 3)]
+    assert merging.write(third, 2).replayed
+    merging.write(changes(spark, (1, "again", 5, "c")), 3)
+    assert kept(table) == [(1, "again", 5), (3, "same", 9), (4, "back", 3)]
+
+
+def test_of_a_removal_and_a_row_of_the_same_order_the_removal_wins(
+    spark: SparkSession, table: Path
+) -> None:
+    merging = upsert(table)
+    merging.write(changes(spark, (1, "one", 1, "c"), (2, "two", 1, "c")), 0)
+    merging.write(changes(spark, (1, None, 2, "d"), (1, "tie", 2, "u")), 1)
+    assert kept(table) == [(2, "two", 1)]
+
+
+def test_an_older_row_after_a_removal_is_new_as_documented(
+    spark: SparkSession, table: Path
+) -> None:
+    merging = upsert(table)
+    merging.write(changes(spark, (1, "one", 1, "c"), (2, "two", 1, "c")), 0)
+    merging.write(changes(spark, (1, None, 5, "d")), 1)
+    merging.write(changes(spark, (1, "late", 3, "u")), 2)
+    assert kept(table) == [(1, "late", 3), (2, "two", 1)]
+
+
+def test_removals_alone_make_an_empty_table(spark: SparkSession, table: Path) -> None:
+    assert upsert(table).write(changes(spark, (1, None, 1, "d")), 0).version == 0
+    assert kept(table) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "said"),
+    [
+        ([(None, "x", 1, "c")], {}, "key column id is null"),
+        ([(1, "x", 1, "c"), (1, "y", None, "u")], {}, "order column at is null"),
+        ([(1, "x", 1, "c"), (1, "y", 2, "u")], {"order_by": None}, "1 rows more than keys"),
+        ([(1, "x", 1, "c")], {"keys": ["nope"]}, "column nope is not in the batch"),
+        ([(1, "x", 1, "c")], {"order_by": "nope"}, "column nope is not in the batch"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(
+    spark: SparkSession,
+    table: Path,
+    given: Sequence[tuple[object, ...]],
+    more: dict[str, object],
+    said: str,
+) -> None:
+    with pytest.raises(TableMismatch, match=said):
+        upsert(table, **more).write(changes(spark, *given), 0)
+    assert not table.exists()
+
+
+def test_the_order_is_no_key(table: Path) -> None:
+    with pytest.raises(InvalidOption, match="is one of the keys"):
+        upsert(table, order_by="id")
+
+
+def test_changes_of_a_topic_by_offset(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    topic.write(200)
+    table = tmp_path / "table"
+    merging = DeltaUpsert(
+        str(table), application="cdc", keys=["key"], order_by="offset",
+        delete_when="value = 'value 195'",
+    )  # fmt: skip
+
+    def run(checkpoint: str) -> None:
+        query = (
+            topic.stream(maxRecordsPerTrigger=60)
+            .writeStream.foreachBatch(merging)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run("first")
+    read = DeltaTable(str(table)).to_pyarrow_table().sort_by("key")
+    assert read["key"].to_pylist() == [b"k%d" % number for number in range(10) if number != 5]
+    last = [b"value %d" % number for number in range(190, 200) if number != 195]
+    assert read["value"].to_pylist() == last
+    with pytest.raises(StreamingQueryException, match="committed under another checkpoint"):
+        run("second")
+
+
+def test_a_compaction_beside_it_does_no_harm(spark: SparkSession, table: Path) -> None:
+    """The merge begins anew when its files were replaced under it."""
+
+    class Late(DeltaUpsert):
+        compactions = 0
+
+        def _merge(self, table_: DeltaTable, *more: object) -> None:
+            if self.compactions == 0:
+                self.compactions += 1
+                done = compact(table_.table_uri, target_bytes=1 << 20)
+                assert done is not None
+                assert done.files_removed == 2
+            super()._merge(table_, *more)  # type: ignore[arg-type]
+
+    late = Late(str(table), application="tests", keys=["id"], order_by="at")
+    late.compactions = 1
+    late.write(changes(spark, (1, "one", 1, "c")), 0)
+    late.write(changes(spark, (2, "two", 1, "c")), 1)
+    late.compactions = 0
+    late.write(changes(spark, (1, "uno", 2, "u"), (2, "due", 2, "u"), (3, "tre", 1, "c")), 2)
+    assert kept(table) == [(1, "uno", 2), (2, "due", 2), (3, "tre", 1)]
+
+
+def test_it_gives_up_after_so_many_conflicts(spark: SparkSession, table: Path) -> None:
+    class Unlucky(DeltaUpsert):
+        tries = 0
+
+        def _merge(self, *more: object) -> None:
+            self.tries += 1
+            raise CommitFailedError("somebody was faster")
+
+    unlucky = Unlucky(str(table), application="tests", keys=["id"])
+    unlucky.write(changes(spark, (1, "one", 1, "c")), 0)
+    with pytest.raises(CommitFailedError, match="faster"):
+        unlucky.write(changes(spark, (1, "uno", 1, "c")), 1)
+    assert unlucky.tries == 5
