@@ -1,0 +1,74 @@
+"""Which columns are written, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from penstock.spark.schema import COLUMN_NAMES, spark_schema
+from penstock.spark.sink.columns import written_columns
+from penstock.spark.sink.errors import InvalidRows
+
+
+def schema(text: str) -> StructType:
+    """Parsed without a session: `name type` parts, comma separated at the top level."""
+    parts = [part.strip().split(" ", 1) for part in text.split(";")]
+    made = StructType()
+    for name, kind in parts:
+        made = made.add(name, KINDS[kind])
+    return made
+
+
+KINDS = {
+    name: StructType.fromJson(
+        {
+            "type": "struct",
+            "fields": [{"name": "x", "type": kind, "nullable": True, "metadata": {}}],
+        }
+    )["x"].dataType
+    for name, kind in {
+        "string": "string",
+        "binary": "binary",
+        "int": "integer",
+        "bigint": "long",
+        "double": "double",
+        "timestamp": "timestamp",
+        "timestamp_ntz": "timestamp_ntz",
+    }.items()
+}
+
+
+def test_takes_the_columns_of_the_source() -> None:
+    found = written_columns(spark_schema(COLUMN_NAMES), topic=None)
+    assert found == ("key", "value", "headers", "timestamp", "topic", "partition")
+    found = written_columns(spark_schema(COLUMN_NAMES), topic="orders")
+    assert "topic" not in found
+
+
+def test_leaves_other_columns_out() -> None:
+    assert written_columns(schema("value string;amount double"), topic="t") == ("value",)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("key string", "no column value, only key"),
+        (
+            "value double",
+            r"column value is double; it must be string or binary: .*to_json\(value\)",
+        ),
+        ("value string;key bigint", r"column key is bigint.*cast\(key as string\)"),
+        ("value string;partition bigint", r"column partition is bigint; it must be int"),
+        ("value string;timestamp timestamp_ntz", r"column timestamp is timestamp_ntz.*bigint"),
+        ("value string;headers string", r"column headers is string; .*struct<key:string"),
+    ],
+)
+def test_names_the_column_and_the_cure(given: str, said: str) -> None:
+    with pytest.raises(InvalidRows, match=said):
+        written_columns(schema(given), topic="t")
+
+
+def test_wants_a_topic() -> None:
+    with pytest.raises(InvalidRows, match="neither an option topic nor a column topic"):
+        written_columns(schema("value string"), topic=None)
+    assert written_columns(schema("value string;topic string"), topic=None) == ("value", "topic")
