@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
+from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables import DeltaSink, compact, read_table, remove_orphans
+from penstock.spark.tables import DeltaSink, DeltaUpsert, compact, read_table, remove_orphans
+from penstock.spark.tables.compaction import TableFile, plan
 
 pytestmark = pytest.mark.spark
 
@@ -54,8 +57,6 @@ def test_no_table_is_no_work(table: Path) -> None:
 def test_limits_are_named(table: Path) -> None:
     with pytest.raises(InvalidOption, match="target_bytes"):
         compact(str(table), target_bytes=10)
-    with pytest.raises(InvalidOption, match="tasks_max"):
-        compact(str(table), tasks_max=0)
 
 
 def test_an_appender_beside_it_loses_nothing(table: Path) -> None:
@@ -86,9 +87,22 @@ def test_an_appender_beside_it_loses_nothing(table: Path) -> None:
 def test_two_compactions_at_once_lose_nothing(table: Path) -> None:
     for number in range(6):
         write_deltalake(table, pa.table({"id": [number]}), mode="append")
-    with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(compact, str(table)) for _ in range(2)]
-        assert all(future.result() is not None for future in both)
+
+    class Late:
+        """Names directories; another compaction comes in between reading and commit."""
+
+        def uuid(self) -> UUID:
+            other = compact(str(table))
+            assert other is not None
+            removed.append(other.files_removed)
+            return SYSTEM_RANDOMNESS.uuid()
+
+    removed: list[int] = []
+    late = compact(str(table), randomness=Late())  # type: ignore[arg-type]
+    assert removed == [6]
+    assert late is not None
+    assert late.files_removed == 0  # it began anew, and nothing was left to do
+    assert len(list((table / "compactions").iterdir())) == 1
     assert sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist()) == list(range(6))
 
 
@@ -116,3 +130,64 @@ def test_what_attempts_left_goes_by_age(spark: SparkSession, table: Path) -> Non
     assert read_table(spark, str(table)).count() == 10
     with pytest.raises(InvalidOption, match="at least 1"):
         remove_orphans(str(table), older_than_hours=0)
+
+
+def test_an_upsert_beside_a_compaction_wins(spark: SparkSession, table: Path) -> None:
+    """The compaction begins anew when an upsert removed files under it, and keeps its rows."""
+    merging = DeltaUpsert(str(table), application="a", keys=["id"])
+    for number in range(4):
+        write_deltalake(table, pa.table({"id": [number], "name": ["old"]}), mode="append")
+    upserts = []
+
+    class Late:
+        def uuid(self) -> UUID:
+            if not upserts:
+                upserts.append(merging.write(spark.sql("select 2L as id, 'new' as name"), 0))
+            return SYSTEM_RANDOMNESS.uuid()
+
+    done = compact(str(table), randomness=Late())  # type: ignore[arg-type]
+    assert done is not None
+    assert (done.files_removed, done.files_added) == (4, 1)
+    read = DeltaTable(str(table)).to_pyarrow_table().sort_by("id")
+    assert read["name"].to_pylist() == ["old", "old", "new", "old"]
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    return rows.sort_by([("id", "ascending"), ("more", "ascending")])
+
+
+@pytest.mark.parametrize("partition_by", [("day", "word"), ("at",), ("odd",)])
+def test_partition_values_stay(
+    spark: SparkSession, table: Path, partition_by: tuple[str, ...]
+) -> None:
+    sink = DeltaSink(str(table), application="a", partition_by=partition_by, add_columns=True)
+    rows = spark.range(0, 12, 1, 1).selectExpr(
+        "id",
+        "if(id % 4 > 0, concat('a b:é%/', id % 4), null) as word",
+        "timestamp_micros(id % 2 * 1500001) as at",
+        "date_add(date'2026-01-01', cast(id % 2 as int)) as day",
+        "if(id % 3 > 0, id % 3 = 1, null) as odd",
+        "cast(id as decimal(10, 2)) as price",
+    )
+    sink.write(rows, 0)
+    sink.write(rows.selectExpr("*", "'x' as more"), 1)
+    before = in_order(read_table(spark, str(table)).toArrow())
+    done = compact(str(table))
+    assert done is not None
+    assert done.files_removed == 2 * done.files_added > 0
+    after = in_order(read_table(spark, str(table)).toArrow())
+    assert after.to_pylist() == before.to_pylist()
+    mine = in_order(DeltaTable(str(table)).to_pyarrow_table())
+    assert mine.to_pylist() == before.to_pylist()
+
+
+def test_bins_are_of_one_partition_and_size() -> None:
+    def file(name: str, size: int, day: str) -> TableFile:
+        return TableFile(path=name, size_bytes=size, partition=(("day", day),))
+
+    files = [
+        file("a", 40, "1"), file("b", 40, "1"), file("c", 30, "1"), file("d", 10, "1"),
+        file("large", 75, "1"), file("e", 1, "2"), file("f", 1, "3"), file("g", 1, "3"),
+    ]  # fmt: skip
+    names = [[item.path for item in found] for found in plan(files, 100)]
+    assert names == [["a", "b"], ["c", "d"], ["f", "g"]]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.spark.tables.append import DeltaSink, Written
+    from penstock.spark.tables.collection import Collected, remove_orphans
+    from penstock.spark.tables.compaction import Compacted, compact
     from penstock.spark.tables.location import table_version
-    from penstock.spark.tables.maintenance import Collected, Compacted, compact, remove_orphans
     from penstock.spark.tables.reading import read_table
     from penstock.spark.tables.upsert import DeltaUpsert
 
@@ -31,10 +32,10 @@ _HOMES: Final = {
     "DeltaSink": "append",
     "Written": "append",
     "table_version": "location",
-    "Collected": "maintenance",
-    "Compacted": "maintenance",
-    "compact": "maintenance",
-    "remove_orphans": "maintenance",
+    "Collected": "collection",
+    "Compacted": "compaction",
+    "compact": "compaction",
+    "remove_orphans": "collection",
     "read_table": "reading",
     "DeltaUpsert": "upsert",
 }

@@ -35,10 +35,10 @@ from pyspark.sql.types import StructType
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.tables.collection import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 from penstock.spark.tables.commits import Commit, in_table, query_of
 from penstock.spark.tables.files import WrittenFile, written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
-from penstock.spark.tables.maintenance import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 

@@ -33,14 +33,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables.errors import UnreadableTable
+from penstock.spark.tables.features import check_readable
 from penstock.spark.tables.location import absolute, open_table
-
-READER_VERSION_PLAIN: Final = 1
-READER_VERSION_FEATURES: Final = 3
-# Features that change how the log is read, which `deltalake` does, or a type that Spark has.
-HONOURED_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 
 _FILE: Final = "_penstock_file"
 _SCANNED: Final = "_penstock_scanned"
@@ -95,23 +89,6 @@ def scan(spark: SparkSession, opened: DeltaTable, root: str) -> DataFrame:
             ).cast("boolean")
         )
     return rows.select(*(F.col("`" + name.replace("`", "``") + "`") for name in schema.names))
-
-
-def check_readable(opened: DeltaTable, root: str) -> None:
-    """Refuse a table that a plain scan of its files would read wrongly.
-
-    Raises:
-        UnreadableTable: it names the features.
-    """
-    mode = opened.metadata().configuration.get(COLUMN_MAPPING, "none")
-    if mode not in {None, "none"}:
-        raise UnreadableTable(root, f"column mapping (mode {mode})")
-    protocol = opened.protocol()
-    features = set(protocol.reader_features or ())
-    if unknown := sorted(features - HONOURED_FEATURES):
-        raise UnreadableTable(root, ", ".join(unknown))
-    if protocol.min_reader_version > READER_VERSION_FEATURES:
-        raise UnreadableTable(root, f"reader version {protocol.min_reader_version}")
 
 
 def _partition_values(

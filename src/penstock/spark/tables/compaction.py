@@ -1,0 +1,260 @@
+"""Many small files of a table made few: what continuous appends need now and then.
+
+Theory of operation. Small files of one partition are gathered into bins of about the target's
+size; each bin is streamed into one new file; one commit adds the new files, removes the old ones
+and says that no data changed. It runs in this process, without Spark, a few row groups in memory.
+What runs beside it:
+
+- Appends conflict with nothing: they remove no file, and the bins hold only files that were
+  there at the beginning. The identifiers of batches are in the table's state and stay.
+- An upsert or an overwrite removes files, and whoever commits second fails whole and begins anew.
+- Two compactions of the same files are the danger: `deltalake` lets both of its own commit, since
+  neither changes data, and every row is there twice. Each compaction here therefore commits a
+  number under one transaction identifier, of which Delta lets one win. Compactions by other
+  tools do not know it: let one tool do it.
+
+The files replaced stay for readers of older versions until they are collected by age.
+
+Source: the Delta transaction protocol, "Add File and Remove File" (dataChange).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.spark.errors import InvalidOption
+from penstock.spark.tables.errors import UnreadableTable
+from penstock.spark.tables.features import check_readable
+from penstock.spark.tables.files import written_files
+from penstock.spark.tables.location import absolute, filesystem, open_table
+
+TARGET_BYTES_DEFAULT: Final = 128 << 20
+TARGET_BYTES_MIN: Final = 64 << 10
+SMALL_SHARE: Final = 0.75
+COMMIT_FILES_MAX: Final = 1_000
+COMMITS_MAX: Final = 1_000
+ATTEMPTS_MAX: Final = 5
+GROUP_ROWS_MIN: Final = 64 << 10
+GROUP_ROWS_MAX: Final = 1 << 20
+COMPACTION: Final = "penstock.compaction"
+
+_LOG: Final = logging.getLogger(__name__)
+
+Partition = tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What a compaction did; `version` is the table's version after it."""
+
+    files_removed: int
+    files_added: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile:
+    """A file of a version, as its log names it."""
+
+    path: str
+    size_bytes: int
+    partition: Partition
+
+
+def compact(
+    table: str,
+    *,
+    target_bytes: int = TARGET_BYTES_DEFAULT,
+    storage_options: Mapping[str, str] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    randomness: Randomness = SYSTEM_RANDOMNESS,
+) -> Compacted | None:
+    """Rewrite small files as files of about `target_bytes`; None when there is no table.
+
+    At most `COMMIT_FILES_MAX` files are replaced in one commit. A compaction that fails half-way
+    leaves whole commits and no lost row.
+
+    Raises:
+        InvalidOption: the target is too small.
+        UnreadableTable: the table uses a feature that a rewrite of its files would lose.
+        deltalake.exceptions.CommitFailedError: other writers removed the same files each time.
+    """
+    if target_bytes < TARGET_BYTES_MIN:
+        raise InvalidOption("target_bytes", target_bytes, f"must be at least {TARGET_BYTES_MIN}")
+    removed = added = failures = 0
+    opened = open_table(table, storage_options)
+    if opened is None:
+        return None
+    for number in range(COMMITS_MAX):
+        opened.update_incremental()
+        check_readable(opened, table)
+        bins = _one_commit(plan(_files(opened), target_bytes))
+        if not bins:
+            return Compacted(files_removed=removed, files_added=added, version=opened.version())
+        rewriting = _Rewriting(absolute(table), opened, f"compactions/{randomness.uuid().hex}")
+        try:
+            added += rewriting.run(bins, clock.now_ms())
+        except CommitFailedError as error:
+            failures += 1
+            if failures == ATTEMPTS_MAX:
+                raise
+            _LOG.info("table %s: compaction %s: %s; trying again", table, number, error)
+            continue
+        removed += sum(len(files) for files in bins)
+        failures = 0
+    return Compacted(files_removed=removed, files_added=added, version=opened.version())
+
+
+def plan(files: Sequence[TableFile], target_bytes: int) -> list[list[TableFile]]:
+    """Bins of small files of one partition each, in the order given, two files or more in each."""
+    small: dict[Partition, list[TableFile]] = defaultdict(list)
+    for file in files:
+        if file.size_bytes < target_bytes * SMALL_SHARE:
+            small[file.partition].append(file)
+    bins: list[list[TableFile]] = []
+    for found in small.values():
+        bins.extend(_bins(found, target_bytes))
+    return [files for files in bins if len(files) > 1]
+
+
+def _bins(files: Sequence[TableFile], target_bytes: int) -> Iterator[list[TableFile]]:
+    gathered: list[TableFile] = []
+    size_bytes = 0
+    for file in files:
+        full = size_bytes + file.size_bytes > target_bytes or len(gathered) == COMMIT_FILES_MAX
+        if gathered and full:
+            yield gathered
+            gathered, size_bytes = [], 0
+        gathered.append(file)
+        size_bytes += file.size_bytes
+    yield gathered
+
+
+def _one_commit(bins: Sequence[list[TableFile]]) -> list[list[TableFile]]:
+    """As many of the bins as one commit takes; always one, as a bin has its own limit."""
+    taken: list[list[TableFile]] = []
+    for files in bins:
+        if taken and sum(map(len, taken)) + len(files) > COMMIT_FILES_MAX:
+            break
+        taken.append(files)
+    return taken
+
+
+class _Rewriting:
+    """One commit's worth of new files, from the version of the table that is open."""
+
+    def __init__(self, root: str, opened: DeltaTable, directory: str) -> None:
+        self._opened = opened
+        self._directory = directory
+        self._filesystem, self._root = filesystem(root)
+        partitioned = set(opened.metadata().partition_columns)
+        whole: pa.Schema = pa.schema(opened.schema().to_arrow())
+        self._schema = pa.schema([field for field in whole if field.name not in partitioned])
+
+    def run(self, bins: Sequence[Sequence[TableFile]], now_ms: int) -> int:
+        """Write a file for each bin and commit; the number of files added.
+
+        Raises:
+            CommitFailedError: another writer changed the same files; nothing is left behind.
+        """
+        actions: list[AddAction | RemoveAction] = []
+        try:
+            for number, files in enumerate(bins):
+                directory = f"{self._directory}/{number:06d}"
+                self._write(files, directory)
+                for item in written_files(self._filesystem, self._root, directory, ()):
+                    values = dict(files[0].partition)
+                    actions.append(
+                        dataclasses.replace(item.action, data_change=False, partition_values=values)
+                    )
+            added = len(actions)
+            actions += [
+                # Paths are given as they are and encoded on their way into the log.
+                RemoveAction(
+                    unquote(file.path), False, now_ms, file.size_bytes, dict(file.partition)
+                )
+                for files in bins
+                for file in files
+            ]
+            self._commit(actions)
+        except BaseException:
+            self._filesystem.delete_dir(f"{self._root}/{self._directory}")
+            raise
+        return added
+
+    def _write(self, files: Sequence[TableFile], directory: str) -> None:
+        target = f"{self._root}/{directory}"
+        self._filesystem.create_dir(target, recursive=True)
+        paths = [f"{self._root}/{unquote(file.path)}" for file in files]
+        form = ds.ParquetFileFormat()
+        source = ds.FileSystemDataset.from_paths(
+            paths, schema=self._schema, format=form, filesystem=self._filesystem
+        )
+        ds.write_dataset(
+            source,
+            target,
+            format=form,
+            filesystem=self._filesystem,
+            file_options=form.make_write_options(compression="snappy"),
+            use_threads=False,  # keeps the order of rows
+            min_rows_per_group=GROUP_ROWS_MIN,
+            max_rows_per_group=GROUP_ROWS_MAX,
+        )
+
+    def _commit(self, actions: list[AddAction | RemoveAction]) -> None:
+        number = (self._opened.transaction_version(COMPACTION) or 0) + 1
+        self._opened.create_write_transaction(
+            actions,
+            mode="append",
+            schema=self._opened.schema(),
+            partition_by=list(self._opened.metadata().partition_columns),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(COMPACTION, number)],
+                custom_metadata={"penstock.operation": "compaction"},
+            ),
+        )
+
+
+def _files(opened: DeltaTable) -> list[TableFile]:
+    columns = list(opened.metadata().partition_columns)
+    actions: list[dict[str, Any]] = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+    return [
+        TableFile(
+            path=action["path"],
+            size_bytes=action["size_bytes"],
+            partition=tuple((name, _text(action[f"partition.{name}"], name)) for name in columns),
+        )
+        for action in sorted(actions, key=lambda item: (item["modification_time"], item["path"]))
+        if "://" not in action["path"]
+    ]
+
+
+def _text(value: Any, column: str) -> str | None:
+    """A partition value as the log writes it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.datetime):
+        zoned = value if value.tzinfo is None else value.astimezone(datetime.UTC)
+        return zoned.strftime("%Y-%m-%d %H:%M:%S.%f")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, (int, float, decimal.Decimal)):
+        return str(value)
+    raise UnreadableTable(column, f"a partition column of type {type(value).__name__}")
