@@ -44,14 +44,14 @@ from penstock.spark.pipeline.writing import topic_rows
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table
 
+# In an analysed plan, nodes that rows stream through begin with a tilde.
 _STATEFUL: Final = re.compile(
-    r"^[\s:+|-]*(Aggregate|Distinct|Deduplicate\w*|GlobalLimit|FlatMapGroups\w*State\w*"
-    r"|TransformWithState\w*)\b",
-    re.MULTILINE,
+    r"~(?:Aggregate|Distinct|Deduplicate\w*|GlobalLimit|FlatMapGroups\w*State\w*"
+    r"|TransformWithState\w*)\b"
 )
-_JOIN: Final = re.compile(r"^[\s:+|-]*Join\b", re.MULTILINE)
-_STREAM: Final = re.compile(r"StreamingRelation|Relation.*rate")
-_WINDOW: Final = re.compile(r"^[\s:+|-]*Window \[", re.MULTILINE)
+_JOIN: Final = re.compile(r"~Join\b")
+_STREAM: Final = re.compile(r"~StreamingRelation")
+_WINDOW: Final = re.compile(r"~Window \[")
 _SQL_LINE: Final = re.compile(r"\bline (\d+)")
 _QUERY_CONTEXT: Final = re.compile(r"== SQL.*|;\n.*", re.DOTALL)
 

@@ -62,18 +62,21 @@ class Prepared:
         return spark.readStream.format("penstock").options(**options).load()
 
     def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
-        """The stream of a query's root. Rejected records are left out: a record query has them."""
-        session = spark.newSession()
+        """The stream of a query's root. Rejected records are left out: a record query has them.
+
+        The session of the runner is used, as its listeners hear of no other. Views are needed until
+        the steps are analysed, and no longer.
+        """
         views: dict[str, DataFrame] = {}
         for name in plan.tables:
-            views[name] = read_table(session, self.spec.sources[name].table or "")
+            views[name] = read_table(spark, self.spec.sources[name].table or "")
         for name in plan.sources:
             source = self.spec.sources[name]
             one = QueryPlan(
                 name=plan.name, root=name, sources=(name,), tables=(), streamed=(), batched=(),
                 sinks=(),
             )  # fmt: skip
-            records = self.records(session, one)
+            records = self.records(spark, one)
             judged = frames.source_view(
                 records, source, self.decoders[name], on_error=self.spec.errors.on_invalid
             )
@@ -82,9 +85,11 @@ class Prepared:
             view.createOrReplaceTempView(name)
         for name in plan.streamed:
             step = self.spec.steps[name]
-            made = frames.run_step(session, step, views)
+            made = frames.run_step(spark, step, views)
             views[name] = frames.with_watermark(rules.met(made, step.rules), step)
             views[name].createOrReplaceTempView(name)
+        for name in views:
+            spark.catalog.dropTempView(name)
         return views[plan.root or ""]
 
 

@@ -39,6 +39,7 @@ from penstock.spark.pipeline.state import QueryState
 POLL_SECONDS: Final = 0.2
 PAUSE_MIN_SECONDS: Final = 1.0
 PAUSE_MAX_SECONDS: Final = 60.0
+LAST_REPORT_SECONDS: Final = 5.0
 
 
 class QueryFailed(PenstockError):
@@ -122,6 +123,7 @@ class PipelineRunner:
             for running in self._running:
                 self._look_after(running)
             if all(running.ended for running in self._running):
+                self._hear_the_last()
                 break
 
     def stop(self) -> None:
@@ -179,6 +181,17 @@ class PipelineRunner:
             for count, number in entry.counts.items():
                 self._book.count(name, count, number)
             self._book.held(name, entry.held)
+
+    def _hear_the_last(self) -> None:
+        """Give Spark's listener bus, which is late, time to report the last batches."""
+        patience = self._clock.monotonic() + LAST_REPORT_SECONDS
+        last = {running.plan.name: running.seen_batch for running in self._running}
+        pause = threading.Event()
+        while self._clock.monotonic() < patience:
+            heard = {state.query: state.batch_id for state in self._book.states()}
+            if all((heard[name] or 0) >= batch for name, batch in last.items() if batch > 0):
+                return
+            pause.wait(POLL_SECONDS)
 
     def _journal(self, plan: QueryPlan) -> Journal:
         return Journal(self._places.journal(plan.name))
