@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "config": ("penstock.apps.configs", "config", "Configurations of topics and brokers."),
     "host": ("penstock.apps.host", "host", "The agent that producers of this host send to."),
     "outbox": ("penstock.apps.outbox", "outbox", "Payloads as files, pointers on a topic."),
+    "pipeline": ("penstock.apps.pipelines", "pipeline", "Spark pipelines that are files."),
     "doctor": ("penstock.apps.doctor", "doctor", "Find out what is wrong, and how to mend it."),
 }
 

@@ -22,9 +22,9 @@ WRITTEN: Final = "written."
 class QueryState:
     """One query of a pipeline at one moment.
 
-    `counts` are totals since the process started: `rows` read, `rejected` by reason as
-    `rejected.<rule or "undecodable">`, and `written.<sink>`; `warned.<rule>`, `dead_letters`,
-    `batches` and their time `busy_ms`. `held` is what waits now.
+    `counts` are totals since the process started: `rows` read, `rejected.<rule or "undecodable">`,
+    `warned.<rule>`, `dead_letters` and `written.<sink>`, `batches` and their time `busy_ms`.
+    `held` is what waits now.
     """
 
     query: str

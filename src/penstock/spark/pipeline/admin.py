@@ -1,0 +1,154 @@
+"""The HTTP page of a running pipeline: status, metrics, liveness, readiness.
+
+    GET /status    the run and all of its queries, as JSON (keys: `status_of`)
+    GET /metrics   the Prometheus text format
+    GET /livez     200; 503 when a query has failed for good
+    GET /readyz    200 when every query has started; 503 while one is starting or restarting
+
+The listener runs on an event loop in a thread of its own, because Spark's calls block the main
+one. It is loopback unless told otherwise: the page has no secrets, and no passwords either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from penstock.base.errors import InvalidError, UnavailableError
+from penstock.base.http_listener import HttpListener
+from penstock.base.metrics import render
+from penstock.spark.pipeline.metrics import samples
+from penstock.spark.pipeline.progress import States, described
+from penstock.spark.pipeline.state import Phase
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+CONNECTIONS_MAX: Final = 32
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 5.0
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+NOT_READY: Final[frozenset[Phase]] = frozenset({"starting", "restarting", "failed"})
+
+
+class PageUnavailable(InvalidError):
+    """The address of the page cannot be listened on."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One process that runs a pipeline."""
+
+    pipeline: str
+    file: str
+    state_directory: str
+    version: str
+    pid: int
+    started_ms: int
+    master: str
+
+
+def status_of(run: Run, states: States) -> dict[str, Any]:
+    """The status page: the run's fields, `running`, and `queries` as in progress lines."""
+    return {
+        **asdict(run),
+        "running": True,
+        "queries": [described(state) for state in states],
+    }
+
+
+def build_app(run: Run, states: Callable[[], States]) -> Starlette:
+    """The ASGI application over the states of a run."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    async def status(request: Request) -> Response:
+        return JSONResponse(status_of(run, states()))
+
+    async def metrics(request: Request) -> Response:
+        text = render(samples(run.pipeline, states()))
+        return Response(text, headers={"content-type": METRICS_TYPE})
+
+    def probe(bad: frozenset[Phase], *, at_least: int) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            found = {state.query: state.phase for state in states()}
+            good = len(found) >= at_least and not bad & set(found.values())
+            body = {"status": "ok" if good else "failing", "queries": found}
+            return JSONResponse(body, 200 if good else 503)
+
+        return endpoint
+
+    return Starlette(
+        routes=[
+            Route("/status", status),
+            Route("/metrics", metrics),
+            Route("/livez", probe(frozenset({"failed"}), at_least=0)),
+            Route("/readyz", probe(NOT_READY, at_least=1)),
+        ]
+    )
+
+
+class AdminPage:
+    """A listener in a thread of its own: `start` gives the address, `stop` ends both."""
+
+    def __init__(self, app: Starlette, address: tuple[str, int]) -> None:
+        self._app = app
+        self._asked = address
+        self._thread = threading.Thread(target=self._run, name="penstock-admin", daemon=True)
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._address: tuple[str, int] | None = None
+        self._error: OSError | None = None
+
+    def start(self) -> tuple[str, int]:
+        """Listen; returns the address with the real port.
+
+        Raises:
+            PageUnavailable: the address cannot be bound.
+            UnavailableError: nothing happened for `START_SECONDS`.
+        """
+        self._thread.start()
+        self._started.wait(START_SECONDS)
+        if self._error is not None:
+            host, port = self._asked
+            raise PageUnavailable(
+                f"cannot listen on {host}:{port}: {self._error.strerror or self._error}; "
+                "choose another with --listen HOST:PORT (port 0: any)"
+            )
+        if self._address is None:
+            raise UnavailableError(f"the admin page did not start in {START_SECONDS:.0f} s")
+        return self._address
+
+    def stop(self) -> None:
+        """Let open requests finish and end the thread."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except OSError as error:
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        listener = HttpListener()
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._address = await listener.start(
+            self._app, self._asked, connections_max=CONNECTIONS_MAX
+        )
+        self._started.set()
+        await self._stop.wait()
+        await listener.stop()

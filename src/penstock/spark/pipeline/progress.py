@@ -1,0 +1,263 @@
+"""Progress of a pipeline for whoever watches: a live table on a terminal, else JSON lines.
+
+Theory of operation. Rendering is a pure function of the queries' states; a thread looks at them
+every `LOOK_SECONDS` and shows what they have become. Lines are told by comparing with the look
+before: a batch has finished when the query's number of batches has grown. Batches that finish
+between two looks share a line, whose totals have them all.
+
+    {"time_ms": 1790000000000, "pipeline": "orders", "event": "batch", "query": "orders",
+     "group": "orders.orders", "phase": "running", "batch_id": 7, "batch_rows": 1000,
+     "batch_ms": 180, "rows_per_second": 5555.6, "lag_records": 0, "state_rows": 0,
+     "state_bytes": 0, "watermark": null, "held_records": 0, "restarts": 0, "error": null,
+     "batches": 8, "rows": 8000, "rejected": {"undecodable": 3}, "warned": {}, "dead_letters": 3,
+     "written": {"lake": 7997}}
+
+`event` is `batch`, or the phase that a query came to: `restarting`, `failed` or `ended`. Numbers
+from `batches` on are totals since the process started.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.spark.pipeline.state import (
+    BATCHES,
+    DEAD_LETTERS,
+    REJECTED,
+    ROWS,
+    WARNED,
+    WRITTEN,
+    Phase,
+    QueryState,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+LOOK_SECONDS: Final = 0.1
+STOP_SECONDS: Final = 5.0
+TOLD_PHASES: Final[tuple[Phase, ...]] = ("restarting", "failed", "ended")
+MILLISECONDS: Final = 1_000
+UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_STYLES: Final[dict[Phase, str]] = {
+    "starting": "yellow",
+    "running": "green",
+    "idle": "dim",
+    "restarting": "yellow",
+    "ended": "dim",
+    "failed": "bold red",
+}
+
+States = tuple[QueryState, ...]
+
+
+def described(state: QueryState) -> dict[str, Any]:
+    """A state with the keys that lines, the status page and the command share."""
+    return {
+        "query": state.query,
+        "group": state.group_id,
+        "phase": state.phase,
+        "batch_id": state.batch_id,
+        "batch_rows": state.batch_rows,
+        "batch_ms": state.batch_ms,
+        "rows_per_second": round(state.rows_per_second, 1),
+        "lag_records": state.lag_records,
+        "state_rows": state.state_rows,
+        "state_bytes": state.state_bytes,
+        "watermark": state.watermark,
+        "held_records": state.held,
+        "restarts": state.restarts,
+        "error": state.error,
+        "batches": state.counts.get(BATCHES, 0),
+        "rows": state.counts.get(ROWS, 0),
+        "rejected": counts_of(state, REJECTED),
+        "warned": counts_of(state, WARNED),
+        "dead_letters": state.counts.get(DEAD_LETTERS, 0),
+        "written": counts_of(state, WRITTEN),
+    }
+
+
+def counts_of(state: QueryState, family: str) -> dict[str, int]:
+    """The totals whose names begin with `family`, by the rest of the name."""
+    return {
+        name.removeprefix(family): number
+        for name, number in state.counts.items()
+        if name.startswith(family)
+    }
+
+
+def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[str]:
+    """What happened between two looks, one JSON object each: batches, then changes of phase."""
+    known = {state.query: state for state in before}
+    told: list[str] = []
+    for state in now:
+        last = known.get(state.query)
+        events = []
+        if state.counts.get(BATCHES, 0) != (last.counts.get(BATCHES, 0) if last else 0):
+            events.append("batch")
+        if state.phase in TOLD_PHASES and (last is None or last.phase != state.phase):
+            events.append(state.phase)
+        for event in events:
+            head = {"time_ms": now_ms, "pipeline": pipeline, "event": event}
+            told.append(json.dumps(head | described(state)))
+    return told
+
+
+def table(states: Sequence[dict[str, Any]], *, title: str | None = None) -> Table:
+    """Queries as a table, from what `described` gives; errors stand below it."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("query", "phase"):
+        made.add_column(name, overflow="fold")
+    for name in _NUMBERS:
+        made.add_column(name, justify="right", no_wrap=True)
+    errors = Text()
+    for state in states:
+        phase: Phase = state["phase"]
+        cells = [show(state) for show in _NUMBERS.values()]
+        made.add_row(
+            Text(state["query"]), Text(phase, style=_STYLES.get(phase, "")), *map(Text, cells)
+        )
+        if state["error"]:
+            errors.append(f"{state['query']}: {state['error']}\n", style="red")
+    made.caption = errors if errors.plain else None
+    made.caption_justify = "left"
+    made.caption_style = ""
+    return made
+
+
+def _state_cell(state: dict[str, Any]) -> str:
+    if not state["state_rows"]:
+        return ""
+    return f"{state['state_rows']:,} / {size(state['state_bytes'])}"
+
+
+_NUMBERS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
+    "batch": lambda state: "" if state["batch_id"] is None else f"{state['batch_id']:,}",
+    "rows/s": lambda state: f"{state['rows_per_second']:,.0f}",
+    "lag": lambda state: "" if state["lag_records"] is None else f"{state['lag_records']:,}",
+    "batch time": lambda state: duration(state["batch_ms"]) if state["batches"] else "",
+    "rows": lambda state: f"{state['rows']:,}",
+    "state": _state_cell,
+    "held": lambda state: f"{state['held_records']:,}",
+    "rejected": lambda state: f"{sum(state['rejected'].values()):,}",
+    "restarts": lambda state: f"{state['restarts']:,}" if state["restarts"] else "",
+}
+
+
+def duration(milliseconds: int) -> str:
+    """`180 ms`, `4.2 s`."""
+    if milliseconds < MILLISECONDS:
+        return f"{milliseconds} ms"
+    return f"{milliseconds / MILLISECONDS:,.1f} s"
+
+
+def size(count_bytes: float) -> str:
+    """`512 B`, `3.4 MiB`."""
+    for unit in UNITS[:-1]:
+        if count_bytes < 1024:
+            return f"{count_bytes:.0f} B" if unit == "B" else f"{count_bytes:.1f} {unit}"
+        count_bytes /= 1024
+    return f"{count_bytes:.1f} {UNITS[-1]}"
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def show(self, states: States) -> None:
+        """Show a look at the states."""
+        ...
+
+    def close(self) -> None:
+        """Leave the last look standing."""
+        ...
+
+
+class LineDisplay:
+    """JSON lines, each written at once."""
+
+    def __init__(
+        self, pipeline: str, write: Callable[[str], None], *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._pipeline = pipeline
+        self._write = write
+        self._clock = clock
+        self._before: States = ()
+
+    def show(self, states: States) -> None:
+        for line in lines(
+            self._before, states, pipeline=self._pipeline, now_ms=self._clock.now_ms()
+        ):
+            self._write(line)
+        self._before = states
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class TableDisplay:
+    """A table that stays at the foot of a terminal; what else is printed stands above it."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._before: States | None = None
+        self._live: Live | None = None
+
+    def show(self, states: States) -> None:
+        from rich.live import Live
+
+        if states == self._before:
+            return
+        self._before = states
+        shown = table([described(state) for state in states], title=self._title)
+        if self._live is None:
+            self._live = Live(shown, console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        else:
+            self._live.update(shown, refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class Watcher:
+    """Shows the states of a pipeline from a thread of its own, until its `with` block ends."""
+
+    def __init__(self, states: Callable[[], States], display: Display) -> None:
+        self._states = states
+        self._display = display
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-progress", daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(STOP_SECONDS)
+        if not self._thread.is_alive():
+            self._display.show(self._states())
+        self._display.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            self._display.show(self._states())

@@ -1,0 +1,220 @@
+"""What can be told of a pipeline: by its page while it runs, else by what it left behind.
+
+While a pipeline runs, `<state>/run.json` says where its page is:
+
+    {"pipeline": "orders", "file": "/…/orders.toml", "state_directory": "/…/.penstock",
+     "version": "0.1.0", "pid": 4711, "started_ms": 1790000000000, "master": "local[2]",
+     "admin": "http://127.0.0.1:41234"}
+
+The file is replaced as a whole and taken away at the end; one that a killed process left is told
+by its page not answering. Without a page, the state directory has the queries' checkpoints and
+journals, and the broker their consumer groups (`<pipeline>.<query>`), and so the lag.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.spark.pipeline.admin import Run
+from penstock.spark.pipeline.journal import Entry, Journal, write_durably
+from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.positions import TOPICS, Positions, from_json
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+RUN_FILE: Final = "run.json"
+RUN_BYTES_MAX: Final = 64 << 10
+PAGE_BYTES_MAX: Final = 16 << 20
+PAGE_SECONDS: Final = 2.0
+OFFSETS_BYTES_MAX: Final = 16 << 20
+OFFSETS_VERSIONS: Final = frozenset({"v1"})
+
+
+# The run's file
+
+
+@contextmanager
+def announced(run: Run, admin: str) -> Iterator[None]:
+    """Say in the state directory where the page is, for as long as the block runs."""
+    path = Path(run.state_directory) / RUN_FILE
+    body = asdict(run) | {"admin": admin}
+    write_durably(path, json.dumps(body).encode())
+    try:
+        yield
+    finally:
+        if (_read(path) or {}).get("pid") == run.pid:
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            body = json.loads(file.read(RUN_BYTES_MAX))
+    except (OSError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def live(spec: PipelineSpec) -> dict[str, Any] | None:
+    """The status page of the process that runs the pipeline, with `admin`; None if none does."""
+    found = _read(spec.run.state / RUN_FILE)
+    admin = str((found or {}).get("admin", ""))
+    if not admin.startswith("http://"):
+        return None
+    try:
+        with urllib.request.urlopen(f"{admin}/status", timeout=PAGE_SECONDS) as answer:  # noqa: S310
+            page = json.loads(answer.read(PAGE_BYTES_MAX))
+    except (urllib.error.URLError, OSError, ValueError):
+        return None
+    # Another program may have got the port since.
+    if not isinstance(page, dict) or page.get("pipeline") != spec.name:
+        return None
+    return {**page, "admin": admin}
+
+
+# What is left behind
+
+
+def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
+    """What the state directory and the broker say of a pipeline that does not run.
+
+    Returns:
+        `pipeline`, `running` (false), `state_directory`, `broker_error` (why there is no lag, or
+        null) and `queries`: each with `query`, `group`, `batch_id` (the last that finished),
+        `unfinished` (whether one has begun after it), `held_records`, `lag_records` (null when not
+        known) and `partitions` of `topic`, `partition`, `committed_offset`, `log_end_offset`,
+        `lag` (null when not known).
+    """
+    places = Places(spec)
+    queries = []
+    error: str | None = None
+    for name in known_queries(spec):
+        group = f"{spec.name}.{name}"
+        committed = checkpoint_offsets(places.checkpoint(name))
+        ends: dict[tuple[str, int], int] = {}
+        if error is None:
+            try:
+                committed = committed or {
+                    at: found.offset for at, found in client.committed(group).items()
+                }
+                ends = _ends(client, {topic for topic, _ in committed})
+            except (PenstockError, OSError) as failure:
+                error = str(failure)
+        queries.append(_stored_query(name, group, places, committed, ends))
+    return {
+        "pipeline": spec.name,
+        "file": str(spec.file),
+        "state_directory": str(spec.run.state),
+        "running": False,
+        "broker_error": error,
+        "queries": queries,
+    }
+
+
+def known_queries(spec: PipelineSpec) -> tuple[str, ...]:
+    """The queries that have run in this state directory."""
+    places = Places(spec)
+    names: set[str] = set()
+    for folder in (places.checkpoint("x").parent, places.journal("x").parent):
+        if folder.is_dir():
+            names |= {entry.name for entry in os.scandir(folder) if entry.is_dir()}
+    return tuple(sorted(names))
+
+
+def _stored_query(
+    name: str,
+    group: str,
+    places: Places,
+    committed: Mapping[tuple[str, int], int],
+    ends: Mapping[tuple[str, int], int],
+) -> dict[str, Any]:
+    last = Journal(places.journal(name)).last()
+    rows = []
+    for topic, partition in sorted(committed):
+        at = committed[topic, partition]
+        end = ends.get((topic, partition))
+        rows.append(
+            {
+                "topic": topic,
+                "partition": partition,
+                "committed_offset": at,
+                "log_end_offset": end,
+                "lag": None if end is None else max(0, end - at),
+            }
+        )
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
+    return {
+        "query": name,
+        "group": group,
+        "batch_id": _finished(last),
+        "unfinished": last is not None and not last.done,
+        "held_records": last.held if last is not None else 0,
+        "lag_records": sum(lags) if lags else None,
+        "partitions": rows,
+    }
+
+
+def _finished(last: Entry | None) -> int | None:
+    if last is None:
+        return None
+    number = last.batch_id if last.done else last.batch_id - 1
+    return number if number >= 0 else None
+
+
+def _ends(client: Client, topics: set[str]) -> dict[tuple[str, int], int]:
+    return {
+        (topic, partition): offset
+        for topic in sorted(topics)
+        for partition, offset in client.list_offsets(topic, "latest").items()
+    }
+
+
+def checkpoint_offsets(checkpoint: Path) -> dict[tuple[str, int], int]:
+    """The next offset by topic and partition, as `checkpoint_positions` has them.
+
+    A topic that is read by two sources stands where the slower one does.
+    """
+    found: dict[tuple[str, int], int] = {}
+    for one in checkpoint_positions(checkpoint):
+        for at, position in one.partitions.items():
+            key = (at.topic, at.partition)
+            found[key] = min(position.offset, found.get(key, position.offset))
+    return found
+
+
+def checkpoint_positions(checkpoint: Path) -> tuple[Positions, ...]:
+    """Where a checkpoint stands: positions of its `penstock` sources after the last batch done.
+
+    Empty when no batch was done, or when Spark wrote the checkpoint in a way not known here.
+
+    Source: Spark's `OffsetSeqLog`: a version, a line of metadata, a line for each source.
+    """
+    done = _numbers(checkpoint / "commits")
+    if not done:
+        return ()
+    try:
+        with (checkpoint / "offsets" / str(max(done))).open("rb") as file:
+            version, _, *sources = file.read(OFFSETS_BYTES_MAX).decode().splitlines()
+        bodies = [json.loads(line) for line in sources if line.startswith("{")]
+        if version not in OFFSETS_VERSIONS:
+            return ()
+        return tuple(from_json(body) for body in bodies if TOPICS in body)
+    except (OSError, ValueError, PenstockError):
+        return ()
+
+
+def _numbers(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return [int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit()]
