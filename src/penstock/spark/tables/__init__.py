@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.spark.tables.collection import Collected, remove_orphans
     from penstock.spark.tables.compaction import Compacted, compact
     from penstock.spark.tables.location import table_version
+    from penstock.spark.tables.materialise import Materialiser
     from penstock.spark.tables.reading import read_table
     from penstock.spark.tables.upsert import DeltaUpsert
 
@@ -21,6 +22,7 @@ __all__ = [
     "Compacted",
     "DeltaSink",
     "DeltaUpsert",
+    "Materialiser",
     "Written",
     "compact",
     "read_table",
@@ -36,6 +38,7 @@ _HOMES: Final = {
     "Compacted": "compaction",
     "compact": "compaction",
     "remove_orphans": "collection",
+    "Materialiser": "materialise",
     "read_table": "reading",
     "DeltaUpsert": "upsert",
 }

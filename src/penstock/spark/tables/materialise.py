@@ -1,0 +1,178 @@
+"""A job that keeps a Delta table beside every topic with `table.format=delta`.
+
+    Materialiser(spark, bootstrap="localhost:9092", admin_url=…, root="lake").run(stop)
+
+It asks the broker from time to time which topics want a table, starts and stops one query for
+each (`keeper.py`) as `kept.py` decides, and says how each stands. What is wrong with one topic
+stops that topic's table alone. Nothing is remembered outside of tables and their checkpoints: the
+job may be killed at any point and started anywhere that sees the same places.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pyspark.sql import SparkSession
+
+from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.spark.tables.keeper import TableKeeper
+from penstock.spark.tables.kept import TABLES_MAX_DEFAULT, KeptTables, TableState, WantedTable
+from penstock.spark.tables.topics import wanted_tables
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+LISTING_SECONDS_DEFAULT: Final = 5.0
+WATCH_SECONDS: Final = 0.25
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Stop(Protocol):
+    """Tells that the job is to end, as `threading.Event` does."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it is to end, waiting for at most so many seconds."""
+        ...
+
+
+class Materialiser:
+    """Keeps tables until told to stop; one at a time per set of topics and root."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        bootstrap: str,
+        root: str,
+        admin_url: str | None = None,
+        tables_max: int = TABLES_MAX_DEFAULT,
+        listing_seconds: float = LISTING_SECONDS_DEFAULT,
+        storage_options: Mapping[str, str] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """
+        Args:
+            spark: a session of `penstock.spark.session`, whose listener shows the groups' lag.
+            bootstrap: the brokers.
+            root: directory or URI below which tables without `table.location` are.
+            admin_url: the admin address, for direct reads of segment files.
+            tables_max: most tables kept at once; further topics wait (see `states`).
+            listing_seconds: how often the broker is asked which topics want a table.
+            storage_options: for object stores, as `deltalake` names them.
+        """
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._root = root
+        self._admin_url = admin_url
+        self._listing_seconds = listing_seconds
+        self._storage_options = storage_options
+        self._clock = clock
+        self._kept = KeptTables(tables_max=tables_max)
+        self._keepers: dict[str, TableKeeper] = {}
+        self._wanted: dict[str, WantedTable] = {}
+        self._listed_at: float | None = None
+
+    def states(self) -> tuple[TableState, ...]:
+        """How each topic's table stands, by topic."""
+        return tuple(state for _, state in sorted(self._kept.states.items()))
+
+    def run(self, stop: Stop, *, once: bool = False) -> tuple[TableState, ...]:
+        """Keep the tables until `stop` is set; with `once`, until each has what is there now.
+
+        Raises:
+            UnavailableError: with `once`, when the broker does not say which topics there are.
+        """
+        from penstock.client import Client
+
+        with Client(self._bootstrap, client_id="penstock-tables") as client:
+            try:
+                while True:
+                    self._list(client, once=once)
+                    self._apply(client, once=once)
+                    self._watch(client, once=once)
+                    if once and not self._keepers and not self._due():
+                        break
+                    if stop.wait(WATCH_SECONDS):
+                        break
+            finally:
+                for keeper in self._keepers.values():
+                    keeper.stop()
+                self._keepers.clear()
+        return self.states()
+
+    def make_keeper(self, wanted: WantedTable) -> TableKeeper:
+        """The keeper of one topic's table."""
+        return TableKeeper(
+            self._spark,
+            wanted,
+            bootstrap=self._bootstrap,
+            admin_url=self._admin_url,
+            storage_options=self._storage_options,
+        )
+
+    def _list(self, client: Client, *, once: bool) -> None:
+        now = self._clock.monotonic()
+        if self._listed_at is not None and (once or now - self._listed_at < self._listing_seconds):
+            return
+        try:
+            self._wanted = wanted_tables(client, self._root)
+        except (RetriableError, UnavailableError) as error:
+            if once:
+                raise
+            _LOG.warning("topics could not be listed: %s; those known are kept", error)
+        self._listed_at = now
+
+    def _apply(self, client: Client, *, once: bool) -> None:
+        changes = self._kept.changes(self._wanted, self._clock.monotonic())
+        for topic in changes.stop:
+            _LOG.info("topic %s: its table is no longer kept, or kept differently", topic)
+            keeper = self._keepers.pop(topic, None)
+            if keeper is not None:
+                keeper.stop()
+        for wanted in changes.start:
+            keeper = self.make_keeper(wanted)
+            try:
+                keeper.check(client)
+                keeper.start(once=once)
+            except Exception as error:  # whatever it is, the other tables go on
+                self._failed(wanted.topic, error, once=once)
+                continue
+            _LOG.info("topic %s: keeping table %s", wanted.topic, wanted.location)
+            self._keepers[wanted.topic] = keeper
+
+    def _watch(self, client: Client, *, once: bool) -> None:
+        for topic, keeper in list(self._keepers.items()):
+            if keeper.active:
+                if keeper.has_progress:
+                    self._kept.worked(topic)
+                continue
+            del self._keepers[topic]
+            error = keeper.failure()
+            if error is None and once:
+                self._kept.done(topic)
+                continue
+            error = error or RuntimeError("its query was stopped by somebody else")
+            try:
+                keeper.check(client)
+            except InvalidError as found:
+                error = found  # the plainer words for what Spark ran into
+            except (PenstockError, OSError) as found:
+                _LOG.info("topic %s: the table was not compared with the log: %s", topic, found)
+            self._failed(topic, error, once=once)
+
+    def _failed(self, topic: str, error: Exception, *, once: bool) -> None:
+        by_hand = once or isinstance(error, InvalidError)
+        self._kept.failed(topic, str(error), by_hand=by_hand, now=self._clock.monotonic())
+        state = self._kept.states.get(topic)
+        after = "it stays stopped" if state is None or by_hand else "it is started again"
+        _LOG.error("topic %s: its table is not kept: %s; %s", topic, error, after)
+
+    def _due(self) -> bool:
+        """Whether topics wait for a place that is free by now."""
+        running = len(self._keepers)
+        waiting = any(state.phase == "waiting" for state in self._kept.states.values())
+        return waiting and running < self._kept.tables_max

@@ -1,0 +1,119 @@
+"""Up to where a table has a topic: an offset per partition, in the same commit as the rows.
+
+Theory of operation. A table that is kept beside a topic carries one transaction identifier per
+partition, `penstock.position/<topic id>/<partition>`, whose number is the offset after the last
+record in the table. It moves in the commit that adds the records, so at any version of the table
+rows and offsets agree; it stays in the table's state when old commits are cleaned away. The topic's
+id is part of the name, so that offsets of a topic that was deleted and created again are never
+taken for the new one's. For people the same is in the commit's metadata, as `penstock.positions`,
+with topic, id and leader epochs.
+
+Source: the Delta transaction protocol, "Transaction Identifiers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deltalake import DeltaTable
+
+from penstock.spark.positions import Position, Positions
+from penstock.spark.tables.errors import LogStartsAfterTable, TableOfAnotherTopic
+
+METADATA: Final = "penstock.positions"
+HISTORY_COMMITS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPositions:
+    """The next offset in every partition of one topic."""
+
+    topic: str
+    topic_id: str
+    partitions: Mapping[int, Position]
+
+    def marks(self) -> dict[str, int]:
+        """The identifiers to commit."""
+        return {
+            mark_of(self.topic_id, partition): position.offset
+            for partition, position in self.partitions.items()
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        """What people see in the table's history."""
+        return {
+            METADATA: {
+                "topic": self.topic,
+                "id": self.topic_id,
+                "partitions": {
+                    str(partition): {"offset": position.offset, "epoch": position.leader_epoch}
+                    for partition, position in sorted(self.partitions.items())
+                },
+            }
+        }
+
+
+def mark_of(topic_id: str, partition: int) -> str:
+    """The name of a partition's transaction identifier."""
+    return f"penstock.position/{topic_id}/{partition}"
+
+
+def of_topic(topic: str, positions: Positions) -> TopicPositions:
+    """One topic's part of a stream's position.
+
+    Raises:
+        KeyError: the stream does not read the topic.
+    """
+    return TopicPositions(
+        topic=topic,
+        topic_id=positions.topic_ids[topic],
+        partitions={
+            at.partition: position
+            for at, position in positions.partitions.items()
+            if at.topic == topic
+        },
+    )
+
+
+def table_ends(opened: DeltaTable, topic_id: str, partitions: Iterable[int]) -> dict[int, int]:
+    """The offset after the last one in the table, for each partition that it has."""
+    found = {number: opened.transaction_version(mark_of(topic_id, number)) for number in partitions}
+    return {number: offset for number, offset in found.items() if offset is not None}
+
+
+def check_topic(
+    opened: DeltaTable, table: str, topic: str, topic_id: str, partitions: Iterable[int]
+) -> dict[int, int]:
+    """`table_ends` of a table that must have been kept from this very topic.
+
+    Raises:
+        TableOfAnotherTopic: it has commits, and none of them is of this topic.
+    """
+    ends = table_ends(opened, topic_id, partitions)
+    if not ends:
+        raise TableOfAnotherTopic(table, topic, topic_id, _last_kept(opened))
+    return ends
+
+
+def check_reaches(
+    table: str, topic: str, ends: Mapping[int, int], log_starts: Mapping[int, int]
+) -> None:
+    """Make sure that the log still has what the table does not have yet.
+
+    Raises:
+        LogStartsAfterTable: it names the first partition with a gap, and both offsets.
+    """
+    for partition, log_start in sorted(log_starts.items()):
+        end = ends.get(partition, 0)
+        if end < log_start:
+            raise LogStartsAfterTable(table, topic, partition, end, log_start)
+
+
+def _last_kept(opened: DeltaTable) -> str:
+    for commit in opened.history(HISTORY_COMMITS_MAX):
+        found = commit.get(METADATA)
+        if isinstance(found, dict):
+            return f"topic {found.get('topic')} with id {found.get('id')}"
+    return "no topic"
