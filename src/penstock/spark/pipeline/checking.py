@@ -14,18 +14,16 @@ from typing import Final
 
 from penstock.spark.pipeline import connections, files
 from penstock.spark.pipeline.draft import NAME_CHARS_MAX, Draft, Section
+from penstock.spark.pipeline.keys import NAMED
+from penstock.spark.pipeline.kinds import nearest
 from penstock.spark.pipeline.problems import Problem
-from penstock.spark.pipeline.spec import RECORD
 
 _VIEW_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _RESERVED: Final = frozenset(
-    {"all", "and", "anti", "as", "case", "cross", "distinct", "except", "exists", "false", "from"}
-    | {"full", "group", "having", "in", "inner", "intersect", "join", "lateral", "left", "minus"}
-    | {"natural", "not", "null", "on", "or", "order", "outer", "right", "select", "semi", "table"}
-    | {"true", "union", "using", "values", "when", "where", "with"}
+    {"from", "join", "lateral", "select", "stream", "table", "values", "with"}
 )
-"""Words of SQL that cannot, or should not, stand for a view."""
+"""Words of SQL that do not name a table where one is expected; Spark takes all others."""
 _SCHEMA_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "json-schema": (".json",),
     "avro": (".avsc", ".json"),
@@ -73,8 +71,9 @@ def _names(draft: Draft) -> None:
                 f"{sink.name[:40]!r} cannot name a sink",
                 f"use at most {NAME_CHARS_MAX} letters, digits, ., _ and -",
             )
-    for kind, tables in (("source", draft.sources), ("sink", draft.sinks)):
-        if not tables and not isinstance(draft.document.values.get(kind), dict):
+    meant = {nearest(name, tuple(NAMED)) for name in draft.document.values}
+    for kind in ("source", "sink"):
+        if kind not in meant:
             cure = 'topic = "…"' if kind == "source" else 'from = "…" and table = "…"'
             draft.refuse((kind,), "there is none", f"add [{kind}.NAME] with {cure}")
 
@@ -82,8 +81,6 @@ def _names(draft: Draft) -> None:
 def _view_name(draft: Draft, view: Section) -> None:
     if not _VIEW_NAME.fullmatch(view.name) or len(view.name) > NAME_CHARS_MAX:
         cure = f"use at most {NAME_CHARS_MAX} letters, digits and _, beginning with a letter"
-        if view.name == RECORD:
-            cure = f"{RECORD} is the column with the record; choose another name"
         draft.refuse(view.key, f"{view.name[:40]!r} cannot name a view", cure)
     elif view.name.lower() in _RESERVED:
         draft.refuse(

@@ -93,8 +93,8 @@ def _unknown_views(draft: Draft) -> None:
     for step in draft.steps.values():
         for read in _step_reads(draft, step):
             if read.name.lower() not in known:
-                key = (*step.key, *step.which("sql", "sql_file", "python")[:1])
-                cure = _view_cure(draft, read.name)
+                key = (*step.key, *step.which("inputs", "sql", "sql_file")[:1])
+                cure = _view_cure(draft, read.name, step)
                 where = ".".join(map(str, key))
                 message = f"there is no source or step {read.name}"
                 draft.problems.append(
@@ -107,8 +107,8 @@ def _unknown_views(draft: Draft) -> None:
             draft.refuse((*sink.key, "from"), f"there is no source or step {name}", cure)
 
 
-def _view_cure(draft: Draft, name: str) -> str:
-    names = tuple(view.name for view in draft.views())
+def _view_cure(draft: Draft, name: str, reader: Section | None = None) -> str:
+    names = tuple(view.name for view in draft.views() if view is not reader)
     close = nearest(name, names)
     if close is not None:
         return f"write {close}"

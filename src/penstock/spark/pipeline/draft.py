@@ -214,11 +214,13 @@ class _Drafting:
         if not isinstance(raw, dict):
             condition = self._convert(key, TEXT, raw)
             return None if condition is None else RuleDraft(key, condition, None)
+        found = len(self.problems)
         fields = self._section(key, raw, RULE)
         if not fields.given("that"):
             self._refuse(key, "has no condition", 'write {that = "amount > 0", otherwise = "drop"}')
-        condition = fields.get("that")
-        return None if condition is None else RuleDraft(key, condition, fields.get("otherwise"))
+        if len(self.problems) > found:
+            return None
+        return RuleDraft(key, fields.get("that"), fields.get("otherwise"))
 
 
 def default_otherwise(errors: Section) -> str:

@@ -16,8 +16,8 @@ from typing import Any, Final
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
 
-TOPICS_MAX: Final = 1_000
-COLUMNS_MAX: Final = 1_000
+LIST_ENTRIES_MAX: Final = 1_000
+"""Of topics, of columns, of views."""
 RETRY_DELAYS_MAX: Final = 16
 INTERVAL_MS_MAX: Final = 366 * 24 * 3_600_000
 COUNT_MAX: Final = 2**31 - 1
@@ -88,8 +88,8 @@ def texts(value: object) -> tuple[str, ...]:
         raise Unfit(f"must be text or a list of it, but is {type_name(value)}", 'write ["…", "…"]')
     if not value:
         raise Unfit("must not be empty", "name at least one, or leave the key out")
-    if len(value) > COLUMNS_MAX:
-        raise Unfit(f"has {len(value)} entries, the limit is {COLUMNS_MAX}")
+    if len(value) > LIST_ENTRIES_MAX:
+        raise Unfit(f"has {len(value)} entries, the limit is {LIST_ENTRIES_MAX}", "name fewer")
     found = tuple(text(item) for item in value)
     twice = next((item for item in found if found.count(item) > 1), None)
     if twice is not None:
@@ -119,7 +119,7 @@ def _whole(value: object, least: int) -> int:
         cure = f"write {digits}, without quotes" if digits.isdigit() else ""
         raise Unfit(f"must be a whole number, but is {type_name(value)}", cure)
     if not least <= value <= COUNT_MAX:
-        raise Unfit(f"is {value}, must be from {least} to {COUNT_MAX}")
+        raise Unfit(f"is {value}, must be from {least} to {COUNT_MAX}", "write a number in between")
     return value
 
 
@@ -192,7 +192,10 @@ def growing_seconds(value: object) -> tuple[float, ...]:
             'write ["10 seconds", "1 minute", "10 minutes"]',
         )
     if not 0 < len(value) <= RETRY_DELAYS_MAX:
-        raise Unfit(f"has {len(value)} delays, must have from 1 to {RETRY_DELAYS_MAX}")
+        raise Unfit(
+            f"has {len(value)} delays, must have from 1 to {RETRY_DELAYS_MAX}",
+            'write ["10 seconds", "1 minute", "10 minutes"]',
+        )
     found = tuple(seconds(item) for item in value)
     for index in range(1, len(found)):
         if found[index] <= found[index - 1]:
@@ -234,7 +237,9 @@ def topic(value: object) -> str:
     try:
         return validate_topic_name(name)
     except InvalidError as error:
-        raise Unfit(f"{name[:40]!r} cannot be a topic: {_reason(error)}") from error
+        raise Unfit(
+            f"{name[:40]!r} cannot be a topic: {_reason(error)}", "write the topic's name"
+        ) from error
 
 
 def _reason(error: InvalidError) -> str:
@@ -297,7 +302,7 @@ def one_of(*choices: str) -> Callable[[Any], str]:
 
     def convert(value: object) -> str:
         if not isinstance(value, str):
-            raise Unfit(f"must be {listed}, but is {type_name(value)}")
+            raise Unfit(f"must be text, but is {type_name(value)}", f"write {listed}, in quotes")
         if value not in choices:
             raise Unfit(f"{value!r} is not known", f"write {nearest(value, choices) or listed}")
         return value
