@@ -97,7 +97,7 @@ def test_any_text_ends(words: list[str]) -> None:
 @pytest.mark.spark
 def test_spark_finds_the_same(spark: SparkSession) -> None:
     """Spark's parser leaves names that WITH defines among the relations; all else is equal."""
-    parser: Any = spark._jsparkSession.sessionState().sqlParser()  # type: ignore[attr-defined]
+    parser: Any = spark._jsparkSession.sessionState().sqlParser()
     for sql, reads in READS:
         plan = parser.parsePlan(sql).treeString()
         names = set(re.findall(r"UnresolvedRelation \[([^\],]*)\], \[\]", plan))
