@@ -1,0 +1,192 @@
+"""Where the items of arrays and maps begin, found before they are read.
+
+An array is a series of blocks, each a number of items (negative: then its size in bytes follows)
+and the items, until a block of none. Items of a fixed size and plain numbers are found by
+arithmetic, a whole block of every lane at once; others one after the other, the n-th items of all
+lanes in one step. A block cannot count more items than it has bytes left, so that a number in the
+data never decides how much memory is taken.
+
+Source: the Avro 1.12 specification, "Arrays" and "Maps".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.spark.formats.avro.schema import (
+    Decimal,
+    Enum,
+    Fixed,
+    Items,
+    Named,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    size_min,
+)
+from penstock.spark.formats.lockstep.cursor import ENDS_EARLY, Lanes, Longs
+from penstock.spark.formats.lockstep.limits import STEPS_MAX
+
+Found = list[tuple[Longs, Longs]]
+_STRING = Primitive(kind="string")
+
+
+def find_items(lanes: Lanes, parts: tuple[Node, ...], where: str) -> tuple[Longs, Lanes]:
+    """The owner of each item (in order), and a lane at the start of each; moves the lanes behind.
+
+    Args:
+        parts: what an item is made of: the item, or key and value of a map's entry.
+    """
+    found = _blocks(lanes, parts, where)
+    owner = np.concatenate([owners for owners, _ in found]) if found else np.zeros(0, np.int64)
+    start = np.concatenate([starts for _, starts in found]) if found else np.zeros(0, np.int64)
+    keep = lanes.good[owner]
+    owner, start = owner[keep], start[keep]
+    order = np.lexsort((start, owner))
+    owner, start = owner[order], start[order]
+    return owner, lanes.within(start, lanes.end[owner])
+
+
+def _blocks(lanes: Lanes, parts: tuple[Node, ...], where: str) -> Found:
+    found: Found = []
+    label = f"field {where}: "
+    rows = np.flatnonzero(lanes.good)
+    for _ in range(STEPS_MAX):
+        if not rows.size:
+            return found
+        part = lanes.at(rows)
+        count = _block_head(part, sum(map(size_min, parts)), label)
+        found.extend((rows[owner], start) for owner, start in _items(part, count, parts, where))
+        lanes.put(rows, part)
+        rows = rows[(count > 0) & part.good]
+    _too_many(lanes, rows, f"{label}more than {STEPS_MAX} blocks")
+    return found
+
+
+def _too_many(lanes: Lanes, rows: Longs, words: str) -> None:
+    wrong = np.zeros(len(lanes), np.bool_)
+    wrong[rows] = True
+    lanes.fail(wrong, words)
+
+
+def _block_head(part: Lanes, item_bytes: int, label: str) -> Longs:
+    """The number of items in the next block; 0 at the end and for lanes that failed."""
+    count = part.zigzag(label)
+    sized = np.flatnonzero(count < 0)
+    if sized.size:
+        some = part.at(sized)
+        size = some.zigzag(label)
+        some.fail((size < 0) | (size > some.end - some.position), f"{label}{ENDS_EARLY}")
+        part.put(sized, some)
+        # The smallest number has no opposite; it is refused below like any that is too large.
+        count = np.where(count == np.iinfo(np.int64).min, np.iinfo(np.int64).max, np.abs(count))
+    wrong = count > (part.end - part.position) // max(1, item_bytes)
+    part.fail(wrong & part.good, f"{label}{ENDS_EARLY}")
+    return np.where(part.good, count, 0)
+
+
+def _items(part: Lanes, count: Longs, parts: tuple[Node, ...], where: str) -> Found:
+    if len(parts) == 1:
+        size = _fixed_size(parts[0])
+        if size is not None:
+            return [_fixed_items(part, count, size)]
+        if _is_varint(parts[0]):
+            return [_varint_items(part, count, where)]
+    return _single_items(part, count, parts, where)
+
+
+def _fixed_items(part: Lanes, count: Longs, size: int) -> tuple[Longs, Longs]:
+    owner = np.repeat(np.arange(count.size), count)
+    number = np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)
+    start = part.position[owner] + number * size
+    part.advance(count * size, "")
+    return owner, start
+
+
+def _varint_items(part: Lanes, count: Longs, where: str) -> tuple[Longs, Longs]:
+    ends = part.octets.varint_ends
+    first = np.searchsorted(ends, part.position)
+    # Behind the bytes are zeros, each of which ends a number: the last index is always there.
+    last = np.minimum(first + count, ends.size) - 1
+    behind = np.where(count > 0, ends[np.maximum(last, 0)] + 1, part.position)
+    wrong = behind > part.end
+    part.fail(wrong, f"field {where}: {ENDS_EARLY}")
+    count = np.where(wrong, 0, count)
+    owner = np.repeat(np.arange(count.size), count)
+    number = np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)
+    start = np.where(number == 0, part.position[owner], ends[first[owner] + number - 1] + 1)
+    part.position = np.where(part.good, behind, part.position)
+    return owner, start
+
+
+def _single_items(part: Lanes, count: Longs, parts: tuple[Node, ...], where: str) -> Found:
+    found: Found = []
+    rows = np.flatnonzero(count > 0)
+    for step in range(STEPS_MAX):
+        if not rows.size:
+            return found
+        some = part.at(rows)
+        found.append((rows, some.position))
+        for node in parts:
+            skip(node, some, where)
+        part.put(rows, some)
+        rows = rows[some.good & (count[rows] > step + 1)]
+    _too_many(part, rows, f"field {where}: more than {STEPS_MAX} items")
+    return found
+
+
+def _fixed_size(node: Node) -> int | None:
+    match node:
+        case Primitive(kind="boolean"):
+            return 1
+        case Primitive(kind="float"):
+            return 4
+        case Primitive(kind="double"):
+            return 8
+        case Fixed(size_bytes=size) | Decimal(size_bytes=int(size)):
+            return size
+    return None
+
+
+def _is_varint(node: Node) -> bool:
+    return isinstance(node, Enum) or (isinstance(node, Primitive) and node.kind in ("int", "long"))
+
+
+def skip(node: Node, lanes: Lanes, where: str) -> None:
+    """Move the lanes behind a value, looking only at what says where that is."""
+    label = f"field {where}: "
+    size = _fixed_size(node)
+    if size is not None:
+        lanes.advance(size, label)
+        return
+    match node:
+        case Primitive(kind="null"):
+            return
+        case Primitive(kind="int" | "long") | Enum():
+            lanes.varint(label)
+        case Primitive() | Decimal() | Fixed():
+            length = lanes.zigzag(label)
+            lanes.fail(length < 0, f"{label}a length below zero")
+            lanes.advance(np.where(lanes.good, length, 0), label)
+        case Items(item=item):
+            _blocks(lanes, (item,), where)
+        case Named(value=value):
+            _blocks(lanes, (_STRING, value), where)
+        case Record(fields=fields):
+            for name, child in fields:
+                skip(child, lanes, f"{where}.{name}")
+        case Union():
+            _skip_union(node, lanes, where)
+
+
+def _skip_union(node: Union, lanes: Lanes, where: str) -> None:
+    label = f"field {where}: "
+    index = lanes.zigzag(label)
+    lanes.fail((index < 0) | (index >= len(node.branches)), f"{label}no such branch of the union")
+    for number, branch in enumerate(node.branches):
+        rows = np.flatnonzero(lanes.good & (index == number))
+        if rows.size:
+            part = lanes.at(rows)
+            skip(branch, part, where)
+            lanes.put(rows, part)

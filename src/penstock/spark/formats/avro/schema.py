@@ -1,0 +1,271 @@
+"""An Avro schema as values, checked so far that the decoder need not check again.
+
+A named type that is used again is the same value again; a type within itself is refused, as a
+column has a type of fixed depth. Items that take no bytes (null, or records of nothing else) are
+refused in arrays: their number would be bounded by nothing.
+
+Source: the Avro 1.12 specification, "Schema Declaration" and "Logical Types".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from penstock.spark.formats.errors import InvalidFormat
+from penstock.spark.formats.lockstep.limits import DEPTH_MAX
+
+PrimitiveKind = Literal["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
+PRIMITIVES: Final[frozenset[str]] = frozenset(
+    ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+)
+LOGICAL: Final[Mapping[str, frozenset[str]]] = {
+    "date": frozenset({"int"}),
+    "timestamp-millis": frozenset({"long"}),
+    "timestamp-micros": frozenset({"long"}),
+    "local-timestamp-millis": frozenset({"long"}),
+    "local-timestamp-micros": frozenset({"long"}),
+    "uuid": frozenset({"fixed"}),
+}
+"""Logical types that change what a value becomes, and what they stand on.
+
+`time-millis` and `time-micros` stay numbers (int and long, of the day), as in Spark's own reader;
+`uuid` on a string stays a string; decimal is read apart. Unknown ones are ignored, as the
+specification says.
+"""
+DECIMAL_DIGITS_MAX: Final = 38
+FIXED_BYTES_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primitive:
+    kind: PrimitiveKind
+    logical: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    size_bytes: int
+    logical: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decimal:
+    """`size_bytes` is None for a decimal on bytes, with a length in front."""
+
+    precision: int
+    scale: int
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enum:
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    item: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A map from strings."""
+
+    value: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    fields: tuple[tuple[str, Node], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    branches: tuple[Node, ...]
+
+
+Node = Primitive | Fixed | Decimal | Enum | Items | Named | Record | Union
+
+
+def parse(document: Any) -> Record:
+    """The schema of a value.
+
+    Raises:
+        InvalidFormat: it is malformed, not a record, or has something that is not supported.
+    """
+    node = _Parser().node(document, "", "", 0)
+    if not isinstance(node, Record):
+        raise InvalidFormat("schema_file", _kind(document), "the schema must be of a record")
+    return node
+
+
+def size_min(node: Node) -> int:
+    """The fewest bytes that a value takes."""
+    match node:
+        case Primitive(kind=kind):
+            return {"null": 0, "float": 4, "double": 8}.get(kind, 1)
+        case Fixed(size_bytes=size):
+            return size
+        case Decimal(size_bytes=size):
+            return 1 if size is None else size
+        case Record(fields=fields):
+            return sum(size_min(child) for _, child in fields)
+    return 1
+
+
+def _kind(document: Any) -> str:
+    return str(document.get("type")) if isinstance(document, dict) else str(document)
+
+
+class _Parser:
+    """Parses one document; holds the named types seen so far. None marks one still open."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Node | None] = {}
+
+    def node(self, document: Any, where: str, space: str, depth: int) -> Node:
+        if depth > DEPTH_MAX:
+            raise _refused(where, f"nests deeper than {DEPTH_MAX} levels")
+        if isinstance(document, str):
+            return self._by_name(document, where, space)
+        if isinstance(document, list):
+            return self._union(document, where, space, depth)
+        if not isinstance(document, dict) or "type" not in document:
+            raise _refused(where, "is not a schema: an object with a type, a name, or a list")
+        return self._complex(document, where, space, depth)
+
+    def _by_name(self, name: str, where: str, space: str) -> Node:
+        if name in PRIMITIVES:
+            return Primitive(kind=cast("PrimitiveKind", name))
+        full = name if "." in name or not space else f"{space}.{name}"
+        found = full if full in self._named else name
+        if found not in self._named:
+            raise _refused(where, f"names the type {name!r}, which is not defined before it")
+        node = self._named[found]
+        if node is None:
+            raise _refused(where, f"is the type {name!r} within itself; columns cannot be recursive")
+        return node
+
+    def _union(self, document: list[Any], where: str, space: str, depth: int) -> Node:
+        if not document:
+            raise _refused(where, "is a union without branches")
+        if any(isinstance(branch, list) for branch in document):
+            raise _refused(where, "is a union within a union")
+        branches = tuple(self.node(branch, where, space, depth + 1) for branch in document)
+        nulls = [branch for branch in branches if branch == Primitive(kind="null")]
+        if len(nulls) > 1:
+            raise _refused(where, "is a union with null twice")
+        return Union(branches=branches)
+
+    def _complex(self, document: dict[str, Any], where: str, space: str, depth: int) -> Node:
+        match document["type"]:
+            case "record" | "error":
+                return self._record(document, where, space, depth)
+            case "enum":
+                return self._define(document, where, space, _enum(document, where))
+            case "fixed":
+                return self._define(document, where, space, _fixed(document, where))
+            case "array":
+                return Items(item=self._part(document, "items", where, space, depth))
+            case "map":
+                return Named(value=self._part(document, "values", where, space, depth))
+            case str() as kind if kind in PRIMITIVES:
+                return _primitive(cast("PrimitiveKind", kind), document, where)
+            case inner:
+                return self.node(inner, where, space, depth + 1)
+
+    def _part(self, document: dict[str, Any], key: str, where: str, space: str, depth: int) -> Node:
+        if key not in document:
+            raise _refused(where, f"has no {key!r}")
+        mark = "[]" if key == "items" else "{}"
+        node = self.node(document[key], f"{where}{mark}", space, depth + 1)
+        if key == "items" and size_min(node) == 0:
+            raise _refused(where, "is an array of items that take no bytes")
+        return node
+
+    def _record(self, document: dict[str, Any], where: str, space: str, depth: int) -> Node:
+        full = _full_name(document, where, space)
+        self._open(full, where)
+        fields = document.get("fields")
+        if not isinstance(fields, list) or not fields:
+            raise _refused(where or full, "is a record without fields")
+        inner = full.rpartition(".")[0]
+        made: dict[str, Node] = {}
+        for field in fields:
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str):
+                raise _refused(where or full, "has a field without a name")
+            name = field["name"]
+            at = f"{where}.{name}" if where else name
+            if name in made:
+                raise _refused(at, "comes twice")
+            if "type" not in field:
+                raise _refused(at, "has no type")
+            made[name] = self.node(field["type"], at, inner, depth + 1)
+        record = Record(fields=tuple(made.items()))
+        self._named[full] = record
+        return record
+
+    def _define(self, document: dict[str, Any], where: str, space: str, node: Node) -> Node:
+        full = _full_name(document, where, space)
+        self._open(full, where)
+        self._named[full] = node
+        return node
+
+    def _open(self, full: str, where: str) -> None:
+        if full in self._named:
+            raise _refused(where or full, f"defines the type {full!r} a second time")
+        self._named[full] = None
+
+
+def _full_name(document: dict[str, Any], where: str, space: str) -> str:
+    name = document.get("name")
+    if not isinstance(name, str) or not name:
+        raise _refused(where, f"is of type {document['type']} and has no name")
+    if "." in name:
+        return name
+    own = document.get("namespace", space)
+    return f"{own}.{name}" if own else name
+
+
+def _enum(document: dict[str, Any], where: str) -> Enum:
+    symbols = document.get("symbols")
+    if not isinstance(symbols, list) or not symbols or not all(isinstance(s, str) for s in symbols):
+        raise _refused(where, "is an enum without a list of symbols")
+    if len(set(symbols)) != len(symbols):
+        raise _refused(where, "is an enum with a symbol twice")
+    return Enum(symbols=tuple(symbols))
+
+
+def _fixed(document: dict[str, Any], where: str) -> Node:
+    size = document.get("size")
+    if type(size) is not int or not 0 < size <= FIXED_BYTES_MAX:
+        raise _refused(where, f"is a fixed of size {size!r}; it must be 1 to {FIXED_BYTES_MAX}")
+    logical = document.get("logicalType")
+    if logical == "decimal":
+        return _decimal(document, where, size)
+    return Fixed(size_bytes=size, logical=logical if logical == "uuid" and size == 16 else None)
+
+
+def _primitive(kind: PrimitiveKind, document: dict[str, Any], where: str) -> Node:
+    logical = document.get("logicalType")
+    if logical == "decimal" and kind == "bytes":
+        return _decimal(document, where, None)
+    known = isinstance(logical, str) and kind in LOGICAL.get(logical, frozenset())
+    return Primitive(kind=kind, logical=logical if known else None)
+
+
+def _decimal(document: dict[str, Any], where: str, size: int | None) -> Decimal:
+    precision, scale = document.get("precision"), document.get("scale", 0)
+    if type(precision) is not int or not 0 < precision <= DECIMAL_DIGITS_MAX:
+        raise _refused(
+            where, f"is a decimal of precision {precision!r}; it must be 1 to {DECIMAL_DIGITS_MAX}"
+        )
+    if type(scale) is not int or not 0 <= scale <= precision:
+        raise _refused(where, f"is a decimal of scale {scale!r}; it must be 0 to the precision")
+    return Decimal(precision=precision, scale=scale, size_bytes=size)
+
+
+def _refused(where: str, reason: str) -> InvalidFormat:
+    return InvalidFormat("schema_file", f"field {where}" if where else "the schema", reason)

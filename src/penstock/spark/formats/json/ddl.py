@@ -1,0 +1,98 @@
+"""From a Spark schema to shapes: what the kind `json` accepts for each type.
+
+`not null` makes a field required. Types that JSON has no writing for are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from penstock.spark.formats.errors import InvalidFormat
+from penstock.spark.formats.json.shapes import Field, Items, Leaf, Named, Record, Shape
+
+LEAVES: Final = (
+    StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType,
+    DecimalType, TimestampType, TimestampNTZType, DateType, BinaryType, VariantType,
+)  # fmt: skip
+
+
+def read_ddl(text: str) -> StructType:
+    """A schema from Spark's DDL.
+
+    Raises:
+        InvalidFormat: it is not DDL, or has no fields.
+    """
+    try:
+        made = StructType.fromDDL(text)
+    except PySparkException as error:
+        why = str(error).strip().splitlines()[0]
+        raise InvalidFormat("schema", text, f"is not a schema in Spark's DDL: {why}") from error
+    if not isinstance(made, StructType) or not made.fields:
+        raise InvalidFormat("schema", text, "has no fields")
+    return cast("StructType", made)
+
+
+def record_of(schema: StructType, *, closed: bool = False, where: str = "") -> Record:
+    """The shape of an object of a Spark schema.
+
+    Raises:
+        InvalidFormat: a type that cannot be read from JSON, or a name given twice.
+    """
+    names = [field.name for field in schema.fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidFormat("schema", schema.simpleString(), f"field {where}{twice[0]} comes twice")
+    return Record(
+        fields=tuple(
+            Field(
+                name=field.name,
+                shape=replace(
+                    _shape(field.dataType, f"{where}{field.name}", closed), nullable=field.nullable
+                ),
+                required=not field.nullable,
+            )
+            for field in schema.fields
+        ),
+        closed=closed,
+    )
+
+
+def _shape(data_type: DataType, where: str, closed: bool) -> Shape:
+    match data_type:
+        case StructType():
+            return record_of(data_type, closed=closed, where=f"{where}.")
+        case ArrayType():
+            return Items(item=_shape(data_type.elementType, f"{where}[]", closed))
+        case MapType():
+            if not isinstance(data_type.keyType, StringType):
+                key = data_type.keyType.simpleString()
+                raise InvalidFormat("schema", key, f"field {where}: keys of a map must be strings")
+            return Named(value=_shape(data_type.valueType, f"{where}{{}}", closed))
+    if type(data_type) in LEAVES:
+        return Leaf(data_type=data_type)
+    raise InvalidFormat(
+        "schema", data_type.simpleString(), f"field {where}: this type cannot be read from JSON"
+    )

@@ -1,0 +1,74 @@
+"""A schema from a sample, for a pipeline that does not say one."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import ArrayType, DataType, DecimalType, NullType, StructType
+
+from penstock.spark.formats.errors import InvalidFormat
+from penstock.spark.formats.json.ddl import read_ddl
+from penstock.spark.formats.value_format import INFER
+
+
+def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str:
+    """A schema in Spark's DDL that the sampled values have; a field's type covers all its values.
+
+    Args:
+        frame: a batch's frame.
+        rows_max: how many values are looked at, those that are null left out.
+
+    Raises:
+        InvalidFormat: there is no value in the sample, or none that is a JSON object.
+    """
+    text = frame[column].cast("string")
+    sample = frame.select(text.alias("t")).where(text.isNotNull()).limit(rows_max)
+    # Of text that is not JSON the variant is null, which the aggregate leaves out.
+    variant = F.try_parse_json(F.when(F.is_valid_utf8("t"), F.col("t")))
+    row = sample.select(variant.alias("v")).select(
+        F.count(F.lit(1)).alias("rows"),
+        F.schema_of_variant_agg(
+            F.when(F.schema_of_variant("v").startswith("OBJECT<"), F.col("v"))
+        ).alias("found"),
+    ).head()  # fmt: skip
+    if row is None or not row["rows"]:
+        raise InvalidFormat(
+            "schema", INFER, "there are no values to infer it from yet; say the schema"
+        )
+    found = str(row["found"])
+    if not found.startswith("OBJECT<"):
+        raise InvalidFormat(
+            "schema", INFER, f"none of {row['rows']} sampled values is a JSON object with fields"
+        )
+    return _as_ddl(found)
+
+
+def _as_ddl(found: str) -> str:
+    """The DDL of what `schema_of_variant_agg` says.
+
+    Decimals become doubles, as in Spark's own reader: how many digits the sample had says little.
+    What was always null is a string.
+    """
+    ddl = found.replace("OBJECT<", "STRUCT<")
+    made = read_ddl(f"v {ddl}").fields[0].dataType
+    if not isinstance(made, StructType) or not made.fields:
+        raise InvalidFormat("schema", INFER, "the sampled objects have no fields")
+    return ", ".join(f"{_quoted(field.name)} {_type(field.dataType)}" for field in made.fields)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _type(data_type: DataType) -> str:
+    match data_type:
+        case StructType():
+            inner = (f"{_quoted(field.name)}: {_type(field.dataType)}" for field in data_type.fields)
+            return f"struct<{', '.join(inner)}>" if data_type.fields else "variant"
+        case ArrayType():
+            return f"array<{_type(data_type.elementType)}>"
+        case DecimalType():
+            return "double"
+        case NullType():
+            return "string"
+    return data_type.simpleString()

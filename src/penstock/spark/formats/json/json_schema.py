@@ -1,0 +1,379 @@
+"""From a JSON Schema to shapes: a type for Spark, and the schema's conditions on values.
+
+Read are drafts 7 and 2020-12 as far as they describe columns: `type` (one, or one and null),
+`properties`, `required`, `additionalProperties`, `enum`, `const`, `items`, `minItems`, `maxItems`,
+`minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, `multipleOf`, `minLength`,
+`maxLength`, `pattern`, `format` (date-time, date, uuid), `$ref` within the file, and `oneOf` or
+`anyOf` of one schema and null. Any other keyword that could refuse a value is refused here, by its
+JSON pointer: a condition that is not checked would be worse than none.
+
+An object without `properties` is a map, so its members need a schema (`additionalProperties`).
+`format` is checked, not only noted. Patterns are Java's, found anywhere in the text.
+
+Source: JSON Schema 2020-12, "Validation"; draft 7 where the two agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    TimestampType,
+    VariantType,
+)
+
+from penstock.spark.formats.errors import InvalidFormat
+from penstock.spark.formats.json.shapes import Check, Field, Items, Leaf, Named, Record, Shape
+from penstock.spark.formats.lockstep.limits import DEPTH_MAX
+
+NOTES: Final = frozenset(
+    ("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default",
+     "examples", "deprecated", "readOnly", "writeOnly")
+)  # fmt: skip
+"""Keywords that say nothing about which values are right."""
+KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
+    "object": frozenset(("properties", "required", "additionalProperties")),
+    "array": frozenset(("items", "minItems", "maxItems")),
+    "string": frozenset(("minLength", "maxLength", "pattern", "format", "enum", "const")),
+    "integer": frozenset(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum",
+         "const", "format")
+    ),
+    "number": frozenset(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum",
+         "const", "format")
+    ),
+    "boolean": frozenset(("enum", "const")),
+}  # fmt: skip
+_FORMATS: Final[dict[str, DataType]] = {
+    "date-time": TimestampType(),
+    "date": DateType(),
+    "uuid": StringType(),
+}
+_NUMBER_FORMATS: Final = frozenset(("int32", "int64", "float", "double"))
+_UUID: Final = "(?i)^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_ZONED: Final = r"(?i)^\d{4}-\d{2}-\d{2}[t ]\d{2}:\d{2}:\d{2}(\.\d+)?(z|[+-]\d{2}:\d{2})$"
+_BOUNDS: Final[Mapping[str, tuple[str, Callable[[Column, Column], Column]]]] = {
+    "minimum": ("below minimum", lambda value, bound: value >= bound),
+    "maximum": ("above maximum", lambda value, bound: value <= bound),
+    "exclusiveMinimum": ("not above exclusiveMinimum", lambda value, bound: value > bound),
+    "exclusiveMaximum": ("not below exclusiveMaximum", lambda value, bound: value < bound),
+}
+_SIZES: Final[Mapping[str, tuple[str, Callable[[Column, Column], Column]]]] = {
+    "minLength": ("shorter than minLength", lambda value, bound: F.char_length(value) >= bound),
+    "maxLength": ("longer than maxLength", lambda value, bound: F.char_length(value) <= bound),
+    "minItems": ("fewer items than minItems", lambda value, bound: F.size(value) >= bound),
+    "maxItems": ("more items than maxItems", lambda value, bound: F.size(value) <= bound),
+}
+
+
+def record_of_json_schema(document: Any, *, closed: bool = False) -> Record:
+    """The shape of the values of a schema.
+
+    Args:
+        document: the schema, parsed.
+        closed: refuse members that are not among the properties, whatever the schema says.
+
+    Raises:
+        InvalidFormat: the schema is malformed, not of an object with properties, or has a keyword
+            that is not supported; names its JSON pointer.
+    """
+    shape = _Reader(document, closed).shape(document, "#", ())
+    if not isinstance(shape, Record):
+        raise InvalidFormat("schema_file", "#", "must describe an object with properties")
+    return replace(shape, nullable=False)
+
+
+def _refused(pointer: str, reason: str) -> InvalidFormat:
+    return InvalidFormat("schema_file", pointer, reason)
+
+
+class _Reader:
+    """Reads one document."""
+
+    def __init__(self, document: Any, closed: bool) -> None:
+        self._document = document
+        self._closed = closed
+
+    def shape(self, schema: Any, pointer: str, above: tuple[str, ...]) -> Shape:
+        if schema is True:
+            return Leaf(data_type=VariantType())
+        if not isinstance(schema, dict):
+            raise _refused(pointer, "is not a schema: an object or true")
+        if len(pointer.split("/")) > 4 * DEPTH_MAX or len(above) > DEPTH_MAX:
+            raise _refused(pointer, f"nests deeper than {DEPTH_MAX} levels")
+        if "$ref" in schema:
+            return self._referred(schema, pointer, above)
+        for keyword in ("oneOf", "anyOf"):
+            if keyword in schema:
+                return self._or_null(schema, keyword, pointer, above)
+        kind, nullable = _type(schema, pointer)
+        _check_keywords(schema, kind, pointer)
+        match kind:
+            case None:
+                return Leaf(data_type=VariantType())
+            case "object":
+                return self._object(schema, pointer, above, nullable)
+            case "array":
+                return self._array(schema, pointer, above, nullable)
+        return _leaf(schema, kind, pointer, nullable)
+
+    def _referred(self, schema: dict[str, Any], pointer: str, above: tuple[str, ...]) -> Shape:
+        target = schema["$ref"]
+        _only(schema, "$ref", pointer)
+        if not isinstance(target, str) or not target.startswith("#"):
+            raise _refused(f"{pointer}/$ref", f"{target!r} is not within this file")
+        if target in above:
+            raise _refused(f"{pointer}/$ref", f"{target} is within itself; columns cannot be recursive")
+        found = self._document
+        for part in target[1:].split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or name not in found:
+                raise _refused(f"{pointer}/$ref", f"{target} is not there")
+            found = found[name]
+        return self.shape(found, target, (*above, target))
+
+    def _or_null(
+        self, schema: dict[str, Any], keyword: str, pointer: str, above: tuple[str, ...]
+    ) -> Shape:
+        _only(schema, keyword, pointer)
+        choices = schema[keyword]
+        at = f"{pointer}/{keyword}"
+        valued = [
+            number for number, choice in enumerate(choices or ()) if choice != {"type": "null"}
+        ]
+        if not isinstance(choices, list) or len(choices) != 2 or len(valued) != 1:
+            raise _refused(at, 'must be of one schema and {"type": "null"}: a column has one type')
+        inner = self.shape(choices[valued[0]], f"{at}/{valued[0]}", above)
+        if keyword == "oneOf" and inner.nullable:
+            raise _refused(at, "allows null twice, so that null would be refused")
+        return replace(inner, nullable=True)
+
+    def _object(
+        self, schema: dict[str, Any], pointer: str, above: tuple[str, ...], nullable: bool
+    ) -> Shape:
+        properties = schema.get("properties", {})
+        if not isinstance(properties, dict):
+            raise _refused(f"{pointer}/properties", "must be an object")
+        others = schema.get("additionalProperties", True)
+        if not properties:
+            return self._map(schema, pointer, above, nullable)
+        if not isinstance(others, bool):
+            raise _refused(
+                f"{pointer}/additionalProperties", "must be true or false beside properties"
+            )
+        required = schema.get("required", [])
+        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+            raise _refused(f"{pointer}/required", "must be a list of names")
+        unknown = [name for name in required if name not in properties]
+        if unknown:
+            raise _refused(f"{pointer}/required", f"{unknown[0]!r} is not among the properties")
+        fields = tuple(
+            Field(
+                name=name,
+                shape=self.shape(inner, f"{pointer}/properties/{_escaped(name)}", above),
+                required=name in required,
+            )
+            for name, inner in properties.items()
+        )
+        return Record(fields=fields, closed=self._closed or not others, nullable=nullable)
+
+    def _map(
+        self, schema: dict[str, Any], pointer: str, above: tuple[str, ...], nullable: bool
+    ) -> Shape:
+        others = schema.get("additionalProperties")
+        if not isinstance(others, dict):
+            raise _refused(pointer, "is an object without properties: say additionalProperties")
+        if schema.get("required"):
+            raise _refused(f"{pointer}/required", "needs properties")
+        return Named(
+            value=self.shape(others, f"{pointer}/additionalProperties", above), nullable=nullable
+        )
+
+    def _array(
+        self, schema: dict[str, Any], pointer: str, above: tuple[str, ...], nullable: bool
+    ) -> Shape:
+        if "items" not in schema:
+            raise _refused(pointer, "is an array without items")
+        item = self.shape(schema["items"], f"{pointer}/items", above)
+        return Items(item=item, checks=_sizes(schema, pointer), nullable=nullable)
+
+
+def _only(schema: dict[str, Any], keyword: str, pointer: str) -> None:
+    others = sorted(set(schema) - NOTES - {keyword})
+    if others:
+        raise _refused(f"{pointer}/{_escaped(others[0])}", f"is not supported beside {keyword}")
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _type(schema: dict[str, Any], pointer: str) -> tuple[str | None, bool]:
+    """The one type that is not null (None: any), and whether null is one."""
+    given = schema.get("type")
+    at = f"{pointer}/type"
+    if given is None:
+        values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema.get("const")]
+        if values and all(isinstance(value, str) for value in values):
+            return "string", False
+        return None, True
+    kinds = given if isinstance(given, list) else [given]
+    valued = [kind for kind in kinds if kind != "null"]
+    if len(valued) != 1:
+        raise _refused(at, f"is {given!r}; a column has one type, with or without null")
+    if valued[0] not in KEYWORDS:
+        raise _refused(at, f"is {valued[0]!r}, which is not a type of JSON Schema")
+    return valued[0], "null" in kinds
+
+
+def _check_keywords(schema: dict[str, Any], kind: str | None, pointer: str) -> None:
+    known = NOTES | {"type"} | (KEYWORDS[kind] if kind is not None else frozenset())
+    for keyword in schema:
+        if keyword in known:
+            continue
+        # A keyword of another type says nothing about values of this one.
+        if kind is not None and any(keyword in others for others in KEYWORDS.values()):
+            if keyword in ("enum", "const"):
+                raise _refused(f"{pointer}/{keyword}", f"is not supported for type {kind}")
+            continue
+        reason = "is not supported" if kind is not None else "is not supported without a type"
+        raise _refused(f"{pointer}/{_escaped(keyword)}", reason)
+
+
+def _leaf(schema: dict[str, Any], kind: str, pointer: str, nullable: bool) -> Leaf:
+    made, checks = _leaf_type(schema, kind, pointer)
+    if kind in ("integer", "number"):
+        checks += _numbers(schema, pointer)
+    if kind == "string":
+        checks += _sizes(schema, pointer) + _pattern(schema, pointer)
+    checks += _choices(schema, kind, pointer, made)
+    # Null is among the types, but must be among the values too where they are listed.
+    listed = [schema[word] for word in ("enum",) if word in schema]
+    nullable = nullable and all(None in values for values in listed) and "const" not in schema
+    return Leaf(
+        data_type=made,
+        checks=tuple(checks),
+        nullable=nullable,
+        text_too=False,
+        pattern=_ZONED if isinstance(made, TimestampType) else None,
+    )
+
+
+def _leaf_type(
+    schema: dict[str, Any], kind: str, pointer: str
+) -> tuple[DataType, list[Check]]:
+    form = schema.get("format")
+    at = f"{pointer}/format"
+    if kind != "string":
+        if form is not None and form not in _NUMBER_FORMATS:
+            raise _refused(at, f"{form!r} is not supported for numbers")
+        numbers: dict[str, DataType] = {"integer": LongType(), "number": DoubleType()}
+        return numbers.get(kind, BooleanType()), []
+    if form is None:
+        return StringType(), []
+    if form not in _FORMATS:
+        raise _refused(at, f"{form!r} is not supported; these are: {', '.join(_FORMATS)}")
+    sized = sorted({"minLength", "maxLength", "pattern", "enum", "const"} & set(schema))
+    if form != "uuid" and sized:
+        raise _refused(f"{pointer}/{sized[0]}", f"is not supported beside format {form}")
+    if form == "uuid":
+        return StringType(), [Check(words="is not a uuid", holds=lambda v: v.rlike(_UUID))]
+    return _FORMATS[form], []
+
+
+def _number(schema: dict[str, Any], keyword: str, pointer: str) -> int | float:
+    value = schema[keyword]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refused(f"{pointer}/{keyword}", f"is {value!r}, not a number")
+    return value
+
+
+def _numbers(schema: dict[str, Any], pointer: str) -> list[Check]:
+    checks = []
+    for keyword, (words, holds) in _BOUNDS.items():
+        if keyword in schema:
+            bound = _number(schema, keyword, pointer)
+            checks.append(Check(words=f"{words} {bound}", holds=_bound(holds, bound)))
+    if "multipleOf" in schema:
+        step = _number(schema, "multipleOf", pointer)
+        if step <= 0:
+            raise _refused(f"{pointer}/multipleOf", f"is {step}, not above 0")
+        checks.append(Check(words=f"not a multipleOf {step}", holds=_multiple(step)))
+    return checks
+
+
+def _bound(holds: Callable[[Column, Column], Column], bound: int | float) -> Callable[[Column], Column]:
+    return lambda value: holds(value, F.lit(bound))
+
+
+def _multiple(step: int | float) -> Callable[[Column], Column]:
+    """By decimals, as 0.3 is a multiple of 0.1 to everybody but a floating-point unit."""
+    exact = F.lit(Decimal(str(step)))
+    return lambda value: value.cast("string").try_cast("decimal(38,15)") % exact == 0
+
+
+def _sizes(schema: dict[str, Any], pointer: str) -> tuple[Check, ...] | list[Check]:
+    checks = []
+    for keyword, (words, holds) in _SIZES.items():
+        if keyword in schema:
+            bound = schema[keyword]
+            if type(bound) is not int or bound < 0:
+                raise _refused(f"{pointer}/{keyword}", f"is {bound!r}, not a number of 0 or more")
+            checks.append(Check(words=f"{words} {bound}", holds=_bound(holds, bound)))
+    return checks
+
+
+def _pattern(schema: dict[str, Any], pointer: str) -> list[Check]:
+    if "pattern" not in schema:
+        return []
+    pattern = schema["pattern"]
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise _refused(f"{pointer}/pattern", f"{pattern!r} is not a pattern: {error}") from error
+    return [Check(words=f"does not match pattern {pattern}", holds=lambda v: v.rlike(pattern))]
+
+
+def _choices(
+    schema: dict[str, Any], kind: str, pointer: str, made: DataType
+) -> list[Check]:
+    checks = []
+    python: dict[str, tuple[type, ...]] = {
+        "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
+    }  # fmt: skip
+    for keyword in ("enum", "const"):
+        if keyword not in schema:
+            continue
+        given = schema[keyword] if keyword == "enum" else [schema[keyword]]
+        at = f"{pointer}/{keyword}"
+        if not isinstance(given, list) or not given:
+            raise _refused(at, "must be a list of values")
+        values = [value for value in given if value is not None]
+        wrong = [
+            value
+            for value in values
+            if not isinstance(value, python[kind])
+            or (isinstance(value, bool) and kind != "boolean")
+        ]
+        if wrong or not values:
+            raise _refused(at, f"{(wrong or given)[0]!r} is not of type {kind}")
+        words = "is not one of enum" if keyword == "enum" else f"is not const {values[0]!r}"
+        checks.append(Check(words=words, holds=_among(values, made)))
+    return checks
+
+
+def _among(values: list[Any], made: DataType) -> Callable[[Column], Column]:
+    return lambda value: value.isin(*(F.lit(one).cast(made) for one in values))

@@ -1,0 +1,12 @@
+"""How far a value may make the decoder go."""
+
+from __future__ import annotations
+
+from typing import Final
+
+STEPS_MAX: Final = 65_536
+"""Steps over one array or message: items that are not of plain numbers are found one step each."""
+DEPTH_MAX: Final = 32
+"""How deep a schema may nest."""
+BATCH_BYTES_MAX: Final = (1 << 31) - (1 << 16)
+"""Bytes of one batch of values: Arrow's offsets are of 32 bits."""

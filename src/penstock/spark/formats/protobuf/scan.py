@@ -1,0 +1,148 @@
+"""Where the fields of messages lie, found before they are read.
+
+A message is a series of tags and values in any order. One step reads one tag of every lane and
+moves behind its value, which the wire type alone says the size of; after the last lane is at its
+end the pieces found are handed out by field number. Fields that the schema does not have are
+stepped over just so.
+
+Source: the Protocol Buffers guide "Encoding".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from penstock.spark.formats.lockstep.cursor import ENDS_EARLY, Lanes, Longs
+from penstock.spark.formats.lockstep.limits import STEPS_MAX
+from penstock.spark.formats.protobuf.schema import FIXED32, FIXED64, SIZED, VARINT
+
+TAG_MAX: Final = 2**32 - 1
+NUMBER_SHIFT: Final = 3
+WIRE_MASK: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Occurrences of fields: lane, tag, and the range of the value's bytes.
+
+    Those of one lane are in the order in which they were written.
+    """
+
+    owner: Longs
+    tag: Longs
+    start: Longs
+    end: Longs
+
+    def of(self, chosen: Longs) -> Pieces:
+        return Pieces(self.owner[chosen], self.tag[chosen], self.start[chosen], self.end[chosen])
+
+    def ordered(self) -> Pieces:
+        """By lane, and within a lane as written."""
+        return self.of(np.argsort(self.owner, kind="stable"))
+
+
+def scan(lanes: Lanes, label: str) -> dict[int, Pieces]:
+    """The pieces of all fields by number; moves the lanes to their ends."""
+    found: list[Pieces] = []
+    rows = np.flatnonzero(lanes.good & (lanes.position < lanes.end))
+    whole = rows.size == len(lanes)
+    for _ in range(STEPS_MAX):
+        if not rows.size:
+            return _by_number(found, lanes)
+        part = lanes if whole else lanes.at(rows)
+        tag = _tag(part, label)
+        start = _behind(part, tag, label)
+        if not whole:
+            lanes.put(rows, part)
+        found.append(Pieces(rows, tag, start, part.position))
+        rows = rows[part.good & (part.position < part.end)]
+        whole = rows.size == len(lanes)
+    wrong = np.zeros(len(lanes), np.bool_)
+    wrong[rows] = True
+    lanes.fail(wrong, f"{label}more than {STEPS_MAX} fields and items")
+    return _by_number(found, lanes)
+
+
+def _tag(part: Lanes, label: str) -> Longs:
+    tag = part.varint(label)
+    part.fail(
+        part.good & ((tag > TAG_MAX) | (tag >> np.uint64(NUMBER_SHIFT) == 0)),
+        f"{label}a tag without a field number",
+    )
+    return np.where(part.good, tag, 0).astype(np.int64)
+
+
+def _behind(part: Lanes, tag: Longs, label: str) -> Longs:
+    """Move behind the values; where the values start."""
+    wire = tag & WIRE_MASK
+    first = int(wire[0])
+    if (wire == first).all():
+        return _step(part, first, label)
+    start = part.position.copy()
+    for kind in np.unique(wire):
+        rows = np.flatnonzero(wire == kind)
+        some = part.at(rows)
+        start[rows] = _step(some, int(kind), label)
+        part.put(rows, some)
+    return start
+
+
+def _step(part: Lanes, wire: int, label: str) -> Longs:
+    start = part.position
+    if wire == VARINT:
+        part.varint(label)
+    elif wire == FIXED64:
+        part.advance(8, label)
+    elif wire == FIXED32:
+        part.advance(4, label)
+    elif wire == SIZED:
+        return _step_sized(part, label)
+    else:
+        words = "a group" if wire in (3, 4) else f"wire type {wire}, which there is not"
+        part.fail(np.ones(len(part), np.bool_), f"{label}has {words}")
+    return start
+
+
+def _step_sized(part: Lanes, label: str) -> Longs:
+    size = part.varint(label)
+    left = (part.end - part.position).view(np.uint64)
+    part.fail(part.good & (size > left), f"{label}{ENDS_EARLY}")
+    start = part.position
+    part.advance(np.where(part.good, size, np.uint64(0)).astype(np.int64), label)
+    return start
+
+
+def _by_number(found: list[Pieces], lanes: Lanes) -> dict[int, Pieces]:
+    """Pieces of lanes that are good, by field number."""
+    if not found:
+        return {}
+    made: dict[int, list[Pieces]] = {}
+    good = lanes.good
+    clean = bool(good.all())
+    for step in found:
+        if not clean:
+            step = step.of(np.flatnonzero(good[step.owner]))
+        if not step.tag.size:
+            continue
+        number = step.tag >> NUMBER_SHIFT
+        first = int(number[0])
+        if (number == first).all():
+            made.setdefault(first, []).append(step)
+            continue
+        for one in np.unique(number):
+            made.setdefault(int(one), []).append(step.of(np.flatnonzero(number == one)))
+    return {number: _joined(pieces) for number, pieces in made.items()}
+
+
+def _joined(pieces: list[Pieces]) -> Pieces:
+    if len(pieces) == 1:
+        return pieces[0]
+    return Pieces(
+        np.concatenate([piece.owner for piece in pieces]),
+        np.concatenate([piece.tag for piece in pieces]),
+        np.concatenate([piece.start for piece in pieces]),
+        np.concatenate([piece.end for piece in pieces]),
+    )

@@ -1,0 +1,136 @@
+"""Every message that Protobuf's own library writes is read as that library reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.spark.formats.protobuf.decode import arrow_type, decode
+from penstock.spark.formats.protobuf.schema import message_of
+from tests.spark.formats.protobuf.messages import comparable, descriptor, expected, values
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shop")
+
+
+def decoded(of: Any, content: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
+    message = message_of(of)
+    found, errors = decode(message, pa.array(content, pa.binary()))
+    found.validate(full=True)
+    assert found.type == arrow_type(message)
+    return found, errors.to_pylist()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@given(data=st.data())
+def test_what_is_written_is_read(shop: Path, data: Any) -> None:
+    of = descriptor(shop, "shop.All")
+    messages = data.draw(st.lists(values(of), max_size=4))
+    found, errors = decoded(of, [message.SerializeToString() for message in messages])
+    assert errors == [None] * len(messages)
+    assert comparable(found) == [expected(message) for message in messages]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@given(data=st.data())
+def test_fields_in_any_order_and_again_the_last_counts(shop: Path, data: Any) -> None:
+    """Two messages behind each other are one message, which is how Protobuf merges."""
+    of = descriptor(shop, "shop.All")
+    first, second = data.draw(values(of)), data.draw(values(of))
+    both = second.SerializeToString() + first.SerializeToString()
+    read = message_factory.GetMessageClass(of).FromString(both)
+    found, errors = decoded(of, [both])
+    twice = [
+        field.name
+        for field in of.fields
+        if field.message_type is not None
+        and not field.is_repeated
+        and first.HasField(field.name)
+        and second.HasField(field.name)
+    ]
+    if twice:
+        assert errors[0] is not None
+        assert "the message comes more than once" in errors[0]
+    else:
+        assert errors == [None]
+        assert comparable(found) == [expected(read)]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@given(data=st.data())
+def test_fields_that_are_not_in_the_schema_are_skipped(shop: Path, data: Any) -> None:
+    whole, some = descriptor(shop, "shop.All"), descriptor(shop, "shop.Some")
+    message = data.draw(values(whole))
+    content = message.SerializeToString()
+    found, errors = decoded(some, [content])
+    assert errors == [None]
+    read = message_factory.GetMessageClass(some).FromString(content)
+    assert comparable(found) == [expected(read)]
+
+
+def agrees(of: Any, content: bytes, value: pa.Array, error: str | None) -> None:
+    """What we read is what the library reads; what it refuses, we refuse."""
+    try:
+        read = message_factory.GetMessageClass(of).FromString(content)
+    except DecodeError:
+        assert error is not None
+        assert value.to_pylist() == [None]
+        return
+    if error is None:
+        ours = {
+            name: got for name, got in comparable(value)[0].items() if name not in ("at", "took")
+        }
+        theirs = {name: got for name, got in expected_without_times(read).items()}
+        assert repr(ours) == repr(theirs)
+    else:
+        # Merging is refused on purpose, as are times that no column can hold.
+        assert "more than once" in error or "does not fit" in error or "group" in error
+
+
+def expected_without_times(message: Any) -> dict[str, Any]:
+    message.ClearField("at")
+    message.ClearField("took")
+    found = expected(message)
+    del found["at"], found["took"]
+    return found
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@given(data=st.data())
+def test_cut_anywhere_it_agrees_with_the_library(shop: Path, data: Any) -> None:
+    of = descriptor(shop, "shop.All")
+    good = data.draw(values(of))
+    cut = data.draw(values(of)).SerializeToString()[:300]
+    pieces = [cut[:size] for size in range(len(cut) + 1)]
+    content = [part for piece in pieces for part in (good.SerializeToString(), piece)]
+    found, errors = decoded(of, content)
+    assert not any(errors[0::2])
+    assert comparable(found.take(pa.array(range(0, len(found), 2)))) == [expected(good)] * len(pieces)
+    for number, piece in enumerate(pieces):
+        agrees(of, piece, found.slice(2 * number + 1, 1), errors[2 * number + 1])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(data=st.data())
+def test_damaged_it_agrees_with_the_library(shop: Path, data: Any) -> None:
+    of = descriptor(shop, "shop.All")
+    good = data.draw(values(of))
+    content = bytearray(data.draw(values(of)).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3)) if content else 0):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    whole = good.SerializeToString()
+    found, errors = decoded(of, [whole, bytes(content), whole])
+    assert (errors[0], errors[2]) == (None, None)
+    assert comparable(found.take(pa.array([0, 2]))) == [expected(good)] * 2
+    agrees(of, bytes(content), found.slice(1, 1), errors[1])
