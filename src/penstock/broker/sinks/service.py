@@ -434,11 +434,13 @@ class SinkService:
                 sweep_at = now + SWEEP_SECONDS
                 await self.area.sweep(self._all_held)
             until = min([sweep_at, *[at for _, at in self._due.values()]])
-            pause = until - self._state.clock.monotonic()
+            # Not by wait_for, which loses a cancellation that comes together with the event.
+            pause = max(0.0, until - self._state.clock.monotonic())
+            timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
             try:
-                await asyncio.wait_for(self._wake.wait(), max(0.0, pause))
-            except TimeoutError:
-                continue
+                await self._wake.wait()
+            finally:
+                timer.cancel()
 
     async def _drive_on(self, query: str) -> None:
         try:

@@ -1,0 +1,191 @@
+"""Sink commits: one contract for all forms, and what the SQLite form keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.control import (
+    ControlPlane,
+    SinkCommit,
+    SinkLane,
+    SinkState,
+    SqliteControlPlane,
+    StaleSink,
+    TooLarge,
+    limits,
+    sink_rules,
+)
+from penstock.control.sqlite import migrations
+from penstock.control.sqlite_sinks import decode_lanes, encode_lanes
+
+LANE = SinkLane(
+    topic="flights",
+    topic_id=UUID(int=7),
+    partition=3,
+    producer_id=5,
+    base_sequence=2**31 - 2,
+    records=5,
+)
+
+
+def commit(
+    batch_id: int = 4, state: SinkState = "intent", query_id: str = "q", **more: object
+) -> SinkCommit:
+    record = SinkCommit(
+        query_id=query_id,
+        owner="checkpoint",
+        batch_id=batch_id,
+        state=state,
+        lanes=(LANE,),
+        manifest=b"\x00blobs" if state == "intent" else b"",
+        updated_ms=17,
+    )
+    return replace(record, **more)  # type: ignore[arg-type]
+
+
+def test_sequences_wrap() -> None:
+    assert LANE.next_sequence == 3
+
+
+async def test_an_unknown_query_has_no_commit(control: ControlPlane) -> None:
+    assert await control.sink_commit("q") is None
+    assert await control.sink_commits() == []
+    await control.delete_sink_commit("q", expected_version=9)
+
+
+async def test_commits_are_saved_by_compare_and_set(control: ControlPlane) -> None:
+    assert await control.save_sink_commit(commit(), expected_version=0) == 1
+    with pytest.raises(StaleSink, match="at version 1, the change expected 0"):
+        await control.save_sink_commit(commit(), expected_version=0)
+    assert await control.sink_commit("q") == commit(version=1)
+    assert await control.sink_commits() == [commit(version=1, manifest=b"")]
+    assert await control.save_sink_commit(commit(4, "done"), expected_version=1) == 2
+    assert await control.sink_commit("q") == commit(4, "done", version=2)
+
+
+async def test_owner_and_offsets_may_be_missing(control: ControlPlane) -> None:
+    lane = replace(LANE, base_offset=12, next_offset=17)
+    record = commit(owner=None, lanes=(LANE, lane), batch_id=2**63 - 1)
+    version = await control.save_sink_commit(record, expected_version=0)
+    assert await control.sink_commit("q") == replace(record, version=version)
+
+
+FOLLOWS = [
+    # (is there, comes next, may it)
+    (("intent", 4), ("intent", 4), True),
+    (("intent", 4), ("done", 4), True),
+    (("intent", 4), ("intent", 5), False),
+    (("intent", 4), ("done", 5), False),
+    (("intent", 4), ("intent", 3), False),
+    (("done", 4), ("intent", 4), False),
+    (("done", 4), ("done", 4), False),
+    (("done", 4), ("intent", 3), False),
+    (("done", 4), ("intent", 5), True),
+    (("done", 4), ("done", 9), True),
+]
+
+
+@pytest.mark.parametrize(("there", "comes", "allowed"), FOLLOWS)
+async def test_what_may_follow(
+    control: ControlPlane,
+    there: tuple[SinkState, int],
+    comes: tuple[SinkState, int],
+    allowed: bool,
+) -> None:
+    version = await control.save_sink_commit(commit(there[1], there[0]), expected_version=0)
+    following = commit(comes[1], comes[0])
+    if allowed:
+        assert await control.save_sink_commit(following, expected_version=version) > version
+        return
+    with pytest.raises(StaleSink, match=f"batch {comes[1]}, {comes[0]}, cannot follow"):
+        await control.save_sink_commit(following, expected_version=version)
+    assert await control.sink_commit("q") == commit(there[1], there[0], version=version)
+
+
+async def test_a_query_made_anew_does_not_get_its_old_versions(control: ControlPlane) -> None:
+    first = await control.save_sink_commit(commit(), expected_version=0)
+    with pytest.raises(StaleSink):
+        await control.delete_sink_commit("q", expected_version=first + 1)
+    await control.delete_sink_commit("q", expected_version=first)
+    second = await control.save_sink_commit(commit(1), expected_version=0)
+    assert second > first
+    other = await control.save_sink_commit(commit(query_id="p"), expected_version=0)
+    assert other > second
+    assert [row.query_id for row in await control.sink_commits()] == ["p", "q"]
+
+
+async def test_of_commits_that_race_one_wins(control: ControlPlane) -> None:
+    results = await asyncio.gather(
+        *(
+            control.save_sink_commit(commit(updated_ms=number), expected_version=0)
+            for number in range(20)
+        ),
+        return_exceptions=True,
+    )
+    assert sorted(type(one).__name__ for one in results) == ["StaleSink"] * 19 + ["int"]
+    winner = next(place for place, one in enumerate(results) if isinstance(one, int))
+    row = await control.sink_commit("q")
+    assert row is not None
+    assert row.updated_ms == winner
+
+
+async def test_a_commit_has_a_size(control: ControlPlane) -> None:
+    manifest = bytes(limits.SINK_MANIFEST_BYTES_MAX + 1)
+    with pytest.raises(TooLarge, match=str(limits.SINK_MANIFEST_BYTES_MAX)):
+        await control.save_sink_commit(commit(manifest=manifest), expected_version=0)
+    lanes = (LANE,) * (limits.SINK_LANES_MAX + 1)
+    with pytest.raises(TooLarge, match="50001 partitions"):
+        await control.save_sink_commit(commit(lanes=lanes), expected_version=0)
+    assert await control.sink_commits() == []
+
+
+def test_there_are_only_so_many_queries() -> None:
+    most = limits.SINKS_MAX
+    with pytest.raises(TooLarge, match=f"{most} queries"):
+        sink_rules.next_sink_version(commit(), found=None, expected=0, highest=7, count=most)
+    known = commit(version=7)
+    version = sink_rules.next_sink_version(commit(), found=known, expected=7, highest=9, count=most)
+    assert version == 10
+
+
+def test_lanes_of_many_partitions_are_compact() -> None:
+    lanes = tuple(replace(LANE, partition=n, producer_id=100 + n) for n in range(1000))
+    data = encode_lanes(lanes)
+    assert decode_lanes(data) == lanes
+    assert len(data) < 20_000
+
+
+async def test_commits_outlive_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "control.sqlite"
+    first = SqliteControlPlane(path)
+    await first.start()
+    version = await first.save_sink_commit(commit(), expected_version=0)
+    await first.close()
+    second = SqliteControlPlane(path)
+    await second.start()
+    assert await second.sink_commit("q") == commit(version=version)
+    await second.delete_sink_commit("q", expected_version=version)
+    assert await second.save_sink_commit(commit(), expected_version=0) > version
+    await second.close()
+
+
+async def test_a_database_of_before_gets_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "control.sqlite"
+    with sqlite3.connect(path) as connection:
+        number, text = migrations()[0]
+        connection.executescript(text)
+        connection.execute("INSERT INTO facts VALUES ('next_producer_id', '41')")
+        connection.execute(f"PRAGMA user_version = {number}")
+    connection.close()
+    plane = SqliteControlPlane(path)
+    await plane.start()
+    assert await plane.sink_commits() == []
+    assert await plane.save_sink_commit(commit(), expected_version=0) == 1
+    assert (await plane.allocate_producer_ids(1)).start == 41
+    await plane.close()
