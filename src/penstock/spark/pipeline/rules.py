@@ -39,7 +39,7 @@ def judged(
     rule_name = _first([(each, F.lit(rule.name)) for rule, each in broken], fine)
     otherwise = _first([(each, F.lit(rule.otherwise)) for rule, each in broken], fine)
     reason = _first(
-        [(each, F.lit(f"{rule.name}: not {rule.condition}")) for rule, each in broken], fine
+        [(each, F.lit(f"{rule.name}: not met: {rule.condition}")) for rule, each in broken], fine
     )
     if error is not None:
         bad = error.isNotNull()
