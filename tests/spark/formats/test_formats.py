@@ -42,7 +42,9 @@ def decoded(
     assert found.columns == ["n", "value", "_value", "_error"]
     assert found.schema["_value"].dataType == made.schema
     rows = found.orderBy("n").collect()
-    taken = [None if row["_value"] is None else row["_value"].asDict(recursive=True) for row in rows]
+    taken = [
+        None if row["_value"] is None else row["_value"].asDict(recursive=True) for row in rows
+    ]
     return taken, [row["_error"] for row in rows]
 
 
@@ -126,7 +128,11 @@ def test_json_becomes_columns(spark: SparkSession) -> None:
     assert second["id"] == 100
     assert second["amount"] == Decimal("9.50")
     assert second["inner"] == {"a": None, "b": None}
-    assert [name for name, value in second.items() if value is not None] == ["id", "amount", "inner"]
+    assert [name for name, value in second.items() if value is not None] == [
+        "id",
+        "amount",
+        "inner",
+    ]
 
 
 def test_json_unknown_fields_and_framing(spark: SparkSession) -> None:
@@ -153,7 +159,9 @@ def test_json_unknown_fields_and_framing(spark: SparkSession) -> None:
 def test_infer_json(spark: SparkSession) -> None:
     values = ['{"a":1,"b":"x","c":[1.5]}', "nonsense", None, '{"a":2.5,"d":{"e":null},"f g":true}']
     ddl = infer_json(frame(spark, values), rows_max=100)
-    assert ddl == "`a` double, `b` string, `c` array<double>, `d` struct<`e`: string>, `f g` boolean"
+    assert (
+        ddl == "`a` double, `b` string, `c` array<double>, `d` struct<`e`: string>, `f g` boolean"
+    )
     _, errors = decoded(spark, decoder(ValueFormat(kind="json", schema=ddl)), values)
     assert errors == [None, "not JSON", None, None]
     with pytest.raises(InvalidFormat, match="no values to infer it from"):

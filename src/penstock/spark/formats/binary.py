@@ -1,4 +1,4 @@
-"""The decoders of binary formats in Spark: Arrow batches in, the same batches with two columns more.
+"""The decoders of binary formats in Spark: Arrow batches in, two columns more out.
 
 Everything is done on the executors by columns (`avro/`, `protobuf/`); this is the way there. All
 columns of the frame pass through Python, so a frame should be cut to the columns it needs before.
@@ -158,7 +158,9 @@ def protobuf_decoder(value_format: ValueFormat) -> BinaryDecoder:
     descriptor = load_message(path, read_schema_file(path), value_format.message)
     message = message_of(descriptor)
     if message.special is not None:
-        raise InvalidFormat("message", descriptor.full_name, "is one value, not a message of fields")
+        raise InvalidFormat(
+            "message", descriptor.full_name, "is one value, not a message of fields"
+        )
     reads = _Protobuf(message=message, indexes=indexes_of(descriptor))
     return BinaryDecoder(reads=reads, framed=value_format.framing)
 

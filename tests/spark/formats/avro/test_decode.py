@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.spark.formats.avro.decode import arrow_type, decode
 from penstock.spark.formats.avro.schema import parse
 from tests.spark.formats.avro.reference import encode, expected, long, records, sized
+from tests.spark.formats.protobuf.messages import damaged
 
 
 def decoded(schema: Any, content: list[bytes | None]) -> tuple[list[Any], list[str | None]]:
@@ -67,22 +68,16 @@ def test_damage_never_raises_and_stays_where_it_is(data: Any) -> None:
     schema, values = data.draw(records(itertools.count()))
     good = encode(schema, data.draw(values))
     (whole,), _ = decoded(schema, [good])
-    damaged = []
-    for _ in range(8):
-        content = bytearray(encode(schema, data.draw(values)))
-        for _ in range(data.draw(st.integers(1, 3))):
-            if content:
-                at = data.draw(st.integers(0, len(content) - 1))
-                content[at] = data.draw(st.integers(0, 255))
-        damaged.append(bytes(content))
-    mixed = [piece for each in damaged for piece in (good, each)]
+    content = encode(schema, data.draw(values))
+    pieces = damaged(content, data.draw(st.integers(0, 10_000)), 30)
+    mixed = [piece for each in pieces for piece in (good, each)]
     node = parse(schema)
     found, errors = decode(node, pa.array([*mixed, good], pa.binary()))
     found.validate(full=True)
     said = errors.to_pylist()
     assert found.take(pa.array(range(0, len(found), 2))).to_pylist() == [whole] * (len(damaged) + 1)
     assert not any(said[0::2])
-    for number, each in enumerate(damaged):
+    for number, each in enumerate(pieces):
         # As text: damage makes dates that Python's own type cannot hold.
         alone, reason = decode(node, pa.array([each], pa.binary()))
         assert alone.to_string() == found.slice(2 * number + 1, 1).to_string()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import strategies as st
@@ -64,6 +66,21 @@ def descriptor(directory: Path, name: str) -> Descriptor:
     return load_message(path, b"", name)
 
 
+def damaged(content: bytes, seed: int, count: int) -> list[bytes]:
+    """Contents with one to three bytes changed, the same ones for a seed."""
+    chance = random.Random(seed)
+    made = []
+    for _ in range(count if content else 0):
+        changed = bytearray(content)
+        for _ in range(chance.randint(1, 3)):
+            changed[chance.randrange(len(changed))] = chance.choice(
+                (0, 1, 127, 128, 255, chance.randrange(256))
+            )
+        made.append(bytes(changed))
+    return made
+
+
+@lru_cache
 def values(of: Descriptor) -> st.SearchStrategy[Any]:
     """Messages of a type, as its own library makes them."""
     made = message_factory.GetMessageClass(of)
@@ -88,7 +105,7 @@ def _value(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     if inner is not None and inner.GetOptions().map_entry:
         key, value = inner.fields
         return st.dictionaries(_value(key), _value(value), max_size=3)
-    one = STRATEGIES[field.type] if inner is None else st.deferred(lambda: _fields(inner))
+    one = STRATEGIES[field.type] if inner is None else _fields(inner)
     return st.lists(one, max_size=4) if field.is_repeated else one
 
 
@@ -156,11 +173,14 @@ def _one(field: FieldDescriptor, value: Any) -> Any:
     return expected(value)
 
 
-def comparable(column: Any) -> list[Any]:
-    """A decoded column as Python values in the form of `expected`."""
-    rows = column.to_pylist(maps_as_pydicts="strict")
-    at = column.field("at").cast("int64").to_pylist() if column.type.get_field_index("at") >= 0 else []
-    for row, micros in zip(rows, at, strict=False):
-        if row is not None:
-            row["at"] = micros
-    return rows
+def comparable(column: pa.Array) -> list[Any]:
+    """A decoded column as Python values in the form of `expected`.
+
+    Damage makes times that Python's own type cannot hold, so they are numbers first.
+    """
+    names = [field.name for field in column.type]
+    parts = [
+        column.field(name).cast("int64") if name == "at" else column.field(name) for name in names
+    ]
+    made = pa.StructArray.from_arrays(parts, names=names, mask=column.is_null())
+    return list(made.to_pylist(maps_as_pydicts="strict"))

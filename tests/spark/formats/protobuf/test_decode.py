@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.spark.formats.protobuf.decode import arrow_type, decode
 from penstock.spark.formats.protobuf.schema import message_of
-from tests.spark.formats.protobuf.messages import comparable, descriptor, expected, values
+from tests.spark.formats.protobuf.messages import comparable, damaged, descriptor, expected, values
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 
@@ -32,7 +32,7 @@ def decoded(of: Any, content: list[bytes | None]) -> tuple[pa.Array, list[str | 
     return found, errors.to_pylist()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_what_is_written_is_read(shop: Path, data: Any) -> None:
     of = descriptor(shop, "shop.All")
@@ -42,7 +42,7 @@ def test_what_is_written_is_read(shop: Path, data: Any) -> None:
     assert comparable(found) == [expected(message) for message in messages]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_fields_in_any_order_and_again_the_last_counts(shop: Path, data: Any) -> None:
     """Two messages behind each other are one message, which is how Protobuf merges."""
@@ -67,7 +67,7 @@ def test_fields_in_any_order_and_again_the_last_counts(shop: Path, data: Any) ->
         assert comparable(found) == [expected(read)]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_fields_that_are_not_in_the_schema_are_skipped(shop: Path, data: Any) -> None:
     whole, some = descriptor(shop, "shop.All"), descriptor(shop, "shop.Some")
@@ -79,23 +79,28 @@ def test_fields_that_are_not_in_the_schema_are_skipped(shop: Path, data: Any) ->
     assert comparable(found) == [expected(read)]
 
 
-def agrees(of: Any, content: bytes, value: pa.Array, error: str | None) -> None:
+def agrees(of: Any, content: bytes, value: Any, error: str | None) -> None:
     """What we read is what the library reads; what it refuses, we refuse."""
     try:
         read = message_factory.GetMessageClass(of).FromString(content)
     except DecodeError:
         assert error is not None
-        assert value.to_pylist() == [None]
+        assert value is None
         return
     if error is None:
-        ours = {
-            name: got for name, got in comparable(value)[0].items() if name not in ("at", "took")
-        }
+        ours = {name: got for name, got in value.items() if name not in ("at", "took")}
         theirs = {name: got for name, got in expected_without_times(read).items()}
-        assert repr(ours) == repr(theirs)
+        assert in_order(ours) == in_order(theirs)
     else:
         # Merging is refused on purpose, as are times that no column can hold.
         assert "more than once" in error or "does not fit" in error or "group" in error
+
+
+def in_order(value: Any) -> str:
+    """As text, in which a number that is none equals itself, and maps have an order."""
+    if isinstance(value, dict):
+        return repr(sorted((repr(key), in_order(item)) for key, item in value.items()))
+    return repr([in_order(item) for item in value]) if isinstance(value, list) else repr(value)
 
 
 def expected_without_times(message: Any) -> dict[str, Any]:
@@ -106,31 +111,33 @@ def expected_without_times(message: Any) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_cut_anywhere_it_agrees_with_the_library(shop: Path, data: Any) -> None:
     of = descriptor(shop, "shop.All")
     good = data.draw(values(of))
-    cut = data.draw(values(of)).SerializeToString()[:300]
+    cut = data.draw(values(of)).SerializeToString()[:120]
     pieces = [cut[:size] for size in range(len(cut) + 1)]
     content = [part for piece in pieces for part in (good.SerializeToString(), piece)]
     found, errors = decoded(of, content)
     assert not any(errors[0::2])
-    assert comparable(found.take(pa.array(range(0, len(found), 2)))) == [expected(good)] * len(pieces)
+    rows = comparable(found)
+    assert rows[0::2] == [expected(good)] * len(pieces)
     for number, piece in enumerate(pieces):
-        agrees(of, piece, found.slice(2 * number + 1, 1), errors[2 * number + 1])
+        agrees(of, piece, rows[2 * number + 1], errors[2 * number + 1])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_damaged_it_agrees_with_the_library(shop: Path, data: Any) -> None:
     of = descriptor(shop, "shop.All")
     good = data.draw(values(of))
-    content = bytearray(data.draw(values(of)).SerializeToString())
-    for _ in range(data.draw(st.integers(1, 3)) if content else 0):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    content = data.draw(values(of)).SerializeToString()
+    pieces = damaged(content, data.draw(st.integers(0, 10_000)), 25)
     whole = good.SerializeToString()
-    found, errors = decoded(of, [whole, bytes(content), whole])
-    assert (errors[0], errors[2]) == (None, None)
-    assert comparable(found.take(pa.array([0, 2]))) == [expected(good)] * 2
-    agrees(of, bytes(content), found.slice(1, 1), errors[1])
+    found, errors = decoded(of, [part for piece in pieces for part in (whole, piece)])
+    assert not any(errors[0::2])
+    rows = comparable(found)
+    assert rows[0::2] == [expected(good)] * len(pieces)
+    for number, piece in enumerate(pieces):
+        agrees(of, piece, rows[2 * number + 1], errors[2 * number + 1])

@@ -145,7 +145,9 @@ class _Parser:
             raise _refused(where, f"names the type {name!r}, which is not defined before it")
         node = self._named[found]
         if node is None:
-            raise _refused(where, f"is the type {name!r} within itself; columns cannot be recursive")
+            raise _refused(
+                where, f"is the type {name!r} within itself; columns cannot be recursive"
+            )
         return node
 
     def _union(self, document: list[Any], where: str, space: str, depth: int) -> Node:

@@ -53,7 +53,7 @@ SHOWN_CHARACTERS: Final = 60
 ROOT: Final = "$[0]"
 _JSON: Final = "__penstock_json"
 _INTEGRAL: Final = (ByteType, ShortType, IntegerType, LongType)
-_TIME_OF: Final = {
+_TIME_OF: Final[dict[type[DataType], str]] = {
     TimestampType: r"^\d{4}-\d{2}-\d{2}([Tt ]|$)",
     TimestampNTZType: r"^\d{4}-\d{2}-\d{2}([Tt ]|$)",
     DateType: r"^\d{4}-\d{2}-\d{2}$",
@@ -259,7 +259,9 @@ def _kind_fits(leaf: Leaf, variant: Column, path: str, kind: Column) -> Column:
 
 def _check_errors(checks: Sequence[Check], value: Column, where: str) -> list[Column]:
     return [
-        F.when(~F.coalesce(check.holds(value), F.lit(False)), F.lit(f"field {where}: {check.words}"))
+        F.when(
+            ~F.coalesce(check.holds(value), F.lit(False)), F.lit(f"field {where}: {check.words}")
+        )
         for check in checks
     ]
 

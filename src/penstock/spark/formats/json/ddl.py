@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
@@ -52,7 +52,7 @@ def read_ddl(text: str) -> StructType:
         raise InvalidFormat("schema", text, f"is not a schema in Spark's DDL: {why}") from error
     if not isinstance(made, StructType) or not made.fields:
         raise InvalidFormat("schema", text, "has no fields")
-    return cast("StructType", made)
+    return made
 
 
 def record_of(schema: StructType, *, closed: bool = False, where: str = "") -> Record:

@@ -38,9 +38,7 @@ class JsonDecoder:
         payload, wrong = framing.payload(self.framed, value)
         text = payload.cast("string")
         before = F.coalesce(wrong, F.when(~F.is_valid_utf8(text), F.lit(NOT_TEXT)))
-        return decode_json(
-            frame, self.record, text=text, present=value.isNotNull(), before=before
-        )
+        return decode_json(frame, self.record, text=text, present=value.isNotNull(), before=before)
 
 
 def json_decoder(value_format: ValueFormat) -> JsonDecoder:

@@ -63,7 +63,9 @@ def _quoted(name: str) -> str:
 def _type(data_type: DataType) -> str:
     match data_type:
         case StructType():
-            inner = (f"{_quoted(field.name)}: {_type(field.dataType)}" for field in data_type.fields)
+            inner = (
+                f"{_quoted(field.name)}: {_type(field.dataType)}" for field in data_type.fields
+            )
             return f"struct<{', '.join(inner)}>" if data_type.fields else "variant"
         case ArrayType():
             return f"array<{_type(data_type.elementType)}>"

@@ -136,7 +136,9 @@ class _Reader:
         if not isinstance(target, str) or not target.startswith("#"):
             raise _refused(f"{pointer}/$ref", f"{target!r} is not within this file")
         if target in above:
-            raise _refused(f"{pointer}/$ref", f"{target} is within itself; columns cannot be recursive")
+            raise _refused(
+                f"{pointer}/$ref", f"{target} is within itself; columns cannot be recursive"
+            )
         found = self._document
         for part in target[1:].split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
@@ -208,7 +210,7 @@ class _Reader:
         if "items" not in schema:
             raise _refused(pointer, "is an array without items")
         item = self.shape(schema["items"], f"{pointer}/items", above)
-        return Items(item=item, checks=_sizes(schema, pointer), nullable=nullable)
+        return Items(item=item, checks=tuple(_sizes(schema, pointer)), nullable=nullable)
 
 
 def _only(schema: dict[str, Any], keyword: str, pointer: str) -> None:
@@ -272,9 +274,7 @@ def _leaf(schema: dict[str, Any], kind: str, pointer: str, nullable: bool) -> Le
     )
 
 
-def _leaf_type(
-    schema: dict[str, Any], kind: str, pointer: str
-) -> tuple[DataType, list[Check]]:
+def _leaf_type(schema: dict[str, Any], kind: str, pointer: str) -> tuple[DataType, list[Check]]:
     form = schema.get("format")
     at = f"{pointer}/format"
     if kind != "string":
@@ -315,7 +315,9 @@ def _numbers(schema: dict[str, Any], pointer: str) -> list[Check]:
     return checks
 
 
-def _bound(holds: Callable[[Column, Column], Column], bound: int | float) -> Callable[[Column], Column]:
+def _bound(
+    holds: Callable[[Column, Column], Column], bound: int | float
+) -> Callable[[Column], Column]:
     return lambda value: holds(value, F.lit(bound))
 
 
@@ -325,7 +327,7 @@ def _multiple(step: int | float) -> Callable[[Column], Column]:
     return lambda value: value.cast("string").try_cast("decimal(38,15)") % exact == 0
 
 
-def _sizes(schema: dict[str, Any], pointer: str) -> tuple[Check, ...] | list[Check]:
+def _sizes(schema: dict[str, Any], pointer: str) -> list[Check]:
     checks = []
     for keyword, (words, holds) in _SIZES.items():
         if keyword in schema:
@@ -347,9 +349,7 @@ def _pattern(schema: dict[str, Any], pointer: str) -> list[Check]:
     return [Check(words=f"does not match pattern {pattern}", holds=lambda v: v.rlike(pattern))]
 
 
-def _choices(
-    schema: dict[str, Any], kind: str, pointer: str, made: DataType
-) -> list[Check]:
+def _choices(schema: dict[str, Any], kind: str, pointer: str, made: DataType) -> list[Check]:
     checks = []
     python: dict[str, tuple[type, ...]] = {
         "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),

@@ -17,7 +17,9 @@ TIMESTAMP: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_BYTES: Final = 16
-_DASHES: Final = (8, 13, 18, 23)
+_DASHES: Final = (8, 12, 16, 20)
+"""The digits that have a dash before them."""
+_DECIMAL_BYTES_MAX: Final = 16
 
 
 def binaries(octets: Octets, start: Longs, size: Longs) -> pa.Array:
@@ -121,7 +123,7 @@ def decimals(
     lanes: Lanes, start: Longs, size: Longs, precision: int, scale: int, where: str
 ) -> pa.Array:
     """Decimals of big-endian two's complement numbers of at most 16 bytes."""
-    too_long = size > _UUID_BYTES
+    too_long = size > _DECIMAL_BYTES_MAX
     fits = np.where(too_long, 0, size)
     end = start + fits
     low = lanes.octets.word(end - 8).byteswap()
@@ -165,7 +167,8 @@ def _beyond(
     top = np.where(negative, ~high + carry, high)
     bottom = np.where(negative, flipped, low)
     limit_top, limit_bottom = np.uint64(bound >> 64), np.uint64(bound & (2**64 - 1))
-    return (top > limit_top) | ((top == limit_top) & (bottom >= limit_bottom))
+    beyond: Flags = (top > limit_top) | ((top == limit_top) & (bottom >= limit_bottom))
+    return beyond
 
 
 def uuids(octets: Octets, start: Longs) -> pa.Array:
@@ -174,8 +177,8 @@ def uuids(octets: Octets, start: Longs) -> pa.Array:
     digits = np.empty((start.size, 2 * _UUID_BYTES), np.uint8)
     digits[:, 0::2] = _HEX[held >> 4]
     digits[:, 1::2] = _HEX[held & 15]
-    text = np.insert(digits, [8, 12, 16, 20], ord("-"), axis=1)
-    offsets = np.arange(0, (start.size + 1) * text.shape[1], text.shape[1], np.int32)
+    text = np.insert(digits, _DASHES, ord("-"), axis=1)
+    offsets = np.arange(start.size + 1, dtype=np.int32) * np.int32(text.shape[1])
     return pa.Array.from_buffers(
         pa.string(),
         start.size,

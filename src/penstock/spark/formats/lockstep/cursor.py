@@ -74,7 +74,8 @@ class Octets:
         shift = ((at & 7) << 3).view(np.uint64)
         low = self._words[quotient] >> shift
         high = (self._words[quotient + 1] << _ONE) << (np.uint64(63) - shift)
-        return low | high
+        made: Words = low | high
+        return made
 
     @cached_property
     def varint_ends(self) -> Longs:
@@ -120,7 +121,8 @@ class Lanes:
 
     @property
     def good(self) -> Flags:
-        return self.problem == 0
+        good: Flags = self.problem == 0
+        return good
 
     def at(self, rows: Longs) -> Lanes:
         """Some of the lanes, as cursors of their own."""

@@ -40,7 +40,9 @@ def invalid_texts(values: pa.Array) -> npt.NDArray[np.bool_] | None:
     held = values.buffers()[2] if count else None
     if held is None:
         return None
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1]
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[
+        values.offset : values.offset + count + 1
+    ]
     first = int(offsets[0])
     content = np.frombuffer(held, np.uint8)[first : offsets[-1]]
     if not content.size or content.max() < 0x80:
@@ -59,7 +61,7 @@ def _wrong_bytes(
     """The bytes at fault. A value that ends within a character is at fault at its lead byte."""
     needs = _NEEDS[content]
     expected = np.zeros(content.size, np.bool_)
-    wrong = needs == -2
+    wrong: npt.NDArray[np.bool_] = needs == -2
     lead = np.flatnonzero(needs > 0)
     end = offsets[1:][np.searchsorted(offsets[1:], lead, "right")]
     short = lead + needs[lead] >= end
