@@ -76,11 +76,11 @@ def run(
         raise click.UsageError("give --master or --remote, not both")
     address = parse_address(listen, setting="--listen")
     chosen = parse_settings(settings)
-    set_up("text", "warning")
     spec = where.load()
     if once:
         spec = replace(spec, run=replace(spec.run, trigger="once"))
     _refuse_a_second(spec)
+    set_up("text", "warning")
     stop = threading.Event()
     _stop_on_signals(stop)
     loud = debug or state.debug

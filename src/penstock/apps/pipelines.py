@@ -171,9 +171,14 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
         return ()
     from penstock.apps.pipeline_spark import looking_session
     from penstock.spark.pipeline import analysis
+    from penstock.spark.spark_session import JavaMissing
 
-    with looking_session(spec) as spark:
-        return analysis.problems(spec, spark)
+    try:
+        with looking_session(spec) as spark:
+            return analysis.problems(spec, spark)
+    except JavaMissing as error:
+        error.add_note("or leave Spark's checks out with --static")
+        raise
 
 
 # status
