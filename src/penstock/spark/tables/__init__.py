@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.spark.tables.location import table_version
     from penstock.spark.tables.materialise import Materialiser
     from penstock.spark.tables.reading import read_table
+    from penstock.spark.tables.topic_history import history
     from penstock.spark.tables.upsert import DeltaUpsert
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Materialiser",
     "Written",
     "compact",
+    "history",
     "read_table",
     "remove_orphans",
     "table_version",
@@ -33,6 +35,7 @@ __all__ = [
 _HOMES: Final = {
     "DeltaSink": "append",
     "Written": "append",
+    "history": "topic_history",
     "table_version": "location",
     "Collected": "collection",
     "Compacted": "compaction",

@@ -88,6 +88,8 @@ class Materialiser:
         """
         from penstock.client import Client
 
+        self._kept.states.clear()
+        self._listed_at = None
         with Client(self._bootstrap, client_id="penstock-tables") as client:
             try:
                 while True:

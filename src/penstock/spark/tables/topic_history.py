@@ -1,0 +1,177 @@
+"""A topic's records from its table and, from there on, from the log: one frame, each record once.
+
+    history(spark, topic="orders", table="lake/orders", bootstrap="localhost:9092",
+            admin_url="http://localhost:9644").where("offset >= 0")
+
+Theory of operation. One version of the table is opened and stays the one that is read. The
+offsets that it reaches are in that same version (see `positions.py`), so its rows end exactly
+where the read of the log begins, whatever is committed meanwhile. The ends of the log are fixed
+by then too. The table's part is a native scan of Parquet; the log's part goes through the source.
+
+Retention may take records of the log at any time, but only those below the table's end are
+needed no more: if the log starts above it, records are in neither, and that is an error, here or
+(when retention comes in between) from the source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.spark.errors import DataLoss, InvalidOption, OffsetWentBack
+from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, spark_schema
+from penstock.spark.tables.errors import LogStartsAfterTable
+from penstock.spark.tables.location import absolute, open_table
+from penstock.spark.tables.positions import check_topic
+from penstock.spark.tables.reading import scan
+
+RANGES_MAX: Final = 1_000
+
+Offsets = Mapping[int, int]
+
+
+def history(
+    spark: SparkSession,
+    *,
+    topic: str,
+    table: str,
+    bootstrap: str,
+    admin_url: str | None = None,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    start: Offsets | None = None,
+    end: Offsets | None = None,
+    version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The records of a topic with offsets in [start, end), in the source's columns.
+
+    Args:
+        spark: a session that has the source.
+        topic: its name.
+        table: where its table is; a topic without a table yet is read from the log alone.
+        bootstrap, admin_url: where the broker is.
+        columns: of the source's; those that are not asked for are not read.
+        start: first offset per partition; partitions left out are read from the table's start.
+        end: offset after the last per partition; partitions left out are read to the log's end
+            as it is now.
+        version: of the table; None is the latest.
+        storage_options: for a table in an object store, as `deltalake` names them.
+
+    Raises:
+        InvalidOption: an unknown column or partition, or a range that ends before it starts.
+        TableOfAnotherTopic: the table was kept from another topic, or from an earlier one.
+        LogStartsAfterTable: records between the table's end and the log's start are lost.
+    """
+    from penstock.client import Client
+
+    if unknown := [name for name in columns if name not in COLUMN_NAMES]:
+        raise InvalidOption("columns", unknown[0], f"there are {', '.join(COLUMN_NAMES)}")
+    opened = open_table(table, storage_options, version)
+    with Client(bootstrap, client_id="penstock-history") as client:
+        topic_id = str(client.describe_topic(topic).topic_id)
+        first = client.list_offsets(topic, "earliest")
+        last = client.list_offsets(topic, "latest")
+    _check_ranges(last, start or {}, end or {})
+    parts: list[DataFrame] = []
+    reached: dict[int, int] | None = None
+    if opened is not None:
+        reached = check_topic(opened, absolute(table), topic, topic_id, sorted(last))
+        rows = scan(spark, opened, absolute(table))
+        wanted = _within(sorted(last), start or {}, end or {})
+        parts.append((rows if wanted is None else rows.where(wanted)).select(*columns))
+    ranges = log_ranges(topic, table, first, last, reached, start or {}, end or {})
+    if ranges:
+        options = {
+            "bootstrap": bootstrap,
+            "assign": json.dumps({topic: sorted(ranges)}),
+            "startingOffsets": _as_option(topic, {at: low for at, (low, _) in ranges.items()}),
+            "endingOffsets": _as_option(topic, {at: high for at, (_, high) in ranges.items()}),
+            "columns": ",".join(columns),
+        }
+        if admin_url is not None:
+            options["penstock.admin.url"] = admin_url
+        log = spark.read.format("penstock").options(**options).load()
+        parts.append(log.select(*columns))
+    if not parts:
+        return spark.createDataFrame([], spark_schema(columns))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def log_ranges(
+    topic: str,
+    table: str,
+    first: Offsets,
+    last: Offsets,
+    reached: Offsets | None,
+    start: Offsets,
+    end: Offsets,
+) -> dict[int, tuple[int, int]]:
+    """The offsets [low, high) of each partition that are to be read from the log.
+
+    Args:
+        first, last: where the log starts and ends.
+        reached: where the table ends; None when there is no table.
+        start, end: what was asked for.
+
+    Raises:
+        LogStartsAfterTable, DataLoss: records asked for are in neither.
+        OffsetWentBack: the log ends before the table does.
+    """
+    ranges: dict[int, tuple[int, int]] = {}
+    for partition, log_end in sorted(last.items()):
+        in_table = (reached or {}).get(partition, 0)
+        if log_end < in_table:
+            raise OffsetWentBack(topic, partition, in_table, log_end)
+        open_start = first[partition] if reached is None else 0
+        low = max(start.get(partition, open_start), in_table)
+        high = min(end.get(partition, log_end), log_end)
+        if low >= high:
+            continue
+        log_start = first[partition]
+        if low < log_start and low == in_table and reached is not None:
+            raise LogStartsAfterTable(table, topic, partition, low, log_start)
+        if low < log_start:
+            raise DataLoss(topic, partition, low, log_start)
+        ranges[partition] = (low, high)
+    return ranges
+
+
+def _check_ranges(last: Offsets, start: Offsets, end: Offsets) -> None:
+    for name, given in (("start", start), ("end", end)):
+        if len(given) > RANGES_MAX:
+            raise InvalidOption(name, f"{len(given)} partitions", f"at most {RANGES_MAX}")
+        for partition, offset in given.items():
+            if partition not in last:
+                raise InvalidOption(name, partition, f"the topic has partitions 0 to {max(last)}")
+            if offset < 0:
+                raise InvalidOption(name, offset, f"partition {partition}: must be 0 or more")
+    for partition in start.keys() & end.keys():
+        if start[partition] > end[partition]:
+            raise InvalidOption(
+                "end", end[partition], f"partition {partition} starts at {start[partition]}"
+            )
+
+
+def _within(partitions: Sequence[int], start: Offsets, end: Offsets) -> Column | None:
+    """The condition on the table's rows; None when all of them are wanted."""
+    given = sorted(start.keys() | end.keys())
+    if not given:
+        return None
+    partition, offset = F.col("partition"), F.col("offset")
+    whole = [number for number in partitions if number not in given]
+    wanted = partition.isin(whole)
+    for number in given:
+        part = (partition == number) & (offset >= start.get(number, 0))
+        if number in end:
+            part &= offset < end[number]
+        wanted |= part
+    return wanted
+
+
+def _as_option(topic: str, offsets: Offsets) -> str:
+    return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
