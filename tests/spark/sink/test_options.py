@@ -61,8 +61,9 @@ def test_says_why_the_admin_address_is_needed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("PENSTOCK_ADMIN_URL", raising=False)
     with pytest.raises(InvalidOption, match="Apache Kafka has no such commit"):
         check(bootstrap="127.0.0.1:9092", admin_url=None)
-    with pytest.raises(InvalidOption, match="http://host:9644"):
-        check(bootstrap="127.0.0.1:9092", admin_url="127.0.0.1:9092")
+    for wrong in ("127.0.0.1:9092", "http://127.0.0.1:9092/"):  # the Kafka listener
+        with pytest.raises(InvalidOption, match="http://host:9644"):
+            check(bootstrap="a:1, 127.0.0.1:9092", admin_url=wrong)
 
 
 def test_takes_the_addresses_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

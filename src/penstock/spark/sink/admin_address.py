@@ -87,12 +87,15 @@ class AdminAddress:
                 break
             try:
                 answer = self._once(method, path, body, left)
-            except http.client.BadStatusLine as error:
-                # A closed connection is one too, by inheritance; other words are no HTTP.
+            except http.client.RemoteDisconnected:
                 self.close()
-                if not isinstance(error, ConnectionError):
-                    raise NotPenstock(self.url, "it does not speak HTTP") from error
-                trouble = repr(error)
+                trouble = (
+                    "it closes connections without an answer (as a Kafka listener does; Apache"
+                    " Kafka has no admin address)"
+                )
+            except http.client.BadStatusLine as error:
+                self.close()
+                raise NotPenstock(self.url, "it does not speak HTTP") from error
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 trouble = str(error) or repr(error)

@@ -82,9 +82,10 @@ def check(
             "application", application,
             "must be 1 to 249 characters of A-Z, a-z, 0-9, '.', '_', '-' and '/'",
         )  # fmt: skip
+    servers = _bootstrap(bootstrap)
     return SinkOptions(
-        bootstrap=_bootstrap(bootstrap),
-        admin_url=_admin_url(admin_url),
+        bootstrap=servers,
+        admin_url=_admin_url(admin_url, servers),
         topic=_topic(topic),
         codec=chosen,
         batch_bytes=int(
@@ -156,13 +157,15 @@ def _bootstrap(value: str | None) -> str:
     return found
 
 
-def _admin_url(value: str | None) -> str:
+def _admin_url(value: str | None, servers: str) -> str:
     found = (value or os.environ.get("PENSTOCK_ADMIN_URL") or "").strip().rstrip("/")
-    if not found.startswith(("http://", "https://")):
+    scheme, _, address = found.partition("://")
+    listeners = {server.strip() for server in servers.split(",")}
+    if scheme not in {"http", "https"} or address in listeners:
         raise InvalidOption(
-            "penstock.admin.url", value,
-            "must look like http://host:9644: the sink commits a whole batch through Penstock's"
-            " admin address. Apache Kafka has no such commit; Spark's own Kafka sink writes to it,"
+            "penstock.admin.url", found,
+            "must be the broker's admin address, as http://host:9644: the sink commits a batch"
+            " through it. Apache Kafka has no such commit; Spark's own Kafka sink writes to it,"
             " at least once",
         )  # fmt: skip
     return found

@@ -1,0 +1,233 @@
+"""kill -9 of drivers, workers and the broker between the steps of a batch: each row once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from penstock.base.errors import PenstockError
+from penstock.spark import LogSink
+from penstock.spark.sink.admin_address import AdminAddress
+from penstock.spark.sink.commits import Commits
+from penstock.testing import Broker
+from tests.spark.conftest import KEEP, Topic
+from tests.spark.sink.conftest import Target
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROWS: Final = 900
+# In the commit of batch 1: before it is posted, and after its answer, before Spark's checkpoint.
+STEPS: Final = ("staged", "committed")
+# The commit of a foreachBatch runs in the driver, that of a format in a process of Spark's planner,
+# staging in workers. The driver imports this, planners get the source from it, and it is the parent
+# of the workers.
+DEADLY: Final = '''
+import os, signal, sys
+from penstock.spark import daemon
+from penstock.spark.sink import limits
+from penstock.spark.sink.commits import Commits
+from penstock.spark.sink.store import BlobStore
+from penstock.spark.source import PenstockSource
+
+folder = os.environ["DEADLY_FOLDER"]
+steps = os.environ["DEADLY_STEPS"].split(",")
+plain_commit, plain_put = Commits.commit, BlobStore.put
+puts = 0
+
+def die(step, group):
+    """Kill a process group and this process once per step, for good."""
+    mark = os.path.join(folder, "died-" + step)
+    if step in steps and not os.path.exists(mark):
+        open(mark, "w").close()
+        if group:
+            os.killpg(int(os.environ["DEADLY_GROUP"]), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def commit(self, batch_id, owner, blobs):
+    if batch_id == 1:
+        die("staged", True)
+    done = plain_commit(self, batch_id, owner, blobs)
+    if batch_id == 1:
+        die("committed", True)
+    return done
+
+def put(self, name, pieces, size_bytes):
+    global puts
+    plain_put(self, name, pieces, size_bytes)
+    puts += 1
+    if puts == 3:
+        die("put", False)
+
+class Source(PenstockSource):
+    """The same source, from here."""
+
+Commits.commit, BlobStore.put = commit, put
+if "put" in steps:
+    limits.CHUNK_BYTES = 2_000
+if __name__ == "__main__":
+    from pyspark import daemon as parent
+    daemon.preload()
+    parent.manager()
+'''
+DRIVER: Final = """
+import os, sys
+os.environ["DEADLY_GROUP"] = str(os.getpgid(0))
+import deadly
+from pyspark.sql import SparkSession
+from penstock.spark import LogSink, session
+
+way, folder, bootstrap, admin, topic, target = sys.argv[1:]
+fast = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "1g",
+    "spark.python.daemon.module": "deadly", "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+# One core, where a task may fail three times before its job does.
+spark = session(SparkSession.builder.master("local[1,4]"), settings=fast)
+spark.dataSource.register(deadly.Source)
+addresses = {"bootstrap": bootstrap, "penstock.admin.url": admin}
+options = addresses | {"subscribe": topic, "startingOffsets": "earliest"}
+sink = LogSink(application=target, bootstrap=bootstrap, admin_url=admin, topic=target)
+if way == "task":
+    rows = spark.read.format("penstock").options(**options).load().drop("partition")
+    done = sink.write(rows, 0)
+    assert not done.replayed
+    sys.exit(0)
+stream = (spark.readStream.format("penstock").options(**options)
+    .option("maxRecordsPerTrigger", 300).load().drop("partition"))
+writer = stream.writeStream.option("checkpointLocation", folder + "/checkpoint")
+if way == "foreachBatch":
+    writer = writer.foreachBatch(sink)
+else:
+    writer = writer.format("penstock").options(**addresses).option("topic", target)
+writer.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def drive(way: str, topic: Topic, target: Target, folder: Path, *steps: str) -> int:
+    """Run the driver once; its exit status, negative if it was killed."""
+    (folder / "deadly.py").write_text(DEADLY)
+    arguments = (way, folder, topic.broker.bootstrap, topic.broker.admin_url, topic.name)
+    child = subprocess.run(
+        [sys.executable, "-c", DRIVER, *map(str, arguments), target.name],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
+            "DEADLY_FOLDER": str(folder),
+            "DEADLY_STEPS": ",".join(steps),
+        },
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert child.returncode in (0, -signal.SIGKILL), child.stderr.decode()[-3_000:]
+    return child.returncode
+
+
+def deaths(folder: Path) -> set[str]:
+    return {path.name.removeprefix("died-") for path in folder.glob("died-*")}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["foreachBatch", "format"])
+def test_a_driver_that_dies(topic: Topic, target: Target, tmp_path: Path, way: str) -> None:
+    written = topic.write(ROWS)
+    died = 0
+    while drive(way, topic, target, tmp_path, *STEPS) != 0:
+        died += 1
+        assert died <= len(STEPS)
+    assert deaths(tmp_path) == set(STEPS)
+    wanted = Counter(
+        zip(*(written[name].to_pylist() for name in written.schema.names), strict=True)
+    )
+    assert Counter((row["key"], row["value"], row["timestamp"]) for row in target.rows()) == wanted
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_that_dies(topic: Topic, target: Target, tmp_path: Path) -> None:
+    written = topic.write(ROWS)
+    staging = Path(topic.broker.directory) / "staging"
+    before = set(staging.iterdir())
+    assert drive("task", topic, target, tmp_path, "put") == 0
+    assert deaths(tmp_path) == {"put"}
+    assert Counter(row["value"] for row in target.rows()) == Counter(written["value"].to_pylist())
+    # What the dead attempt left waits to be collected; the other's blobs went with the commit.
+    left = {path.name for path in set(staging.iterdir()) - before}
+    assert len(left) == 3
+    assert all(name.startswith(f"s-{target.name}-0-0-") for name in left)
+
+
+class Restarting:
+    """Kills a broker when the commit of a batch is recorded, and starts it again."""
+
+    def __init__(self, broker: Broker, application: str, batch_id: int) -> None:
+        self._broker = broker
+        self._batch_id = batch_id
+        self._path = f"/v1/sinks/{application}"
+        self.state = ""
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        address = AdminAddress(self._broker.admin_url)
+        while self.state == "":
+            answer = address.call("GET", self._path, timeout_seconds=30)
+            if answer.body.get("batch") == self._batch_id:
+                self.state = str(answer.body["state"])
+        address.close()
+        self._broker.kill()
+        self._broker.start()
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_that_dies(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Commits.commit
+    with Broker(process=True) as broker, broker.client() as client:
+        client.create_topic("out", partitions=3, configs=KEEP)
+        sink = LogSink(
+            application="app", topic="out", bootstrap=broker.bootstrap, admin_url=broker.admin_url
+        )
+
+        def between(self: Commits, batch_id: int, *more: Any) -> Any:
+            """Between staging and commit."""
+            if batch_id == 1:
+                broker.kill()
+                starting = threading.Thread(target=broker.start)
+                starting.start()  # while the commit is tried
+                try:
+                    return plain(self, batch_id, *more)
+                finally:
+                    starting.join()
+            restarting = Restarting(broker, "app", batch_id) if batch_id == 2 else None
+            try:
+                return plain(self, batch_id, *more)
+            finally:
+                if restarting is not None:
+                    restarting.join()
+
+        monkeypatch.setattr(Commits, "commit", between)
+        for batch_id in range(4):
+            rows = spark.range(batch_id * 200_000, (batch_id + 1) * 200_000, numPartitions=2)
+            frame = rows.select(F.col("id").cast("string").alias("value"))
+            try:
+                done = sink.write(frame, batch_id)
+            except PenstockError:
+                done = sink.write(frame, batch_id)  # as Spark would after a restart
+            assert done.replayed or done.records == 200_000
+        values = client.read_arrow("out", columns=("value",)).column("value").to_pylist()
+        assert len(values) == 800_000
+        assert len(set(values)) == 800_000
