@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     "host": ("penstock.apps.host", "host", "The agent that producers of this host send to."),
     "outbox": ("penstock.apps.outbox", "outbox", "Payloads as files, pointers on a topic."),
     "pipeline": ("penstock.apps.pipelines", "pipeline", "Spark pipelines that are files."),
+    "table": ("penstock.apps.tables", "table", "Delta tables beside topics."),
     "doctor": ("penstock.apps.doctor", "doctor", "Find out what is wrong, and how to mend it."),
 }
 

@@ -1,0 +1,229 @@
+"""`penstock table`: Delta tables beside topics; run, status, compact, clean."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.outbox_options import parse_duration, parse_size
+from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, write_json, write_table
+from penstock.base.errors import InvalidError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.tables.kept import TableState, WantedTable
+
+HOUR_MS: Final = 3_600_000
+SHOWN_MAX: Final = 100
+"""Single paths that are printed; the counts are of all."""
+
+Command = Callable[..., Any]
+
+
+@click.group("table", short_help="Delta tables beside topics.")
+def table() -> None:
+    """Delta tables that are kept beside topics with table.format=delta."""
+
+
+def _root(command: Command) -> Command:
+    return click.option(
+        "--root", required=True, envvar="PENSTOCK_TABLE_ROOT", metavar="DIRECTORY",
+        help="Where tables without table.location are (PENSTOCK_TABLE_ROOT).",
+    )(command)  # fmt: skip
+
+
+@table.command("run", short_help="Keep the tables.")
+@_root
+@click.option(
+    "--admin", envvar="PENSTOCK_ADMIN_URL", metavar="URL",
+    help="Admin address, for direct reads of segment files (PENSTOCK_ADMIN_URL).",
+)  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark's master. Default: this machine.")
+@click.option(
+    "--tables-max", type=click.IntRange(1, 1_000), default=32, show_default=True,
+    help="Most tables kept at once; further topics wait.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="Take what is there now, and end.")
+@client_options
+def run(
+    state: State, root: str, admin: str | None, master: str | None, tables_max: int, once: bool
+) -> None:
+    """Keep a table beside every topic with table.format=delta, until SIGTERM.
+
+    Topics come and go while it runs; what is wrong with one stops that one alone. With --once the
+    status is 1 when a table could not be kept.
+    """
+    from penstock.spark.tables.materialise import Materialiser
+
+    _log_to_stderr()
+    bootstrap = state.setting("bootstrap", state.bootstrap, DEFAULT_BOOTSTRAP)
+    spark = _session(master)
+    try:
+        job = Materialiser(
+            spark, bootstrap=bootstrap, root=root, admin_url=admin, tables_max=tables_max
+        )
+        with _Signals() as stop:
+            states = job.run(stop, once=once)
+    finally:
+        spark.stop()
+    if once:
+        _show_states(state, states)
+        if any(item.phase != "done" for item in states):
+            raise click.exceptions.Exit(1)
+
+
+@table.command("status", short_help="How the tables stand.")
+@_root
+@client_options
+def status(state: State, root: str) -> None:
+    """Show each table's version, size, end offsets and lag behind the log.
+
+    Changes nothing and needs no Spark. Status 1 when a table cannot go on as it is.
+    """
+    from penstock.spark.tables.status import table_status
+    from penstock.spark.tables.topics import wanted_tables
+
+    with state.client() as client:
+        wanted = wanted_tables(client, root)
+        found = [table_status(client, item) for _, item in sorted(wanted.items())]
+    if state.json:
+        write_json([asdict(item) for item in found])
+    else:
+        columns = ("topic", "location", "version", "rows", "files", "bytes", "lag", "ends")
+        rows = [
+            (item.topic, item.location, item.version, item.rows, item.files, item.size_bytes,
+             item.lag_records, " ".join(f"{at}:{end}" for at, end in item.ends.items()))
+            for item in found
+        ]  # fmt: skip
+        write_table(columns, rows)
+        for item in found:
+            if item.problem:
+                click.echo(f"penstock: {item.problem}", err=True)
+    if any(item.problem for item in found):
+        raise click.exceptions.Exit(1)
+
+
+@table.command("compact", short_help="Make many small files few.")
+@click.argument("topics", nargs=-1, metavar="[TOPIC…]")
+@_root
+@click.option("--target", default="128m", show_default=True, help="Size of the files to make.")
+@client_options
+def compact(state: State, topics: tuple[str, ...], root: str, target: str) -> None:
+    """Rewrite the small files of the tables of TOPICs, or of all, as large ones.
+
+    Safe while tables are written and read. Files that were replaced stay for readers of older
+    versions until `penstock table clean` removes them.
+    """
+    from penstock.spark.tables.compaction import compact as compact_table
+
+    target_bytes = parse_size(target, "--target")
+    rows = []
+    for item in _chosen(state, topics, root):
+        done = compact_table(item.location, target_bytes=target_bytes)
+        if done is not None:
+            rows.append((item.topic, done.files_removed, done.files_added, done.version))
+    _show(state, ("topic", "files_removed", "files_added", "version"), rows)
+
+
+@table.command("clean", short_help="Remove files that no commit needs.")
+@click.argument("topics", nargs=-1, metavar="[TOPIC…]")
+@_root
+@click.option("--age", default="7d", show_default=True, help="Age of files to remove; 1h or more.")
+@click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
+@client_options
+def clean(state: State, topics: tuple[str, ...], root: str, age: str, execute: bool) -> None:
+    """Remove what died attempts and compaction left in the tables of TOPICs, or of all; a dry
+    run unless --execute is given.
+
+    The age must be longer than any attempt to write takes, and any read of an older version.
+    """
+    from penstock.spark.tables.collection import remove_orphans
+
+    hours, rest = divmod(parse_duration(age, "--age"), HOUR_MS)
+    if rest or not hours:
+        raise click.UsageError(f"--age {age}: must be whole hours, 1h or more")
+    rows = []
+    for item in _chosen(state, topics, root):
+        found = remove_orphans(item.location, older_than_hours=hours, execute=execute)
+        rows.append((item.topic, len(found.files), len(found.directories)))
+        for path in [*found.files, *found.directories][:SHOWN_MAX]:
+            click.echo(f"{'removed' if execute else 'would remove'} {path}", err=True)
+    _show(state, ("topic", "files", "directories"), rows)
+
+
+def _chosen(state: State, topics: tuple[str, ...], root: str) -> list[WantedTable]:
+    from penstock.spark.tables.topics import wanted_tables
+
+    with state.client() as client:
+        wanted = wanted_tables(client, root)
+    if unknown := sorted(set(topics) - set(wanted)):
+        raise InvalidError(f"topic {unknown[0]}: no table is kept beside it (table.format)")
+    for item in wanted.values():
+        if item.problem is not None:
+            click.echo(f"penstock: {item.problem}", err=True)
+    names = sorted(topics or wanted)
+    return [wanted[name] for name in names if wanted[name].problem is None]
+
+
+def _show(state: State, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    if state.json:
+        write_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        write_table([name.replace("_", " ") for name in columns], rows)
+
+
+def _show_states(state: State, states: tuple[TableState, ...]) -> None:
+    rows = [(item.wanted.topic, item.wanted.location, item.phase, item.problem) for item in states]
+    _show(state, ("topic", "location", "phase", "problem"), rows)
+
+
+def _session(master: str | None) -> SparkSession:
+    from penstock.spark.spark_session import require_java, session
+
+    require_java()
+    if master is None:
+        return session(application="penstock-tables")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("penstock-tables")
+    return session(builder)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("penstock.spark.tables")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+class _Signals:
+    """Set by SIGTERM or SIGINT while it is entered; a batch under way is replayed next time."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether a signal came, after waiting for at most so many seconds."""
+        if not self._set:
+            signal.sigtimedwait((), timeout or 0.0)
+        return self._set
+
+    def _note(self, *_: object) -> None:
+        self._set = True
