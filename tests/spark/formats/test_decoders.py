@@ -32,6 +32,8 @@ from tests.spark.formats.protobuf.messages import PROTO
         ({"kind": "text", "unknown_fields": "reject"}, "unknown_fields", "is for JSON"),
     ],
 )
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_settings_that_cannot_be(settings: Any, name: str, reason: str) -> None:
     with pytest.raises(InvalidFormat) as raised:
         decoder(ValueFormat(**settings))

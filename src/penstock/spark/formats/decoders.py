@@ -35,6 +35,8 @@ class Decoder(Protocol):
 def decoder(value_format: ValueFormat) -> Decoder:
     """The decoder of a format, its schema loaded and checked.
 
+    Kind `json` needs a running Spark session, which reads the DDL.
+
     Raises:
         InvalidFormat: a setting is missing, contradicts another, or names a schema that is
             malformed or has something that is not supported.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from penstock.spark.formats import InvalidFormat, ValueFormat, decoder
@@ -46,19 +45,13 @@ SCHEMA: dict[str, Any] = {
         "deep": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
     },
 }
-SCALARS: st.SearchStrategy[Any] = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 1005), st.sampled_from(["", "a", "abc", "v1", "x"]),
-    st.sampled_from([0.1, 0.3, 0.25, 10.5, 10.6, 1.0, 2.0, -1.5, 1e2]),
-    st.sampled_from(["2026-01-02", "2026-13-02", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05",
-                     "2026-01-02T03:04:05+02:00", "6fa459ea-ee8a-3ca4-894e-db77e160355e"]),
-)  # fmt: skip
-THINGS = st.one_of(
-    SCALARS,
-    st.lists(SCALARS, max_size=3),
-    st.dictionaries(st.sampled_from(["x", "deep", "z"]), SCALARS, max_size=3),
-)
+SCALARS: list[Any] = [
+    None, True, False, -5, 0, 1, 2, 999, 1000, "", "a", "abc", "v1", "x", 0.1, 0.25, 10.5,
+    10.6, 1.0, 2.0, -1.5, 1e2, "2026-01-02", "2026-13-02", "2026-01-02T03:04:05Z",
+    "2026-01-02T03:04:05", "2026-01-02T03:04:05+02:00", "6fa459ea-ee8a-3ca4-894e-db77e160355e",
+]  # fmt: skip
 GOOD: dict[str, list[Any]] = {
-    "id": [0, 5, 999, 2.0], "note": ["ab", "abcd", None, "üü"], "amount": [0.1, 0.3, 10.5, 2],
+    "id": [0, 5, 999, 2.0], "note": ["ab", "abcd", None, "üü"], "amount": [0.1, 10.5, 2],
     "code": ["abc"], "kind": ["x", "y"], "rank": [1, 2], "fixed": ["v1"],
     "tags": [["a"], ["a", "b"]], "at": ["2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123+02:00"],
     "day": [None, "2026-01-02"], "who": ["6fa459ea-ee8a-3ca4-894e-db77e160355e"],
@@ -67,14 +60,25 @@ GOOD: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-@st.composite
-def documents(draw: Any) -> dict[str, Any]:
-    """Mostly good members, with one or two that are anything."""
-    names = draw(st.sets(st.sampled_from(sorted(GOOD)))) | {"id", "note"}
-    made = {name: draw(st.sampled_from(GOOD[name])) for name in sorted(names)}
-    for name in draw(st.lists(st.sampled_from([*sorted(GOOD), "unknown"]), max_size=2)):
-        if draw(st.booleans()):
-            made[name] = draw(THINGS)
+def thing(chance: random.Random) -> Any:
+    """Anything."""
+    match chance.randrange(4):
+        case 0:
+            return [chance.choice(SCALARS) for _ in range(chance.randrange(4))]
+        case 1:
+            names = chance.sample(["x", "deep", "z"], chance.randrange(4))
+            return {name: chance.choice(SCALARS) for name in names}
+    return chance.choice(SCALARS)
+
+
+def document(chance: random.Random) -> dict[str, Any]:
+    """Mostly good members, with up to two that are anything or missing."""
+    names = {name for name in GOOD if chance.random() < 0.5} | {"id", "note"}
+    made = {name: chance.choice(GOOD[name]) for name in sorted(names)}
+    for _ in range(chance.randrange(3)):
+        name = chance.choice([*sorted(GOOD), "unknown"])
+        if chance.random() < 0.8:
+            made[name] = thing(chance)
         else:
             made.pop(name, None)
     return made
@@ -82,12 +86,9 @@ def documents(draw: Any) -> dict[str, Any]:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@settings(
-    max_examples=3, deadline=None,
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
-@given(values=st.lists(documents(), min_size=60, max_size=100))
-def test_what_the_reference_accepts(spark: SparkSession, tmp_path: Path, values: list[Any]) -> None:
+def test_what_the_reference_accepts(spark: SparkSession, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    values = [document(chance) for _ in range(400)]
     path = tmp_path / "order.json"
     path.write_text(json.dumps(SCHEMA))
     made = decoder(ValueFormat(kind="json-schema", schema_file=path))
@@ -97,6 +98,8 @@ def test_what_the_reference_accepts(spark: SparkSession, tmp_path: Path, values:
     found = frame.orderBy("n").select("_error", "_value.id").collect()
     checker = jsonschema.FormatChecker()
     reference = jsonschema.Draft202012Validator(SCHEMA, format_checker=checker)
+    accepted = sum(row["_error"] is None for row in found)
+    assert 100 < accepted < 300
     for value, row in zip(values, found, strict=True):
         right = reference.is_valid(value) and right_time(value)
         assert (row["_error"] is None) == right, (value, row["_error"])
@@ -123,6 +126,8 @@ def test_errors_name_the_field_and_the_keyword(spark: SparkSession, tmp_path: Pa
         ({"id": None}, "field id: null"),
         ({"note": "a"}, "field note: shorter than minLength 2"),
         ({"note": "abcde"}, "field note: longer than maxLength 4"),
+        # The reference divides as floating-point units do, and finds that it is not a multiple.
+        ({"amount": 0.3}, None),
         ({"amount": 0.25}, "field amount: not a multipleOf 0.1"),
         ({"amount": "1"}, "field amount: '1' is not double"),
         ({"code": "xyz"}, "field code: does not match pattern ^[a-c]+$"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from pyspark.errors import PySparkException
+from pyspark.errors import ParseException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -40,14 +40,14 @@ LEAVES: Final = (
 
 
 def read_ddl(text: str) -> StructType:
-    """A schema from Spark's DDL.
+    """A schema from Spark's DDL. Spark reads it in Java: a session must be running.
 
     Raises:
         InvalidFormat: it is not DDL, or has no fields.
     """
     try:
         made = StructType.fromDDL(text)
-    except PySparkException as error:
+    except ParseException as error:
         why = str(error).strip().splitlines()[0]
         raise InvalidFormat("schema", text, f"is not a schema in Spark's DDL: {why}") from error
     if not isinstance(made, StructType) or not made.fields:

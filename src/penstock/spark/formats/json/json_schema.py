@@ -323,8 +323,8 @@ def _bound(
 
 def _multiple(step: int | float) -> Callable[[Column], Column]:
     """By decimals, as 0.3 is a multiple of 0.1 to everybody but a floating-point unit."""
-    exact = F.lit(Decimal(str(step)))
-    return lambda value: value.cast("string").try_cast("decimal(38,15)") % exact == 0
+    exact = Decimal(str(step))
+    return lambda value: value.cast("string").try_cast("decimal(38,15)") % F.lit(exact) == 0
 
 
 def _sizes(schema: dict[str, Any], pointer: str) -> list[Check]:
