@@ -3,6 +3,9 @@
 make bench                              everything
 make bench ARGS="--quick"               shorter runs, for a first look
 make bench ARGS="columnar_codec"        one of them
+
+Those of Spark beside its Kafka connector take their scale from the environment: see
+`benchmarks/spark_bed.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ ALL = (
     "columnar_client",
     "broker_peer",
     "spark_source",
+    "spark_pipelines",
+    "spark_pipelines_1kib",
+    "spark_triggers",
     "host_socket",
     "outbox",
 )
