@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+DRAINED_BYTES_MAX: Final = 64 << 20
+"""Bytes of a refused upload or manifest that are read and dropped before it is answered."""
 _STATUS_OF_CODE: Final = {
     "unknown_topic_or_partition": 404,
     "unknown_topic_id": 404,
@@ -187,6 +189,8 @@ class _BodyLimit:
         limit_bytes, streamed = self._limit(scope)
         for name, value in scope.get("headers", ()):
             if name == b"content-length" and not (value.isdigit() and int(value) <= limit_bytes):
+                if streamed:
+                    await _drain(receive)
                 refusal = _too_large(value.decode("latin-1"), limit_bytes)
                 await refusal(scope, receive, send)
                 return
@@ -200,6 +204,16 @@ class _BodyLimit:
             if scope.get("method") == method and scope.get("path", "").startswith(prefix):
                 return limit_bytes, True
         return self._limit_bytes, False
+
+
+async def _drain(receive: Receive) -> None:
+    """Read a refused body that is not much too large: its sender reads no answer before its end."""
+    size_bytes = 0
+    while size_bytes < DRAINED_BYTES_MAX:
+        message = await receive()
+        size_bytes += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return
 
 
 def _too_large(size: str, limit_bytes: int) -> Response:

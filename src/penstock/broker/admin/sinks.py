@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
 
-from penstock.base.errors import InvalidError
+from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.settings import LONG_MAX
 from penstock.broker.admin.extents import machine_id, number
 from penstock.broker.sinks.errors import ManifestTooLarge, StagingUnavailable
@@ -59,7 +59,18 @@ async def staging(state: BrokerState, request: Request) -> dict[str, Any]:
 
 async def upload(state: BrokerState, request: Request) -> dict[str, Any]:
     """Stage a blob from the body."""
-    done = await _sinks(state).area.upload(request.path_params["name"], _chunks(request))
+    area = _sinks(state).area
+    chunks = _chunks(request)
+    try:
+        done = await area.upload(request.path_params["name"], chunks)
+    except PenstockError:
+        # The rest is read, as a client that is still sending sees no answer.
+        left = area.blob_max_bytes
+        async for chunk in chunks:
+            left -= len(chunk)
+            if left < 0:
+                break
+        raise
     return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
 
 

@@ -29,7 +29,7 @@ number of batches, because a log loses nothing but its end.
 An unknown producer means that nothing is there because producers of open intents do not expire.
 A log loses its end, without damage, only where `log.flush.policy` allows it.
 
-Source: KIP-98; the theory of the exactly-once sink in `docs/guides`.
+Source: KIP-98.
 """
 
 from __future__ import annotations

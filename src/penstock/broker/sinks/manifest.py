@@ -1,6 +1,6 @@
 """What a commit appends: blobs, their sections, and the two forms in which they are written.
 
-A posted manifest is JSON as `docs/guides` shows it; the stored form, which the control plane keeps
+A posted manifest is the JSON of `_Posted`; the stored form, which the control plane keeps
 while the commit is an intent, names each topic once and is compressed:
 
     zlib(JSON)    {"topics": [[name, topic id], …],
