@@ -1,8 +1,16 @@
 """A Spark session set up for this source: `spark = penstock.spark.session()`.
 
+    session()                                        this machine, every core
+    session(master="spark://host:7077")              a cluster; also yarn, k8s://…
+    session(master="sc://host:15002")                a Spark Connect server (`connect_session.py`)
+    session(SparkSession.builder.…)                  any of these, by a builder of your own
+
 Each setting is there for a measured reason (see the comments); one that the builder sets itself
 is left alone. The source's own facts (parallelism, whether filters are pushed down) travel by
 environment, because Spark hands a Python source its options and nothing else.
+
+On a cluster the workers need penstock, at the path that PYSPARK_PYTHON names (by default that of
+this Python). A first task tells whether they have it, and the number of slots is asked for.
 """
 
 from __future__ import annotations
@@ -10,17 +18,21 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.base.errors import UnavailableError
+from penstock.spark.errors import InvalidOption
 from penstock.spark.listener import GroupCommitListener
 from penstock.spark.source import PUSHDOWN_VARIABLE, PenstockSource
+from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, settled_slots
 
 PARALLELISM_VARIABLE: Final = "PENSTOCK_SPARK_PARALLELISM"
-_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 SETTINGS: Final = {
     # Workers: no loopback TCP, our code pre-imported, never a new process per task.
@@ -28,18 +40,22 @@ SETTINGS: Final = {
     "spark.python.daemon.module": "penstock.spark.daemon",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    _PUSHDOWN: "true",
+    PUSHDOWN: "true",
     # Tables: what Delta readers agree on.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
-_LOCAL_SETTINGS: Final = {
+LOOPBACK_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
+_SHUFFLES: Final = "spark.sql.shuffle.partitions"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, which chose the master itself."""
 
 
 class JavaMissing(UnavailableError):
@@ -49,46 +65,46 @@ class JavaMissing(UnavailableError):
 def session(
     builder: SparkSession.Builder | None = None,
     *,
+    master: str | None = None,
     application: str = "penstock",
     cores: int | None = None,
-    settings: dict[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+    wait_seconds: float = WAIT_SECONDS_DEFAULT,
 ) -> SparkSession:
     """A session with everything set that the source and the sinks want.
 
     Args:
-        builder: a builder of your own (master, jars, secrets); None runs on this machine.
+        builder: a builder of your own (master, jars, secrets).
+        master: a master as Spark names it, or `sc://…`; instead of a builder. None runs on this
+            machine (below spark-submit, where that says).
         application: the name shown by Spark; for a builder that has none.
-        cores: slots of a local session; None takes every core. Ignored with a builder.
+        cores: slots of a local session; None takes every core. Ignored with a builder or master.
         settings: Spark settings that win over ours.
+        wait_seconds: longest time until a first task has run on a cluster.
 
     Raises:
         JavaMissing: no `java` on the path and no JAVA_HOME.
+        WorkersUnready: a cluster whose workers cannot run our code, or that has none.
+        ConnectMissing, ServerSetting: see `connect_session.py`.
     """
+    chosen = _chosen(builder, master, cores) | dict(settings or {})
+    chosen.setdefault("spark.app.name", application)
+    if is_connect_url(chosen):
+        from penstock.spark.connect_session import connect
+
+        return connect(chosen, wait_seconds=wait_seconds)
     require_java()
-    slots = cores or os.cpu_count() or 1
-    wanted = {**SETTINGS, "spark.app.name": application}
-    if builder is None:
-        builder = SparkSession.builder.master(f"local[{slots}]")
-        wanted |= _LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(slots)}
-    chosen: dict[str, Any] = getattr(builder, "_options", {})
-    wanted = {name: value for name, value in wanted.items() if name not in chosen}
-    for name, value in (wanted | (settings or {})).items():
-        builder = builder.config(name, value)
-    if str(chosen.get("spark.master", "local")).startswith("local"):
-        # Workers must run this very Python; on a cluster its own setting names one.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    pushdown = str({**wanted, **chosen, **(settings or {})}.get(_PUSHDOWN, "false")).lower()
-    facts = {PUSHDOWN_VARIABLE: str(int(pushdown == "true"))}
-    inherits = SparkContext._active_spark_context is None
-    if inherits:  # the Java process is yet to start, and hands our environment to the planners
-        os.environ.update(facts | {PARALLELISM_VARIABLE: str(slots)})
-    spark = builder.getOrCreate()
-    if not inherits or spark.sparkContext.defaultParallelism != slots:
-        facts[PARALLELISM_VARIABLE] = str(spark.sparkContext.defaultParallelism)
-        spark.sparkContext.environment.update(facts)
-        spark.dataSource.register(PenstockSource)
-    _listen(spark)
-    return spark
+    master = str(chosen.get("spark.master", ""))
+    if master.startswith("local") or (not master and _SUBMITTED not in os.environ):
+        return _local(chosen, cores or os.cpu_count() or 1)
+    return _on_cluster(chosen, wait_seconds)
+
+
+def is_connect_url(chosen: Mapping[str, Any]) -> bool:
+    """Whether settings name a Spark Connect server."""
+    return "spark.remote" in chosen or (
+        "SPARK_REMOTE" in os.environ and "spark.master" not in chosen
+    )
 
 
 def require_java() -> None:
@@ -106,9 +122,87 @@ def require_java() -> None:
     )
 
 
-def _listen(spark: SparkSession) -> None:
-    # One listener a session: getOrCreate may hand out the same session again.
-    if not hasattr(spark, "_penstock_listener"):
+def listen(spark: SparkSession) -> None:
+    """Show streams as consumer groups; once a session, as getOrCreate may hand it out again."""
+    if "_penstock_listener" not in vars(spark):
         listener = GroupCommitListener()
         spark.streams.addListener(listener)
         spark._penstock_listener = listener  # type: ignore[attr-defined]
+
+
+def facts(chosen: Mapping[str, Any], slots: int) -> dict[str, str]:
+    """What the source is told by environment."""
+    pushdown = str(chosen.get(PUSHDOWN, "false")).lower()
+    return {PUSHDOWN_VARIABLE: str(int(pushdown == "true")), PARALLELISM_VARIABLE: str(slots)}
+
+
+def built(chosen: Mapping[str, Any]) -> SparkSession:
+    """The session with these settings."""
+    builder = SparkSession.builder
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _chosen(
+    builder: SparkSession.Builder | None, master: str | None, cores: int | None
+) -> dict[str, Any]:
+    if builder is not None and master is not None:
+        raise InvalidOption("master", master, "a builder names its own; give one of the two")
+    if master is not None:
+        return {"spark.remote" if master.startswith("sc://") else "spark.master": master}
+    if builder is not None:
+        return dict(getattr(builder, "_options", {}))
+    if _SUBMITTED in os.environ or "SPARK_REMOTE" in os.environ:
+        return {}
+    slots = cores or os.cpu_count() or 1
+    return LOOPBACK_SETTINGS | {"spark.master": f"local[{slots}]", _SHUFFLES: str(slots)}
+
+
+def _local(chosen: dict[str, Any], slots: int) -> SparkSession:
+    # Workers must run this very Python.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    wanted = SETTINGS | chosen
+    inherits = SparkContext._gateway is None
+    if inherits:  # the Java process is yet to start, and hands our environment to the planners
+        os.environ.update(facts(wanted, slots))
+    spark = built(wanted)
+    if not inherits or spark.sparkContext.defaultParallelism != slots:
+        _tell(spark, facts(wanted, spark.sparkContext.defaultParallelism))
+    listen(spark)
+    return spark
+
+
+def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
+    python = chosen.get("spark.pyspark.python")
+    if python:
+        os.environ["PYSPARK_PYTHON"] = str(python)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    wanted = SETTINGS | _driver_settings(str(chosen.get("spark.master", ""))) | chosen
+    if SparkContext._gateway is None:
+        os.environ.update(facts(wanted, os.cpu_count() or 1))
+    spark = built(wanted)
+    try:
+        check_workers(spark, wait_seconds=wait_seconds)
+    except BaseException:
+        spark.stop()
+        raise
+    slots = settled_slots(spark)
+    if not spark.sparkContext.getConf().contains(_SHUFFLES):
+        spark.conf.set(_SHUFFLES, str(slots))
+    _tell(spark, facts(wanted, slots))
+    listen(spark)
+    return spark
+
+
+def _driver_settings(master: str) -> dict[str, str]:
+    """On the loopback for a cluster whose masters are there, and with it the workers."""
+    if not master.startswith("spark://"):
+        return {}
+    hosts = {urlsplit(f"spark://{one}").hostname for one in master[len("spark://") :].split(",")}
+    return LOOPBACK_SETTINGS if hosts <= _LOOPBACK else {}
+
+
+def _tell(spark: SparkSession, told: Mapping[str, str]) -> None:
+    spark.sparkContext.environment.update(told)
+    spark.dataSource.register(PenstockSource)

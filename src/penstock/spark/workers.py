@@ -1,0 +1,182 @@
+"""The Python workers of a cluster or a Spark server: can they run our code, and how many are they?
+
+Theory of operation. Spark starts Python on its workers when the first task needs it, and a worker
+without our package fails each task with a trace of its own. So a session on a cluster first runs
+one small task that imports what readers and sinks import there, and says in a sentence what is
+missing. The same job tells a cluster without free executors, where Spark waits without end, from
+one that works.
+
+Tasks are planned for the slots there are. Executors of a cluster register one after the other, so
+their number is taken when it has not changed for a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.base.errors import InvalidError, UnavailableError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
+
+WAIT_SECONDS_DEFAULT: Final = 120.0
+"""Longest time until a first task has run: a cluster starts a Java process for it."""
+SETTLED_SECONDS: Final = 1.0
+SETTLING_SECONDS_MAX: Final = 10.0
+POLL_SECONDS: Final = 0.1
+RANGE_ROWS: Final = 100_000
+"""Rows of a range that Spark splits over all slots."""
+_WORKER_PYTHON: Final = "PYSPARK_PYTHON"
+
+
+class WorkersUnready(UnavailableError):
+    """The workers cannot run our code, or there are none."""
+
+
+class NotShipped(InvalidError):
+    """A Python file that cannot be given to the workers."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> None:
+    """Run one task that imports our code.
+
+    Raises:
+        WorkersUnready: there is no Python, no penstock or another one; or no task ran in
+            `wait_seconds`.
+    """
+    tag = f"penstock-{SYSTEM_RANDOMNESS.uuid().hex}"
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        spark.interruptTag(tag)
+
+    timer = threading.Timer(wait_seconds, give_up)
+    timer.daemon = True
+    spark.addTag(tag)
+    timer.start()
+    try:
+        versions = spark.range(1, numPartitions=1).mapInArrow(_versions, "version string")
+        found = versions.toArrow()["version"][0].as_py()
+    except Exception as error:
+        raise WorkersUnready(
+            _no_task(wait_seconds) if late.is_set() else reason_of(str(error))
+        ) from error
+    finally:
+        timer.cancel()
+        spark.removeTag(tag)
+    here = metadata.version("penstock")
+    if found != here:
+        raise WorkersUnready(
+            f"the workers' Python has penstock {found} and the driver's has {here}:"
+            " install the same on both"
+        )
+
+
+def reason_of(trace: str) -> str:
+    """What the failure of a first task means, in a sentence."""
+    python = os.environ.get(_WORKER_PYTHON, "python3")
+    choose = f"or name another with {_WORKER_PYTHON}, at one path on driver and workers"
+    if "No module named 'penstock" in trace:
+        return (
+            f"the workers' Python ({python}) has no penstock: install penstock[spark] for it on"
+            f" every worker, {choose}"
+        )
+    if "No module named 'py" in trace:
+        return f"the workers' Python ({python}) lacks pyarrow or pyspark: install them, {choose}"
+    if "Cannot run program" in trace:
+        return f"a worker has no Python at {python}: install it there, {choose}"
+    if "PYTHON_VERSION_MISMATCH" in trace:
+        return (
+            f"the workers' Python ({python}) has another version than the driver's: use one minor"
+            f" version of Python for both, {choose}"
+        )
+    return f"the workers' Python ({python}) failed its first task: {trace.strip()[:2000]}"
+
+
+def settled_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
+    """How many tasks run at once, when executors have stopped to come in."""
+    context = spark.sparkContext
+    begin = since = clock.monotonic()
+    slots = context.defaultParallelism
+    while True:
+        now = clock.monotonic()
+        if now - since >= SETTLED_SECONDS or now - begin >= SETTLING_SECONDS_MAX:
+            return slots
+        threading.Event().wait(POLL_SECONDS)
+        if context.defaultParallelism != slots:
+            slots, since = context.defaultParallelism, clock.monotonic()
+
+
+def server_slots(spark: SparkSession) -> int:
+    """As `settled_slots`, of a Spark Connect server, which tells nobody: a range shows it."""
+    parts = spark.range(RANGE_ROWS).select(F.spark_partition_id().alias("part"))
+    return int(parts.agg(F.max("part").alias("part")).toArrow()["part"][0].as_py()) + 1
+
+
+def ship(spark: SparkSession, paths: Sequence[str | os.PathLike[str]]) -> None:
+    """Make Python files importable on the workers by their names; again is harmless.
+
+    Functions of a module that the driver imported reach the workers by reference, so the
+    workers must be able to import it.
+
+    Args:
+        paths: `.py`, `.zip` or `.egg`.
+
+    Raises:
+        NotShipped: a path that is no such file, or two files of one name.
+    """
+    files = list(_files(paths))
+    if is_connect(spark):
+        for file in files:
+            spark.addArtifacts(str(file), pyfile=True)
+        return
+    for file in files:
+        spark.sparkContext.addPyFile(str(file))
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether a session is a client of a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
+    names: dict[str, Path] = {}
+    for given in paths:
+        file = Path(given).resolve()
+        if file.suffix not in {".py", ".zip", ".egg"} or not file.is_file():
+            raise NotShipped(f"{given}: no Python file (.py, .zip, .egg) to give to the workers")
+        known = names.setdefault(file.name, file)
+        if known != file:
+            raise NotShipped(
+                f"{known} and {file} have one name: workers find modules by it, rename one"
+            )
+        yield file
+
+
+def _no_task(wait_seconds: float) -> str:
+    return (
+        f"no task ran in {wait_seconds:g} s: the cluster has no executor for this application."
+        " Look whether its workers are up and have cores and memory free"
+        " (spark.cores.max, spark.executor.memory), and reach the driver's address"
+        " (spark.driver.host)"
+    )
+
+
+def _versions(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    import penstock.spark.reading
+    import penstock.spark.source  # noqa: F401
+
+    yield from ()
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"version": [metadata.version("penstock")]})

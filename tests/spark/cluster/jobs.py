@@ -1,0 +1,115 @@
+"""What the tests run on the cluster, in a driver process of its own.
+
+A process has one Spark context, and the other tests of this folder's parent have theirs; so these
+functions run in the one worker of a process pool, and keep the session in a module variable.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.spark import DeltaSink, LogSink, session
+from penstock.spark.workers import ship
+
+FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS = {
+    "spark.driver.memory": "768m",
+    "spark.driver.extraJavaOptions": FAST,
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": FAST,
+}
+_SPARK: list[SparkSession] = []
+
+
+def open_session(
+    master: str,
+    python: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    wait_seconds: float = 240.0,
+) -> dict[str, Any]:
+    """Open the session of this process; tells what it found."""
+    os.environ["PYSPARK_PYTHON"] = python or sys.executable
+    given = {**({} if master.startswith("sc://") else SETTINGS), **(settings or {})}
+    spark = session(master=master, settings=given, wait_seconds=wait_seconds)
+    _SPARK.append(spark)
+    return {
+        "slots": os.environ["PENSTOCK_SPARK_PARALLELISM"] if master.startswith("local") else None,
+        "shuffles": spark.conf.get("spark.sql.shuffle.partitions", None),
+    }
+
+
+def close_session() -> None:
+    while _SPARK:
+        _SPARK.pop().stop()
+
+
+def slots() -> int:
+    return _SPARK[-1].sparkContext.defaultParallelism
+
+
+def batch(options: dict[str, str], *, where: str = "true") -> list[bytes]:
+    frame = _SPARK[-1].read.format("penstock").options(**options).load()
+    return _values(frame.where(where))
+
+
+def batch_tasks(options: dict[str, str]) -> int:
+    frame = _SPARK[-1].read.format("penstock").options(**options).load()
+    return frame.rdd.getNumPartitions()
+
+
+def shipped(file: str) -> int:
+    """Call a function of a module that only the driver's path has, on the workers."""
+    spark = _SPARK[-1]
+    module = _imported(file)
+    ship(spark, [file])
+    ship(spark, [file])
+    return spark.range(10, numPartitions=4).mapInArrow(module.doubled, "id long").count()
+
+
+def stream(
+    options: dict[str, str], sink: dict[str, Any], folder: str, held_by: str | None = None
+) -> None:
+    """Run a stream to its end; `held_by` is a file with a `held` that its batches go through."""
+    spark = _SPARK[-1]
+    frame = spark.readStream.format("penstock").options(**options).load()
+    frame = frame.select("key", "value")
+    if held_by is not None:
+        module = _imported(held_by)
+        ship(spark, [held_by])
+        frame = frame.mapInArrow(module.held, "key binary, value binary")
+    writer = frame.writeStream.option("checkpointLocation", str(Path(folder) / "checkpoint"))
+    if sink["kind"] == "table":
+        writer = writer.foreachBatch(DeltaSink(sink["table"], application=sink["application"]))
+    elif sink["kind"] == "log":
+        writer = writer.foreachBatch(
+            LogSink(
+                application=sink["application"],
+                topic=sink["topic"],
+                bootstrap=options["bootstrap"],
+                admin_url=options["penstock.admin.url"],
+            )
+        )
+    else:
+        writer = writer.format("penstock").options(
+            **{name: options[name] for name in ("bootstrap", "penstock.admin.url")},
+            topic=sink["topic"],
+        )
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def _imported(file: str) -> Any:
+    folder, name = str(Path(file).parent), Path(file).stem
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return __import__(name)
+
+
+def _values(frame: DataFrame) -> list[bytes]:
+    found: list[bytes] = frame.select("value").toArrow()["value"].to_pylist()
+    return found
