@@ -24,7 +24,7 @@ from penstock.testing import Broker
 from tests.apps.conftest import Run
 from tests.apps.test_serve import environment
 
-TIMEOUT_SECONDS = 100
+TIMEOUT_SECONDS = 400
 PIPELINE = """
 name = "lines"
 
@@ -235,7 +235,7 @@ def fill(broker: Broker, topic: str, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_from_plan_to_stop_and_on(
     broker: Broker, bare: Run, write: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -313,7 +313,7 @@ def planned(where: tuple[str, ...], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_failure_is_one_line(broker: Broker, write: Callable[[str], Path]) -> None:
     fill(broker, "failing", 3)
     text = PIPELINE.replace("{topic}", "failing").replace(
@@ -333,7 +333,7 @@ def test_a_failure_is_one_line(broker: Broker, write: Callable[[str], Path]) -> 
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_spark_finds_what_the_file_does_not_show(write: Callable[[str], Path]) -> None:
     text = PIPELINE.replace("upper(value)", "upper(valu)")
     file = write(text)
@@ -347,7 +347,7 @@ def test_spark_finds_what_the_file_does_not_show(write: Callable[[str], Path]) -
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_terminal_shows_a_table(broker: Broker, write: Callable[[str], Path]) -> None:
     fill(broker, "shown", 20)
     file = write(PIPELINE.replace("{topic}", "shown"))

@@ -32,6 +32,7 @@ _RUN: Final = {
     "spark.sql.streaming.noDataProgressEventInterval": "1000",
 }
 _LOG_OPTION: Final = "-Dlog4j2.configurationFile"
+_GATEWAY_LOGGER: Final = "py4j"
 _PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -131,6 +132,7 @@ def _hush() -> None:
 
     for name in _PYSPARK_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.getLogger(_GATEWAY_LOGGER).setLevel(logging.CRITICAL + 1)
     warnings.filterwarnings("ignore", "PySpark does not yet", FutureWarning)
     options = os.environ.get(SUBMIT_OPTIONS, "")
     if _LOG_OPTION not in options:

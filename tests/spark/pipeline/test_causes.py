@@ -43,6 +43,10 @@ Driver stacktrace:"""
             "topic x: at most 3",
         ),
         (PYTHON.replace("{error}", "KeyError: 'missing'"), "KeyError: 'missing'"),
+        (
+            PYTHON.replace("{error}", "pyspark.errors.exceptions.captured.X: [NO_ROW] none"),
+            "[NO_ROW] none",
+        ),
         (PYTHON.replace("{error}", "a.b.Wrong: one\ntwo"), "Wrong: one two"),
         (PYTHON.replace("{error}", "StopIteration"), "StopIteration"),
         (

@@ -34,7 +34,8 @@ _CAUSED_BY: Final = "\nCaused by: "
 _JAVA_FRAMES: Final = re.compile(r"\n(?:\s+at |\s+\.\.\. \d+ more|Driver stacktrace:).*", re.DOTALL)
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
 _CLASS: Final = re.compile(r"^((?:\w+\.)+)?([A-Z]\w*)(?:: |$)")
-_OURS: Final = "penstock."
+_NAMELESS: Final = ("penstock.", "pyspark.errors.")
+"""Packages whose errors say enough without their class."""
 _OUR_CLASS: Final = re.compile(r"^(?:.*: )?(penstock(?:\.\w+)+\.[A-Z]\w*): ", re.MULTILINE)
 
 
@@ -75,8 +76,8 @@ def _python_error(after: str) -> str:
     named = _CLASS.match(text)
     if named is None:
         return _one_line(text)
-    ours = (named[1] or "").startswith(_OURS)
-    return _one_line(text[named.end() :] if ours else text[named.start(2) :])
+    nameless = (named[1] or "").startswith(_NAMELESS)
+    return _one_line(text[named.end() :] if nameless else text[named.start(2) :])
 
 
 def _without_java_class(text: str) -> str:
