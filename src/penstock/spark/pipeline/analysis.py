@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +22,11 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.base.errors import PenstockError
 from penstock.spark.formats import Decoder
-from penstock.spark.pipeline import frames, rules, schemas
+from penstock.spark.pipeline import document, frames, rules, schemas
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
 from penstock.spark.pipeline.graph import QueryPlan, order, queries, streams
-from penstock.spark.pipeline.locations import locate
+from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.queries import group_id, output_mode
@@ -36,6 +37,7 @@ from penstock.spark.pipeline.spec import (
     PipelineSpec,
     Rule,
     Sink,
+    Source,
     Step,
     TableSink,
     TopicSink,
@@ -128,27 +130,29 @@ class _Analysis:
     def __init__(self, spec: PipelineSpec, spark: SparkSession) -> None:
         self._spec = spec
         self._spark = spark
-        self._text = spec.file.read_text(encoding="utf-8") if spec.file.exists() else ""
-        self._locations = locate(self._text)
+        self._document = document.read(spec.file)
         self._streams = streams(spec)
         self._decoders: dict[str, Decoder] = {}
         self.problems: list[Problem] = []
         self.stateful: set[str] = set()
         self.views: dict[str, DataFrame] = {}
         self.explained: dict[str, str] = {}
+        self._ranking: list[str] = []
 
     def run(self, inferred: Mapping[str, str] | None) -> None:
         for name in self._spec.sources:
-            self._try(("source", name), lambda name=name: self._source(name, inferred))
+            self._try(("source", name), partial(self._source, name, inferred))
         for name in order(self._spec):
             step = self._spec.steps[name]
             if all(view in self.views for view in step.inputs):
                 key = ("step", name, "sql" if step.sql is not None else "python")
-                self._try(key, lambda step=step: self._step(step))
+                self._try(key, partial(self._step, step))
         for name, sink in self._spec.sinks.items():
             if sink.view in self.views:
-                self._try(("sink", name), lambda sink=sink: self._sink(sink))
+                self._try(("sink", name), partial(self._sink, sink))
         self._check_holding()
+        if not self.problems:
+            self._check_ranking()
 
     # Views
 
@@ -180,11 +184,7 @@ class _Analysis:
             if step.deduplicate or joined or _STATEFUL.search(text):
                 self.stateful.add(step.name)
             if _WINDOW.search(text):
-                self._problem(
-                    (*key, "sql"),
-                    "a window function over rows (OVER …) is not defined on a stream",
-                    "group by window(time, '5 minutes'), or use deduplicate",
-                )
+                self._ranking.append(step.name)
         self._check_columns(key, step, made)
         self._check_rules(key, step.rules, made)
         stands = self._stub(made.schema) if self._streams[step.name] else made.limit(0)
@@ -242,7 +242,7 @@ class _Analysis:
     def _check_rules(self, key: tuple[str, ...], some: tuple[Rule, ...], frame: DataFrame) -> None:
         for rule in some:
             place = (*key, "expect", rule.name)
-            self._try(place, lambda rule=rule: rules.met(frame, (rule,)))
+            self._try(place, partial(rules.met, frame, (rule,)))
             if rule.otherwise in KEEPING and RECORD not in frame.columns:
                 self._problem(
                     place,
@@ -253,7 +253,7 @@ class _Analysis:
     def _check_holding(self) -> None:
         """Held records come back into record queries only."""
         spec = self._spec
-        parts = [*spec.sources.items(), *spec.steps.items()]
+        parts: list[tuple[str, Source | Step]] = [*spec.sources.items(), *spec.steps.items()]
         names = {name for name, part in parts if any(r.otherwise in HOLDING for r in part.rules)}
         decodes = [name for name, source in spec.sources.items() if source.streaming]
         if spec.errors.on_invalid in HOLDING:
@@ -281,6 +281,18 @@ class _Analysis:
                     "say dead-letter, drop or fail",
                 )  # fmt: skip
 
+    def _check_ranking(self) -> None:
+        """A window function sees one batch; only what a stateful step hands on comes complete."""
+        for one in queries(self._spec, self.stateful):
+            incomplete = one.streamed if one.root is not None else one.batched
+            for name in self._ranking:
+                if name in incomplete:
+                    self._problem(
+                        ("step", name, "sql"),
+                        "a window function over rows (OVER …) is not defined on a stream",
+                        "group by window(time, '5 minutes') before it, or use deduplicate",
+                    )
+
     # Problems
 
     def _try(self, key: tuple[str, ...], look: Callable[[], object]) -> None:
@@ -289,24 +301,24 @@ class _Analysis:
             look()
         except (AnalysisException, ParseException) as error:
             found = _SQL_LINE.search(str(error))
-            number = int(found.group(1)) if found else 1
-            line = self._locations.line_in(key, number) or self._locations.line(key)
-            self._add(key, line, _message(error), "")
+            self._problem(key, _message(error), line=int(found.group(1)) if found else 1)
         except (StepFailed, PenstockError, PySparkException, OSError) as error:
-            self._add(key, self._locations.line(key), cause_of(error), "")
+            self._problem(key, cause_of(error))
 
     def _no_column(self, key: tuple[str, ...], name: str, frame: DataFrame) -> None:
         there = ", ".join(column for column in frame.columns if column != RECORD)
         self._problem(key, f"there is no column {name}", f"there are {there}")
 
-    def _problem(self, key: tuple[str, ...], message: str, cure: str) -> None:
-        self._add(key, self._locations.line(key), message, cure)
-
-    def _add(self, key: tuple[str, ...], line: int | None, message: str, cure: str) -> None:
+    def _problem(
+        self, key: tuple[str, ...], message: str, cure: str = "", *, line: int | None = None
+    ) -> None:
+        """Note a problem at a key; `line` counts within the key's text."""
+        if line is not None and key[0] == "step" and key[-1] == "sql":
+            file, place = self._document.sql_place(key[1], line)
+        else:
+            file, place = self._document.place(key, line)
         self.problems.append(
-            Problem(
-                file=self._spec.file, line=line, where=".".join(key), message=message, cure=cure
-            )
+            Problem(file=file, line=place, where=dotted(key), message=message, cure=cure)
         )
 
 

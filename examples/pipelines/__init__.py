@@ -1,0 +1,1 @@
+"""Pipelines to copy: a file each, and records to try it with."""

@@ -1,0 +1,143 @@
+"""What Spark finds wrong, with its line; and which steps are stateful. No broker is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from penstock.spark.pipeline.analysis import plan, problems
+from penstock.spark.pipeline.parsing import load
+
+pytestmark = pytest.mark.spark
+
+TEXT = """\
+[source.a]
+topic = "a"
+format = "json"
+schema = "id bigint, name string, at timestamp"
+time = "at"
+delay = "1 minute"
+
+[source.b]
+topic = "b"
+format = "json"
+schema = "id bigint, at timestamp"
+time = "at"
+delay = "1 minute"
+
+[source.t]
+table = "t"
+
+{steps}
+
+[sink.out]
+from = "s"
+console = true
+
+[errors]
+dead_letters = "dead"
+{errors}
+"""
+FIRST_STEP_LINE = 18
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("analysis")
+    write_deltalake(str(made / "t"), pa.table({"id": [1], "city": ["Rome"]}))
+    (made / "steps.py").write_text(
+        "def same(a):\n    return a\ndef wrong(a):\n    return 5\ndef bad(a):\n    return 1 / 0\n"
+    )
+    return made
+
+
+def write(folder: Path, steps: str, errors: str = "") -> Path:
+    path = folder / "p.toml"
+    path.write_text(TEXT.format(steps=steps, errors=errors))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("sql", "stateful"),
+    [
+        ("select id from a", False),
+        ("select a.id, t.city from a join t on a.id = t.id", False),
+        ("select a.id from a join (select max(id) as id from t) m on a.id = m.id", False),
+        ("select id, at from a union all select id, at from b", False),
+        ("select id, count(*) as n from a group by id", True),
+        ("select window(at, '1 minute').start as w, count(*) as n from a group by 1", True),
+        ("select a.id from a join b on a.id = b.id and b.at > a.at", True),
+        ("select x.id from a x join a y on x.id = y.id", True),
+        ("select distinct id from a", True),
+        ("select id from a limit 5", True),
+    ],
+)
+def test_what_needs_state(spark: SparkSession, folder: Path, sql: str, stateful: bool) -> None:
+    spec = load(write(folder, f'[step.s]\nsql = """{sql}"""'))
+    found = plan(spec, spark).queries
+    (query,) = [one for one in found if "out" in one.sinks]
+    assert (query.root == "s") is stateful
+
+
+def sql(text: str, more: str = "") -> str:
+    return f'[step.s]\nsql = """{text}"""\n{more}'
+
+
+def python(function: str) -> str:
+    return f'[step.s]\npython = "steps.py:{function}"\ninputs = ["a"]'
+
+
+NO_RECORD = 'expect = {"x" = "id > 1"}'
+WRONG_RULE = 'expect = {"x" = {that = "nope > 1", otherwise = "drop"}}'
+RANKS = "select id, row_number() over (partition by id order by at) as place from a"
+
+
+@pytest.mark.parametrize(
+    ("steps", "line", "says"),
+    [
+        (sql("\nselect id,\n  nope\nfrom a"), 3, "nope"),
+        (sql("\nselect id\nfrom a\nwhere >"), 4, "PARSE_SYNTAX"),
+        (
+            sql("select id from a", 'time = "at"\ndelay = "1 minute"'),
+            2,
+            "no column at; there are id",
+        ),
+        (sql("select id from a", WRONG_RULE), 2, "nope"),
+        (sql("select id from a", NO_RECORD), 2, "dead-letter needs the record"),
+        (python("wrong"), 1, "returned int, not a data frame"),
+        (python("bad"), 1, "ZeroDivisionError"),
+        (sql(RANKS), 1, "not defined on a stream"),
+    ],
+)
+def test_what_spark_refuses_has_a_line(
+    spark: SparkSession, folder: Path, steps: str, line: int, says: str
+) -> None:
+    found = problems(load(write(folder, steps)), spark)
+    assert [(one.line, says in str(one)) for one in found] == [(FIRST_STEP_LINE + line, True)], (
+        found
+    )
+
+
+def test_a_python_step_that_is_right(spark: SparkSession, folder: Path) -> None:
+    steps = '[step.s]\npython = "steps.py:same"\ninputs = ["a"]\nexpect = {"x" = "id > 1"}'
+    assert problems(load(write(folder, steps)), spark) == ()
+
+
+def test_window_functions_behind_a_window(spark: SparkSession, folder: Path) -> None:
+    steps = (
+        "[step.w]\nsql = \"select window(at, '1 minute').start as m, id, count(*) as n from a"
+        ' group by 1, 2"\n[step.s]\n'
+        'sql = "select *, n / sum(n) over (partition by m) as share from w"'
+    )
+    assert problems(load(write(folder, steps)), spark) == ()
+
+
+def test_records_that_wait_and_state_do_not_go_together(spark: SparkSession, folder: Path) -> None:
+    steps = '[step.s]\nsql = "select id, count(*) as n from a group by id"'
+    found = problems(load(write(folder, steps, 'on_invalid = "park"')), spark)
+    assert [one.where for one in found] == ["step.s"]
+    assert "late or out of order" in str(found[0])
