@@ -1,0 +1,164 @@
+"""What can happen to a job that keeps tables: killed between any two steps, and a full disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from penstock.spark.tables import Materialiser
+from penstock.spark.tables.kept import TableState
+from penstock.testing import Broker
+from tests.machine import lacking
+from tests.spark.conftest import Topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROWS: Final = 600
+STEPS: Final = ("staged", "committed", "done")
+DISK_BYTES: Final = 8 << 20
+LEFT_BYTES: Final = 1 << 20
+DRIVER: Final = '''
+import os, signal, sys, threading
+from penstock.spark import session
+from penstock.spark.tables import DeltaSink, Materialiser
+from penstock.spark.tables import keeper
+
+folder, bootstrap, admin, *steps = sys.argv[1:]
+
+def die(step):
+    """Kill this process group once per step, for good."""
+    mark = os.path.join(folder, "died-" + step)
+    if step in steps and not os.path.exists(mark):
+        open(mark, "w").close()
+        os.killpg(0, signal.SIGKILL)
+
+class Sink(DeltaSink):
+    def write(self, batch, batch_id, **more):
+        written = super().write(batch, batch_id, **more)
+        if batch_id == 1:
+            die("done")
+        return written
+
+    def _commit(self, files, schema, commit):
+        if commit.batch_id == 0:
+            die("staged")
+        version = super()._commit(files, schema, commit)
+        if commit.batch_id == 0:
+            die("committed")
+        return version
+
+class Keeper(keeper.TableKeeper):
+    def make_sink(self, location, storage_options):
+        return Sink(location, application="crash")
+
+class Job(Materialiser):
+    def make_keeper(self, wanted):
+        made = Keeper(self._spark, wanted, bootstrap=self._bootstrap, admin_url=self._admin_url)
+        made._options["maxRecordsPerTrigger"] = "200"
+        return made
+
+fast = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "1g"}
+job = Job(session(cores=1, settings=fast), bootstrap=bootstrap, admin_url=admin, root=folder)
+states = job.run(threading.Event(), once=True)
+assert [state.phase for state in states] == ["done"], states
+'''
+
+
+@pytest.fixture
+def kept(topic: Topic) -> Iterator[Topic]:
+    topic.client.alter_configs("topic", topic.name, {"table.format": "delta"})
+    yield topic
+    topic.client.alter_configs("topic", topic.name, delete=["table.format"])
+
+
+def drive(topic: Topic, folder: Path) -> int:
+    arguments = (str(folder), topic.broker.bootstrap, topic.broker.admin_url, *STEPS)
+    child = subprocess.run(
+        [sys.executable, "-c", DRIVER, *arguments],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert child.returncode in (0, -signal.SIGKILL), child.stderr.decode()[-3_000:]
+    return child.returncode
+
+
+@pytest.mark.timeout(600)
+def test_no_record_is_lost_or_doubled_by_kills(kept: Topic, tmp_path: Path) -> None:
+    written = kept.write(ROWS)
+    deaths = 0
+    while drive(kept, tmp_path) != 0:
+        deaths += 1
+        assert deaths <= len(STEPS)
+    died = {name for name in os.listdir(tmp_path) if name.startswith("died-")}
+    assert died == {f"died-{step}" for step in STEPS}
+    table = DeltaTable(str(tmp_path / kept.name))
+    read = table.to_pyarrow_table()
+    assert Counter(read["value"].to_pylist()) == Counter(written["value"].to_pylist())
+    places = Counter(zip(*read.select(["partition", "offset"]).to_pydict().values(), strict=True))
+    assert max(places.values()) == 1
+    topic_id = str(kept.client.describe_topic(kept.name).topic_id)
+    ends = kept.client.list_offsets(kept.name)
+    assert ends == {
+        at: table.transaction_version(f"penstock.position/{topic_id}/{at}") for at in ends
+    }
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own that is soon full."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0:
+        lacking("only root may mount a small file system")
+    size = f"size={DISK_BYTES}"
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(place)], check=False)
+    if made.returncode:
+        lacking("a small file system could not be mounted")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def once(broker: Broker, spark: SparkSession, root: Path, topic: str) -> TableState:
+    job = Materialiser(
+        spark, bootstrap=broker.bootstrap, admin_url=broker.admin_url, root=str(root)
+    )
+    states = {item.wanted.topic: item for item in job.run(threading.Event(), once=True)}
+    return states[topic]
+
+
+@pytest.mark.timeout(600)
+def test_a_full_disk_is_told_and_got_over(
+    broker: Broker, spark: SparkSession, kept: Topic, small_disk: Path
+) -> None:
+    kept.write(30)
+    assert once(broker, spark, small_disk, kept.name).phase == "done"
+    noise = [os.urandom(100_000) for _ in range(20)]
+    filler = small_disk / "filler"
+    free = os.statvfs(small_disk)
+    filler.write_bytes(bytes(free.f_bavail * free.f_bsize - LEFT_BYTES))
+    kept.client.write_arrow(kept.name, pa.table({"value": noise}))
+    full = once(broker, spark, small_disk, kept.name)
+    assert full.phase == "stopped"
+    assert "No space left on device" in (full.problem or "")
+    location = str(small_disk / kept.name)
+    assert DeltaTable(location).to_pyarrow_table().num_rows == 30
+    filler.unlink()
+    mended = once(broker, spark, small_disk, kept.name)
+    assert mended.phase == "done", mended.problem
+    read = DeltaTable(location).to_pyarrow_table()
+    assert read.num_rows == 50
+    assert Counter(noise) <= Counter(read["value"].to_pylist())
