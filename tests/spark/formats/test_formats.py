@@ -224,7 +224,7 @@ def test_avro(spark: SparkSession, tmp_path: Path, framing: Any) -> None:
 
 def test_protobuf(spark: SparkSession, tmp_path: Path) -> None:
     of = descriptor(tmp_path, "shop.All")
-    message = message_factory.GetMessageClass(of)(
+    message: Any = message_factory.GetMessageClass(of)(
         i64=-1, u64=2**64 - 1, st="ü", co=77, oi=0, inner={"a": 1, "c": [-1, 2]}, ri=[1, 2],
         rm=[{"b": "x"}], mi={"k": 1}, cs="y",
     )  # fmt: skip

@@ -46,7 +46,7 @@ message Row {
 }
 """
 F = FieldDescriptor
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=10)
 I32, I64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 STRATEGIES: Final[dict[int, st.SearchStrategy[Any]]] = {
@@ -157,7 +157,8 @@ def _expected(message: Any, field: FieldDescriptor) -> Any:
 
 def _one(field: FieldDescriptor, value: Any) -> Any:
     if field.type == F.TYPE_ENUM:
-        found = field.enum_type.values_by_number.get(value)
+        kind: Any = field.enum_type
+        found = kind.values_by_number.get(value)
         return str(value) if found is None else found.name
     if field.type in (F.TYPE_UINT64, F.TYPE_FIXED64):
         return Decimal(value)
