@@ -322,9 +322,10 @@ def test_a_failure_is_one_line(broker: Broker, write: Callable[[str], Path]) -> 
     file = write(text.replace("[run]", "[run]\nrestarts = 0"))
     ran = penstock("run", file, "-b", broker.bootstrap, "--admin", broker.admin_url)
     assert ran.returncode == 1
-    said = spark_words(ran.stderr)
+    # Python workers that Spark stops may complain of it; neither Java nor the driver adds a trace.
+    (said,) = [line for line in ran.stderr.splitlines() if "no good" in line]
     assert said.startswith("penstock: query lines: [USER_RAISED_EXCEPTION] no good: line ")
-    assert said.count("\n") == 1
+    assert "\tat " not in ran.stderr
     last = json.loads(ran.stdout.splitlines()[-1])
     assert (last["event"], last["phase"]) == ("failed", "failed")
     assert last["error"].startswith("[USER_RAISED_EXCEPTION] no good: line ")
