@@ -79,6 +79,12 @@ def test_fields_that_are_not_in_the_schema_are_skipped(shop: Path, data: Any) ->
     assert comparable(found) == [expected(read)]
 
 
+# Times that the library itself cannot convert; and maps of enums, of which the library drops the
+# entries that have a field too many, as it takes those for values of a closed enum it cannot know.
+PASSED_OVER = ("at", "took", "mc")
+STRICTER = ("more than once", "does not fit", "group", "more than 64 bits")
+
+
 def agrees(of: Any, content: bytes, value: Any, error: str | None) -> None:
     """What we read is what the library reads; what it refuses, we refuse."""
     try:
@@ -88,12 +94,13 @@ def agrees(of: Any, content: bytes, value: Any, error: str | None) -> None:
         assert value is None
         return
     if error is None:
-        ours = {name: got for name, got in value.items() if name not in ("at", "took")}
-        theirs = {name: got for name, got in expected_without_times(read).items()}
+        ours = {name: got for name, got in value.items() if name not in PASSED_OVER}
+        theirs = {name: got for name, got in expected_in_part(read).items()}
         assert in_order(ours) == in_order(theirs)
     else:
-        # Merging is refused on purpose, as are times that no column can hold.
-        assert "more than once" in error or "does not fit" in error or "group" in error
+        # Refused on purpose: merging, times that no column can hold, and numbers whose tenth byte
+        # has bits to spare, which the library drops.
+        assert any(words in error for words in STRICTER), error
 
 
 def in_order(value: Any) -> str:
@@ -103,11 +110,12 @@ def in_order(value: Any) -> str:
     return repr([in_order(item) for item in value]) if isinstance(value, list) else repr(value)
 
 
-def expected_without_times(message: Any) -> dict[str, Any]:
-    message.ClearField("at")
-    message.ClearField("took")
+def expected_in_part(message: Any) -> dict[str, Any]:
+    for name in PASSED_OVER:
+        message.ClearField(name)
     found = expected(message)
-    del found["at"], found["took"]
+    for name in PASSED_OVER:
+        del found[name]
     return found
 
 

@@ -7,6 +7,8 @@ together; nested messages and items are lanes of their own. Of a field that is n
 comes several times the last one counts; for a nested message, which Protobuf would merge, that is
 an error of the value. Of a oneof the member written last counts. A piece of another wire type than
 the field's is an unknown field, but for numbers, which may be packed or not as the writer likes.
+Two things are refused that some libraries let through: groups among the unknown fields, and
+numbers of ten bytes with more than 64 bits.
 
 Source: the Protocol Buffers guide "Encoding".
 """
