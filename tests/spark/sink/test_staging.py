@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> StagingPlace:
 
 def options(**more: Any) -> SinkOptions:
     # Nobody listens there: a part that needs the broker would fail.
-    return check(bootstrap="127.0.0.1:1", admin_url="http://127.0.0.1:1", **more)
+    return check(bootstrap="127.0.0.1:1", admin_url="http://127.0.0.1:2", **more)
 
 
 def rows(count: int, first: int = 0) -> pa.RecordBatch:
