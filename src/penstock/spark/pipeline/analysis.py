@@ -18,7 +18,7 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from penstock.base.errors import PenstockError
 from penstock.spark.formats import Decoder
@@ -195,7 +195,9 @@ class _Analysis:
         """A stream with these columns and no rows."""
         rate = self._spark.readStream.format("rate").load()
         nothing = [
-            F.lit(None).cast(field.dataType).alias(field.name) for field in _nullable(schema)
+            # The metadata says which column is a window's, or an event time.
+            F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
+            for field in schema.fields
         ]
         return rate.select(*nothing)
 
@@ -350,10 +352,6 @@ def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Planned
         checkpoint=Places(spec).checkpoint(one.name),
         explain="\n".join(f"{name}\n{analysis.explained[name]}" for name in steps),
     )
-
-
-def _nullable(schema: StructType) -> list[StructField]:
-    return [StructField(field.name, field.dataType) for field in schema.fields]
 
 
 def _message(error: PySparkException) -> str:

@@ -114,6 +114,10 @@ class Journal:
         numbers = self._numbers()
         return self.read(numbers[-1]) if numbers else None
 
+    def entries(self) -> list[Entry]:
+        """All entries that are kept, in order."""
+        return [self.read(number) for number in self._numbers()]
+
     def finished_after(self, batch_id: int) -> list[Entry]:
         """The entries of finished batches with a higher number, in order."""
         entries = [self.read(number) for number in self._numbers() if number > batch_id]

@@ -5,6 +5,10 @@
 <state>/held/<query>/            the holding lot, a Delta table
 <state>/releases/<query>/        requests to release parked records; done/ has the old ones
 <state>/schemas/<source>.ddl     schemas that were inferred
+<state>/joined/<query>/          where each sink joined the query
+<state>/replays                  which dead letters were put back: a Delta table
+<state>/replaying/               the replay of dead letters that is under way, and the old ones
+<state>/backfills/<query>/       how far sinks that joined later were given what came before
 <state>/wake-<query>             when a query with held records has something to do
 <state>/lock                     held by the process that runs the pipeline
 """
@@ -36,6 +40,20 @@ class Places:
 
     def schema(self, source: str) -> Path:
         return self.state / "schemas" / f"{source}.ddl"
+
+    def joined(self, query: str) -> Path:
+        return self.state / "joined" / query
+
+    @property
+    def replays(self) -> Path:
+        return self.state / "replays"
+
+    @property
+    def replaying(self) -> Path:
+        return self.state / "replaying"
+
+    def backfill(self, query: str, sink: str) -> Path:
+        return self.state / "backfills" / query / f"{sink}.json"
 
     def wake_file(self, query: str) -> Path:
         return self.state / f"wake-{query}"

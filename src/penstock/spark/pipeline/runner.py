@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
-from penstock.spark.pipeline import frames, schemas
+from penstock.spark.pipeline import frames, joining, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of, is_lasting
@@ -98,6 +98,7 @@ class PipelineRunner:
             self._prepared = Prepared(
                 spec=self._spec, decoders=frames.decoders(self._spec, inferred)
             )
+            joining.note(self._spec, found, now_ms=self._clock.now_ms())
             self._spark.streams.addListener(self._book)
             self._running = [_Running(plan=plan) for plan in found]
             for running in self._running:
