@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from penstock.spark.pipeline.holding import (
     HoldingLot,
     Release,
     ReleaseBox,
+    given_up,
     let_go,
     next_due_ms,
 )
@@ -99,10 +101,26 @@ def test_requests_are_put_aside_and_stay_readable(tmp_path: Path) -> None:
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "one.json").write_text('{"keys": ["61"]}')
     assert box.pending() == ("one",)
-    box.done(("one",))
-    box.done(("one",))
+    box.done({"one": 2}, batch_id=7)
+    box.done({"one": 0}, batch_id=8)
     assert box.pending() == ()
     assert box.read("one") == Release(keys=(b"a",))
+    done = json.loads((tmp_path / "box" / "done" / "one.json").read_bytes())
+    assert (done["records"], done["batch_id"]) == (2, 7)
+
+
+def test_parked_records_that_are_given_up_leave_their_followers(tmp_path: Path) -> None:
+    rows = [(b"a", "park"), (b"a", "follow"), (b"b", "park"), (None, "park"), (b"c", "retry")]
+    held = table([row(at, *one) for at, one in enumerate(rows)])
+    wish = Release(keys=(b"a",), dead_letter=True)
+    going, _ = let_go(held, now_ms=NOW, releases=(wish,), keep_order=True)
+    assert [offsets(part) for part in given_up(going, (wish,))] == [[0], [1]]
+    everything = Release(keys=None, dead_letter=True)
+    assert [offsets(part) for part in given_up(held, (everything,))] == [[0, 2, 3], [1, 4]]
+    assert offsets(given_up(held, (Release(keys=None),))[0]) == []
+    box = ReleaseBox(tmp_path / "box")
+    box.ask("one", {"keys": "all", "dead_letter": True})
+    assert box.read("one") == everything
 
 
 @pytest.mark.spark

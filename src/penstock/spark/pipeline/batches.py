@@ -39,6 +39,7 @@ from penstock.spark.pipeline.holding import (
     HoldingLot,
     ReleaseBox,
     TooManyHeld,
+    given_up,
     let_go,
     next_due_ms,
 )
@@ -51,6 +52,8 @@ from penstock.spark.tables import read_table, table_version
 
 QUERY_ID: Final = "sql.streaming.queryId"
 MILLISECONDS: Final = 1_000
+NEVER_MS: Final = -1
+"""A time at which nothing is due yet."""
 
 
 class RuleBroken(InvalidError):
@@ -172,12 +175,21 @@ class RecordJob(BatchJob):
 
     def _with_due(self, work: _Work, batch: DataFrame) -> tuple[DataFrame, pa.Table]:
         box = ReleaseBox(self.places.releases(self.plan.name))
+        releases = {one: box.read(one) for one in work.entry.releases}
+        held = self.lot.load(work.entry.held_version)
+        keep_order = self.spec.errors.keep_order
         going, staying = let_go(
-            self.lot.load(work.entry.held_version),
+            held,
             now_ms=work.entry.now_ms,
-            releases=[box.read(one) for one in work.entry.releases],
-            keep_order=self.spec.errors.keep_order,
+            releases=tuple(releases.values()),
+            keep_order=keep_order,
         )
+        for name, release in releases.items():
+            alone, _ = let_go(held, now_ms=NEVER_MS, releases=(release,), keep_order=keep_order)
+            work.released[name] = alone.num_rows
+        if self.spec.errors.dead_letters is not None:
+            letters, going = given_up(going, tuple(releases.values()))
+            work.give_up(letters)
         fresh = batch.withColumn(frames.ATTEMPT, F.lit(0))
         if going.num_rows == 0:
             return fresh, staying
@@ -204,7 +216,8 @@ class RecordJob(BatchJob):
         work.write_sinks()
         work.write_dead_letters()
         self.lot.save(held, work.entry.batch_id)
-        ReleaseBox(self.places.releases(self.plan.name)).done(work.entry.releases)
+        box = ReleaseBox(self.places.releases(self.plan.name))
+        box.done(work.released, batch_id=work.entry.batch_id)
         wake.write(self.places.wake_file(self.plan.name), next_due_ms(held))
         work.counts["held"] = waiting.num_rows
         return held.num_rows
@@ -220,6 +233,8 @@ class _Work:
         self.spark = spark
         self.entry = entry
         self.counts: Counter[str] = Counter()
+        self.released: dict[str, int] = {}
+        self._given_up: list[DataFrame] = []
         self._views: dict[str, DataFrame] = {}
         self._judged: dict[str, DataFrame] = {}
         self._steps: dict[str, DataFrame] = {}
@@ -388,6 +403,11 @@ class _Work:
         self.run_steps()
         return _arrow(frames.union(waiting), SCHEMA, self.plan.name, limit)
 
+    def give_up(self, held: pa.Table) -> None:
+        """Make dead letters of held records that somebody has given up."""
+        if held.num_rows:
+            self._given_up.append(holds.given_up_rows(self.spark.createDataFrame(held)))
+
     # Sinks
 
     def write_sinks(self) -> None:
@@ -398,11 +418,11 @@ class _Work:
 
     def write_dead_letters(self) -> None:
         """Put rejected records on their topic."""
-        if self.spec.errors.dead_letters is None or not any(
-            name.startswith("rejected.") for name in self.counts
+        if self.spec.errors.dead_letters is None or not (
+            self._given_up or any(name.startswith("rejected.") for name in self.counts)
         ):
             return
-        judged = [*self._judged.values()]
+        judged = [*self._judged.values(), *self._given_up]
         judged += [frame for name, frame in self._steps.items() if keeps(self.spec.steps[name])]
         letters = frames.union(
             [dead_letters(frame, pipeline=self.spec.name, query=self.plan.name) for frame in judged]

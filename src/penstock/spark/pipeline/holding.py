@@ -23,6 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from penstock.base.errors import InvalidError
+from penstock.spark.pipeline.journal import write_durably
 from penstock.spark.schema import HEADERS_ARROW, TIMESTAMP_ARROW
 
 FOLLOW: Final = "follow"
@@ -65,15 +66,31 @@ class TooManyHeld(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A wish to let parked records go: those of some keys, or all."""
+    """A wish to let parked records go: those of some keys, or all.
+
+    They are tried again, or with `dead_letter` given up: then the parked ones become dead letters,
+    and what waits behind them is tried again.
+    """
 
     keys: tuple[bytes, ...] | None
+    dead_letter: bool = False
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Release:
-        """Read a request file: `{"keys": ["hex", …]}`, or `{"keys": "all"}`."""
+        """Read a request file: `{"keys": ["hex", …]}`, or `{"keys": "all"}`; and `dead_letter`."""
         keys = body["keys"]
-        return cls(keys=None if keys == ALL_KEYS else tuple(bytes.fromhex(one) for one in keys))
+        return cls(
+            keys=None if keys == ALL_KEYS else tuple(bytes.fromhex(one) for one in keys),
+            dead_letter=bool(body.get("dead_letter")),
+        )
+
+    def names(self, held: pa.Table) -> Any:
+        """Which of some held records are parked and meant: a column of booleans."""
+        parked = pc.fill_null(pc.equal(held["otherwise"], "park"), False)
+        if self.keys is None:
+            return parked
+        keys = pa.array(self.keys, pa.binary())
+        return pc.and_(parked, pc.fill_null(pc.is_in(held["key"], value_set=keys), False))
 
 
 class HoldingLot:
@@ -135,17 +152,20 @@ def let_go(
     if held.num_rows == 0:
         return held, held
     goes = pc.fill_null(pc.less_equal(held["due_ms"], now_ms), False)
-    parked = pc.equal(held["otherwise"], "park")
     for release in releases:
-        named = (
-            pa.chunked_array([pa.repeat(True, held.num_rows)])
-            if release.keys is None
-            else pc.is_in(held["key"], value_set=pa.array(release.keys, pa.binary()))
-        )
-        goes = pc.or_(goes, pc.and_(parked, pc.fill_null(named, False)))
+        goes = pc.or_(goes, release.names(held))
     if keep_order:
         goes = _with_followers(held, goes)
     return held.filter(goes), held.filter(pc.invert(goes))
+
+
+def given_up(going: pa.Table, releases: Sequence[Release]) -> tuple[pa.Table, pa.Table]:
+    """Split what goes into what becomes dead letters and what is tried again."""
+    letters = pa.chunked_array([pa.repeat(False, going.num_rows)])
+    for release in releases:
+        if release.dead_letter and going.num_rows:
+            letters = pc.or_(letters, release.names(going))
+    return going.filter(letters), going.filter(pc.invert(letters))
 
 
 def _with_followers(held: pa.Table, goes: Any) -> Any:
@@ -189,11 +209,15 @@ class ReleaseBox:
             path = self._folder / "done" / f"{release_id}.json"
         return Release.from_json(json.loads(path.read_bytes()))
 
-    def done(self, release_ids: Sequence[str]) -> None:
-        """Put requests aside; they stay readable."""
-        for release_id in release_ids:
+    def ask(self, release_id: str, body: Mapping[str, Any]) -> None:
+        """Put a request in; durable when it returns."""
+        write_durably(self._folder / f"{release_id}.json", json.dumps(body).encode())
+
+    def done(self, went: Mapping[str, int], *, batch_id: int) -> None:
+        """Put requests aside, each with how many records it let go; they stay readable."""
+        for release_id, records in went.items():
             path = self._folder / f"{release_id}.json"
             if path.exists():
-                target = self._folder / "done" / path.name
-                target.parent.mkdir(exist_ok=True)
-                path.replace(target)
+                body = json.loads(path.read_bytes()) | {"records": records, "batch_id": batch_id}
+                write_durably(self._folder / "done" / path.name, json.dumps(body).encode())
+                path.unlink()

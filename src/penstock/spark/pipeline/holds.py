@@ -123,6 +123,17 @@ def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float
     ).select(*SCHEMA.names)
 
 
+def given_up_rows(held: DataFrame) -> DataFrame:
+    """Held records as rows of a judged frame that are to be dead-lettered."""
+    fields = (*RECORD_FIELDS, "attempt")
+    return held.select(
+        F.struct(*(F.col(name) for name in fields)).alias(RECORD),
+        F.col("rule").alias(RULE),
+        F.col("reason").alias(REASON),
+        F.lit("dead-letter").alias(OTHERWISE),
+    )
+
+
 _RECORD_ORDER: Final = tuple(name for name in SCHEMA.names if name in RECORD_FIELDS)
 
 
