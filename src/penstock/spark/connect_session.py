@@ -54,13 +54,6 @@ class ServerSetting(InvalidError):
 
     code: ClassVar[str] = "invalid_config"
 
-    def __init__(self, name: str, value: object, url: str) -> None:
-        super().__init__(
-            f"setting {name} = {value!r} belongs to the Spark server {url}, which runs already:"
-            f" start the server with --conf {name}={value}, or leave it out here"
-        )
-        self.name = name
-
 
 def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
     """A client session with everything set that a client can set.
@@ -121,7 +114,10 @@ def _set(spark: SparkSession, chosen: Mapping[str, Any], url: str) -> None:
             continue
         if spark.conf.get(name, None) != str(value):
             spark.stop()
-            raise ServerSetting(name, value, url)
+            raise ServerSetting(
+                f"setting {name} = {value!r} belongs to the Spark server {url}, which runs already:"
+                f" start the server with --conf {name}={value}, or leave it out here"
+            )
     for name, value in spark_session.SETTINGS.items():
         if name not in chosen and spark.conf.isModifiable(name):
             spark.conf.set(name, value)

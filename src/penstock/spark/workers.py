@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -53,32 +53,43 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
             `wait_seconds`.
     """
     tag = f"penstock-{SYSTEM_RANDOMNESS.uuid().hex}"
+    mark, unmark, interrupt = _tagging(spark)
     late = threading.Event()
 
     def give_up() -> None:
         late.set()
-        spark.interruptTag(tag)
+        interrupt(tag)
 
     timer = threading.Timer(wait_seconds, give_up)
     timer.daemon = True
-    spark.addTag(tag)
+    mark(tag)
     timer.start()
     try:
         versions = spark.range(1, numPartitions=1).mapInArrow(_versions, "version string")
-        found = versions.toArrow()["version"][0].as_py()
+        # Not toArrow: its job runs in a thread that has not our tag.
+        found = versions.collect()[0]["version"]
     except Exception as error:
         raise WorkersUnready(
             _no_task(wait_seconds) if late.is_set() else reason_of(str(error))
         ) from error
     finally:
         timer.cancel()
-        spark.removeTag(tag)
+        unmark(tag)
     here = metadata.version("penstock")
     if found != here:
         raise WorkersUnready(
             f"the workers' Python has penstock {found} and the driver's has {here}:"
             " install the same on both"
         )
+
+
+def _tagging(spark: SparkSession) -> tuple[Callable[[str], Any], ...]:
+    """How jobs of this thread are marked, unmarked, and ended from another thread."""
+    if is_connect(spark):
+        return spark.addTag, spark.removeTag, spark.interruptTag
+    # A session's own tags are known in the thread that set them only.
+    context = spark.sparkContext
+    return context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
 
 
 def reason_of(trace: str) -> str:

@@ -32,16 +32,11 @@ def open_session(
     python: str | None = None,
     settings: Mapping[str, str] | None = None,
     wait_seconds: float = 240.0,
-) -> dict[str, Any]:
-    """Open the session of this process; tells what it found."""
+) -> None:
+    """Open the session of this process."""
     os.environ["PYSPARK_PYTHON"] = python or sys.executable
     given = {**({} if master.startswith("sc://") else SETTINGS), **(settings or {})}
-    spark = session(master=master, settings=given, wait_seconds=wait_seconds)
-    _SPARK.append(spark)
-    return {
-        "slots": os.environ["PENSTOCK_SPARK_PARALLELISM"] if master.startswith("local") else None,
-        "shuffles": spark.conf.get("spark.sql.shuffle.partitions", None),
-    }
+    _SPARK.append(session(master=master, settings=given, wait_seconds=wait_seconds))
 
 
 def close_session() -> None:

@@ -1,0 +1,101 @@
+"""Through a Spark Connect server, a process of its own: what works, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from penstock.spark.connect_session import ServerSetting
+from tests.spark.cluster import jobs
+from tests.spark.cluster.conftest import Driver
+from tests.spark.cluster.java import JavaProcess
+from tests.spark.cluster.topics import Records
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        find_spec("grpc_status") is None,
+        reason="Spark Connect needs grpcio-status and googleapis-common-protos",
+    ),
+]
+
+MODULE = """
+def doubled(batches):
+    for batch in batches:
+        yield from (batch, batch)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": jobs.FAST,
+        "spark.python.daemon.module": "penstock.spark.daemon",
+    }
+    words = [word for item in settings.items() for word in ("--conf", "=".join(item))]
+    kind = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    process = JavaProcess(
+        tmp_path_factory.mktemp("connect"),
+        "server",
+        "org.apache.spark.deploy.SparkSubmit",
+        *("--master", "local[2]", "--class", kind, *words, "spark-internal"),
+        environment={
+            "PYSPARK_PYTHON": sys.executable,
+            **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
+        },
+    )
+    try:
+        found = process.await_word(r"Spark Connect server started at: \S*?:(\d+)")
+        yield f"sc://127.0.0.1:{found.group(1)}"
+    finally:
+        process.end()
+
+
+@pytest.fixture(scope="module")
+def client(server: str) -> Iterator[Driver]:
+    made = Driver()
+    try:
+        with pytest.raises(ServerSetting, match="spark\\.executor\\.memory"):
+            made.call(jobs.open_session, server, settings={"spark.executor.memory": "3g"})
+        made.call(jobs.open_session, server)
+        yield made
+    finally:
+        made.close()
+
+
+def test_batch_reads_and_shipped_functions(
+    client: Driver, records: Records, tmp_path: Path
+) -> None:
+    written = records.write(900)
+    assert Counter(client.call(jobs.batch, records.options())) == Counter(written)
+    first = client.call(jobs.batch, records.options(), where="partition = 1 and offset < 20")
+    assert 0 < len(first) <= 20
+    file = tmp_path / "shipped_over_connect.py"
+    file.write_text(MODULE)
+    assert client.call(jobs.shipped, str(file)) == 20
+
+
+def test_a_stream_is_written_to_a_topic_once_and_shows_its_group(
+    client: Driver, records: Records, tmp_path: Path
+) -> None:
+    written = records.write(900)
+    options = records.options(maxRecordsPerTrigger=500, groupId=f"{records.name}-group")
+    sink = {"kind": "writer", "topic": records.out}
+    client.call(jobs.stream, options, sink, str(tmp_path))
+    client.call(jobs.stream, options, sink, str(tmp_path))
+    assert Counter(records.appended(client)) == Counter(written)
+    assert f"{records.name}-group" in {group.group_id for group in records.client.list_groups()}
