@@ -75,8 +75,8 @@ def test_run_status_compact_clean(
     assert sum(found["ends"].values()) == 20
     shown = run("table", "status", "--root", str(tmp_path))
     assert name in shown.out
-    ran = run("table", "compact", name, "--root", str(tmp_path), "--output", "json")
-    (done,) = json.loads(ran.out)
+    made = run("table", "compact", name, "--root", str(tmp_path), "--output", "json")
+    (done,) = json.loads(made.out)
     assert (done["files_removed"], done["files_added"]) == (found["files"], 1)
     for root, _, files in os.walk(tmp_path / name / "batches"):
         for file in files:

@@ -14,7 +14,14 @@ from pyspark.sql import SparkSession
 
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables import DeltaSink, DeltaUpsert, compact, read_table, remove_orphans
+from penstock.spark.tables import (
+    DeltaSink,
+    DeltaUpsert,
+    Written,
+    compact,
+    read_table,
+    remove_orphans,
+)
 from penstock.spark.tables.compaction import TableFile, plan
 
 pytestmark = pytest.mark.spark
@@ -72,7 +79,7 @@ def test_an_appender_beside_it_loses_nothing(table: Path) -> None:
 
     append(0)
     with ThreadPoolExecutor(1) as pool:
-        appending = pool.submit(lambda: [append(number) for number in range(1, COMMITS)])
+        appending = pool.submit(lambda: list(map(append, range(1, COMMITS))))
         compactions = 0
         while not appending.done():
             assert compact(str(table)) is not None
@@ -137,7 +144,7 @@ def test_an_upsert_beside_a_compaction_wins(spark: SparkSession, table: Path) ->
     merging = DeltaUpsert(str(table), application="a", keys=["id"])
     for number in range(4):
         write_deltalake(table, pa.table({"id": [number], "name": ["old"]}), mode="append")
-    upserts = []
+    upserts: list[Written] = []
 
     class Late:
         def uuid(self) -> UUID:

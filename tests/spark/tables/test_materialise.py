@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,6 +93,10 @@ def rows(location: Path | str) -> pa.Table:
     return DeltaTable(str(location)).to_pyarrow_table()
 
 
+def has_rows(location: Path, count: int) -> bool:
+    return bool(rows(location).num_rows == count)
+
+
 def phase(job: Materialiser, topic: str) -> str | None:
     return {state.wanted.topic: state.phase for state in job.states()}.get(topic)
 
@@ -171,7 +176,8 @@ def test_a_topic_made_anew_stops_its_table_alone(
     job = materialiser(broker, spark, tmp_path)
     with running(job):
         for topic in (first, second):
-            until("both have rows", lambda at=topic.name: rows(tmp_path / at).num_rows == 10)
+            location = tmp_path / topic.name
+            until("both have rows", partial(has_rows, location, 10))
         old = str(first.client.describe_topic(first.name).topic_id)
         first.client.delete_topic(first.name)
         first.client.create_topic(first.name, 2, KEEP)

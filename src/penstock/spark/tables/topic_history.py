@@ -86,17 +86,7 @@ def history(
         parts.append((rows if wanted is None else rows.where(wanted)).select(*columns))
     ranges = log_ranges(topic, table, first, last, reached, start or {}, end or {})
     if ranges:
-        options = {
-            "bootstrap": bootstrap,
-            "assign": json.dumps({topic: sorted(ranges)}),
-            "startingOffsets": _as_option(topic, {at: low for at, (low, _) in ranges.items()}),
-            "endingOffsets": _as_option(topic, {at: high for at, (_, high) in ranges.items()}),
-            "columns": ",".join(columns),
-        }
-        if admin_url is not None:
-            options["penstock.admin.url"] = admin_url
-        log = spark.read.format("penstock").options(**options).load()
-        parts.append(log.select(*columns))
+        parts.append(_from_log(spark, topic, ranges, columns, bootstrap, admin_url))
     if not parts:
         return spark.createDataFrame([], spark_schema(columns))
     return reduce(DataFrame.unionByName, parts)
@@ -139,6 +129,26 @@ def log_ranges(
             raise DataLoss(topic, partition, low, log_start)
         ranges[partition] = (low, high)
     return ranges
+
+
+def _from_log(
+    spark: SparkSession,
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    columns: Sequence[str],
+    bootstrap: str,
+    admin_url: str | None,
+) -> DataFrame:
+    options = {
+        "bootstrap": bootstrap,
+        "assign": json.dumps({topic: sorted(ranges)}),
+        "startingOffsets": _as_option(topic, {at: low for at, (low, _) in ranges.items()}),
+        "endingOffsets": _as_option(topic, {at: high for at, (_, high) in ranges.items()}),
+        "columns": ",".join(columns),
+    }
+    if admin_url is not None:
+        options["penstock.admin.url"] = admin_url
+    return spark.read.format("penstock").options(**options).load().select(*columns)
 
 
 def _check_ranges(last: Offsets, start: Offsets, end: Offsets) -> None:
