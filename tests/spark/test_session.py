@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark import JavaMissing, require_java
+from penstock.spark import JavaMissing, require_java, session
+from penstock.spark.connect_session import ConnectMissing
+from penstock.spark.errors import InvalidOption
 from penstock.spark.spark_session import SETTINGS
+from penstock.spark.workers import NotShipped, reason_of, ship
 
 
 def test_missing_java_is_said_clearly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -23,13 +27,48 @@ def test_missing_java_is_said_clearly(monkeypatch: pytest.MonkeyPatch, tmp_path:
     require_java()
 
 
+def test_missing_packages_of_spark_connect_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc_status", None)
+    with pytest.raises(ConnectMissing, match=r"grpcio-status.*pip install 'pyspark\[connect\]'"):
+        session(master="sc://127.0.0.1:1")
+
+
+def test_a_builder_and_a_master_are_one_too_many() -> None:
+    with pytest.raises(InvalidOption, match="give one of the two"):
+        session(SparkSession.builder, master="spark://127.0.0.1:7077")
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        ("ModuleNotFoundError: No module named 'penstock'", "install penstock[spark]"),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "lacks pyarrow"),
+        ('java.io.IOException: Cannot run program "/opt/python"', "no Python at"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker", "one minor version"),
+        ("something else", "something else"),
+    ],
+)
+def test_the_failure_of_a_first_task_is_explained(trace: str, said: str) -> None:
+    assert said in reason_of(f"Job aborted: {trace} at line 3")
+
+
+@pytest.mark.spark
+def test_what_cannot_be_shipped_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(NotShipped, match="no Python file"):
+        ship(spark, [tmp_path / "gone.py"])
+    files = [tmp_path / folder / "steps.py" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.touch()
+    with pytest.raises(NotShipped, match="have one name"):
+        ship(spark, files)
+
+
 @pytest.mark.spark
 def test_the_session_has_what_the_source_wants(spark: SparkSession) -> None:
     for name, value in SETTINGS.items():
         assert spark.conf.get(name) == value
     assert spark.sparkContext.defaultParallelism == 2
-    from penstock.spark import session
-
     assert session() is spark
 
 

@@ -88,14 +88,14 @@ def test_the_cluster_makes_what_this_machine_makes(
 
 
 def run(where: str, records: Records, folder: Path, driver: Driver, *, master: str) -> str:
-    """Run the file to the end of the log; on the cluster the same file as here."""
+    """Run the file to the end of the log; its names apart, it is the same everywhere."""
     home = folder / where
     home.mkdir()
     (home / "cluster_steps.py").write_text(STEP)
     out, dead = f"{records.out}-{where}", f"{records.name}-dead-{where}"
     for name in (out, dead):
         records.client.create_topic(name, partitions=2)
-    names = {"name": "orders", "topic": records.name, "out": out, "dead": dead}
+    names = {"name": f"orders-{where}", "topic": records.name, "out": out, "dead": dead}
     file = home / "pipeline.toml"
     file.write_text(FILE.format(**names, module="cluster_steps"))
     settings = [f"--set={name}={value}" for name, value in jobs.SETTINGS.items()]
