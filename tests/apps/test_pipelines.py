@@ -363,9 +363,9 @@ def test_a_terminal_shows_a_table(broker: Broker, write: Callable[[str], Path]) 
             env=environment(**extra),
         ) as process:
             try:
-                text = read_until(master, "pipeline lines: http://127.0.0.1:", " idle ")
+                text = read_until(master, "pipeline lines: http://127.0.0.1:", "idle")
                 process.send_signal(signal.SIGINT)
-                text += read_until(master, " ended ")
+                text += read_until(master, "ended")
                 assert process.wait(TIMEOUT_SECONDS) == 0
             finally:
                 process.kill()
