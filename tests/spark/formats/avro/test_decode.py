@@ -33,7 +33,7 @@ def record(**fields: Any) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_what_is_written_is_read(data: Any) -> None:
     schema, values = data.draw(records(itertools.count()))
@@ -44,7 +44,7 @@ def test_what_is_written_is_read(data: Any) -> None:
     assert found == [expected(schema, value) for value in given_values]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_cut_anywhere_a_value_is_an_error_and_its_neighbours_are_whole(data: Any) -> None:
     schema, values = data.draw(records(itertools.count()))
@@ -62,7 +62,7 @@ def test_cut_anywhere_a_value_is_an_error_and_its_neighbours_are_whole(data: Any
     assert not any(found[1::3])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_damage_never_raises_and_stays_where_it_is(data: Any) -> None:
     schema, values = data.draw(records(itertools.count()))

@@ -32,7 +32,7 @@ def decoded(of: Any, content: list[bytes | None]) -> tuple[pa.Array, list[str | 
     return found, errors.to_pylist()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_what_is_written_is_read(shop: Path, data: Any) -> None:
     of = descriptor(shop, "shop.All")
@@ -42,7 +42,7 @@ def test_what_is_written_is_read(shop: Path, data: Any) -> None:
     assert comparable(found) == [expected(message) for message in messages]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_fields_in_any_order_and_again_the_last_counts(shop: Path, data: Any) -> None:
     """Two messages behind each other are one message, which is how Protobuf merges."""
@@ -67,7 +67,7 @@ def test_fields_in_any_order_and_again_the_last_counts(shop: Path, data: Any) ->
         assert comparable(found) == [expected(read)]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_fields_that_are_not_in_the_schema_are_skipped(shop: Path, data: Any) -> None:
     whole, some = descriptor(shop, "shop.All"), descriptor(shop, "shop.Some")
@@ -79,9 +79,9 @@ def test_fields_that_are_not_in_the_schema_are_skipped(shop: Path, data: Any) ->
     assert comparable(found) == [expected(read)]
 
 
-# Times that the library itself cannot convert; and maps of enums, of which the library drops the
-# entries that have a field too many, as it takes those for values of a closed enum it cannot know.
-PASSED_OVER = ("at", "took", "mc")
+# Times that the library itself cannot convert; and maps, of which the library drops the entries
+# that have a field too many.
+PASSED_OVER = ("at", "took", "mi", "mm", "mc")
 STRICTER = ("more than once", "does not fit", "group", "more than 64 bits")
 
 
@@ -90,7 +90,7 @@ def agrees(of: Any, content: bytes, value: Any, error: str | None) -> None:
     try:
         read = message_factory.GetMessageClass(of).FromString(content)
     except DecodeError:
-        assert error is not None
+        assert error is not None, content
         assert value is None
         return
     if error is None:
@@ -119,7 +119,7 @@ def expected_in_part(message: Any) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_cut_anywhere_it_agrees_with_the_library(shop: Path, data: Any) -> None:
     of = descriptor(shop, "shop.All")
@@ -135,7 +135,7 @@ def test_cut_anywhere_it_agrees_with_the_library(shop: Path, data: Any) -> None:
         agrees(of, piece, rows[2 * number + 1], errors[2 * number + 1])
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_damaged_it_agrees_with_the_library(shop: Path, data: Any) -> None:
     of = descriptor(shop, "shop.All")

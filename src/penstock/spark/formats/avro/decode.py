@@ -241,7 +241,8 @@ def _joined(node: Union, branches: list[tuple[Longs, pa.Array]], count: int) -> 
     made: Any = np.zeros(count, np.int64 if plain == pa.int64() else np.float64)
     missing = np.ones(count, np.bool_)
     for rows, values in branches:
-        made[rows] = values.to_numpy()
+        # By Arrow: NumPy warns of some floats that are no numbers when it widens them.
+        made[rows] = values.cast(plain).to_numpy(zero_copy_only=False)
         missing[rows] = False
     return pa.array(made, mask=missing)
 

@@ -180,7 +180,9 @@ class Lanes:
             value[self.problem != 0] = 0
             return value
         value, size = _varints(self.octets, self.position)
-        self.fail(size > _VARINT_BYTES_MAX, f"{where}a number of more than 64 bits")
+        # Where the lane ends before, the bytes looked at are another's and tell nothing.
+        whole = self.end - self.position >= _VARINT_BYTES_MAX
+        self.fail((size > _VARINT_BYTES_MAX) & whole, f"{where}a number of more than 64 bits")
         size[~self.good] = 1
         self.advance(size, where)
         value[self.problem != 0] = 0

@@ -80,13 +80,13 @@ def _fields(message: Message, lanes: Lanes, where: str) -> list[pa.Array]:
     """A column per field; lanes end at their ends."""
     found = scan(lanes, f"field {where}: " if where else "")
     found = {field.number: _fitting(field, found) for field in message.fields}
-    _keep_last_of_oneofs(message, found, len(lanes))
-    columns = []
+    columns: dict[str, pa.Array] = {}
     for field in message.fields:
         at = f"{where}.{field.name}" if where else field.name
         reader = _repeated if field.repeated else _single
-        columns.append(reader(field, found[field.number], lanes, at))
-    return columns
+        columns[field.name] = reader(field, found[field.number], lanes, at)
+    _keep_last_of_oneofs(message, found, columns, len(lanes))
+    return list(columns.values())
 
 
 def _fitting(field: Field, found: Found) -> Pieces:
@@ -98,26 +98,31 @@ def _fitting(field: Field, found: Found) -> Pieces:
     return pieces if fits.all() else pieces.of(np.flatnonzero(fits))
 
 
-def _keep_last_of_oneofs(message: Message, found: Found, count: int) -> None:
-    """Take away the pieces of members that another member was written after."""
+def _keep_last_of_oneofs(
+    message: Message, found: Found, columns: dict[str, pa.Array], count: int
+) -> None:
+    """Take away the values of members that another member was written after.
+
+    They have been read all the same: a value with a broken part is broken, whatever replaced it.
+    """
     groups: dict[str, list[Field]] = {}
     for field in message.fields:
         if field.oneof is not None:
             groups.setdefault(field.oneof, []).append(field)
     for members in groups.values():
-        if len(members) < 2:
-            continue
-        last = np.full(count, -1, np.int64)
-        for member in members:
-            pieces = found[member.number]
-            np.maximum.at(last, pieces.owner, pieces.start)
-        for member in members:
-            pieces = found[member.number]
-            own = np.full(count, -1, np.int64)
-            np.maximum.at(own, pieces.owner, pieces.start)
-            chosen = (own == last)[pieces.owner]
-            if not chosen.all():
-                found[member.number] = pieces.of(np.flatnonzero(chosen))
+        written = {member.name: _last_written(found[member.number], count) for member in members}
+        last = np.max(list(written.values()), axis=0)
+        for name, own in written.items():
+            replaced = (own >= 0) & (own < last)
+            if replaced.any():
+                columns[name] = columns[name].take(pa.array(np.arange(count), mask=replaced))
+
+
+def _last_written(pieces: Pieces, count: int) -> Longs:
+    """Where the last piece of each lane starts; -1 for those that have none."""
+    last = np.full(count, -1, np.int64)
+    np.maximum.at(last, pieces.owner, pieces.start)
+    return last
 
 
 def _single(field: Field, pieces: Pieces, lanes: Lanes, where: str) -> pa.Array:
@@ -128,6 +133,8 @@ def _single(field: Field, pieces: Pieces, lanes: Lanes, where: str) -> pa.Array:
     if isinstance(field.holds, Message) and rows.size != pieces.owner.size:
         times = np.bincount(pieces.owner, minlength=count)
         lanes.fail(times > 1, f"field {where}: the message comes more than once")
+    elif rows.size != pieces.owner.size:
+        _check_all(field.holds, pieces.ordered(), lanes, where)
     last = index[rows]
     part = lanes.within(pieces.start[last], pieces.end[last])
     values = _read(field.holds, part, where)
@@ -136,6 +143,13 @@ def _single(field: Field, pieces: Pieces, lanes: Lanes, where: str) -> pa.Array:
     if field.presence or isinstance(field.holds, Message) or rows.size == count:
         return made
     return pc.fill_null(made, zero(field.holds))
+
+
+def _check_all(holds: Scalar | Message, pieces: Pieces, lanes: Lanes, where: str) -> None:
+    """Fail the lanes with a broken piece, among those too that a later one replaces."""
+    part = lanes.within(pieces.start, pieces.end)
+    _read(holds, part, where)
+    lanes.inherit(pieces.owner, part)
 
 
 def _repeated(field: Field, pieces: Pieces, lanes: Lanes, where: str) -> pa.Array:
