@@ -30,6 +30,7 @@ STATUS_PROBLEMS: Final = 1
 _ELSEWHERE: Final = {
     "run": ("penstock.apps.pipeline_run", "run"),
     "plan": ("penstock.apps.pipeline_plan", "plan"),
+    "replay": ("penstock.apps.pipeline_replay", "replay"),
 }
 
 

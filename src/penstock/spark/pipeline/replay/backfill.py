@@ -1,0 +1,361 @@
+"""Gives a sink that joined a pipeline later what came before, while the pipeline goes on.
+
+Theory of operation. Where a sink joined is written down (`pipeline/joining.py`), so history ends
+exactly where the running pipeline begins. The offsets before it are cut into chunks, once, and the
+cut is kept in a file; each chunk is read, opened, judged and led through the steps as a batch is,
+and written by the sink under a name of its own, `<pipeline>.<query>.<sink>.backfill`, with the
+chunk's number. A chunk that comes again, after a crash, has the same rows and is found written.
+
+Records that break a rule as it is now are left out, and so are those that were waiting when the
+sink joined: they reach it through the pipeline. Versions of tables that are read are those of the
+moment at which the backfill was begun.
+
+    <state>/backfills/<query>/<sink>.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.base.errors import CorruptError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.client import Client
+from penstock.spark.pipeline import frames, joining, rules, schemas
+from penstock.spark.pipeline.analysis import plans
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.holding import HoldingLot
+from penstock.spark.pipeline.journal import write_durably
+from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.replay.chunks import Ranges, chunk, chunk_count, records_in
+from penstock.spark.pipeline.replay.locking import locked
+from penstock.spark.pipeline.replay.refusals import CannotBackfill, check_sink
+from penstock.spark.pipeline.replay.starts import Start, lows
+from penstock.spark.pipeline.spec import PipelineSpec, Source
+from penstock.spark.pipeline.writing import writer
+from penstock.spark.schema import COLUMN_NAMES, HEADERS, spark_schema
+from penstock.spark.tables import history, read_table, table_version
+
+CHUNK_RECORDS: Final = 1_000_000
+QUERY_ID: Final = "sql.streaming.queryId"
+_PLACE: Final = ("topic", "partition", "offset")
+
+Told = Callable[["Progress"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A backfill: what it reads, fixed when it was begun, and how many chunks are written.
+
+    `ranges` has offsets [first, end) by topic and partition; `id` is None before it is begun.
+    """
+
+    id: str | None
+    query: str
+    sink: str
+    ranges: Ranges
+    tables: Mapping[str, int | None]
+    held_version: int | None
+    joined_ms: int
+    start: str
+    history: str | None
+    chunks: int
+    done: int = 0
+    rows: int = 0
+    by: str = ""
+    at_ms: int = 0
+
+    @property
+    def records(self) -> int:
+        """Offsets to read, of which some may have no record."""
+        return records_in(self.ranges)
+
+
+class Backfill:
+    """The backfill of one sink."""
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        spark: SparkSession,
+        sink: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        """
+        Raises:
+            CannotBackfill: there is no such sink, or it cannot be given rows late.
+            PipelineInvalid, InvalidFormat: of the pipeline.
+        """
+        check_sink(spec, sink)
+        inferred = schemas.inferred(spec, spark, keep=False)
+        found = [plan for plan in plans(spec, spark, inferred) if sink in plan.sinks]
+        self._plan: QueryPlan = found[0]
+        if self._plan.root is not None:
+            raise CannotBackfill(
+                f"sink {sink} is of the stateful query {self._plan.name}, whose rows come from "
+                "its state and cannot be had again. Give it a stateful step of its own (the same "
+                "SQL under another name): that is a new query, and reads from its start anyway"
+            )
+        self._spec = spec
+        self._spark = spark
+        self._sink = spec.sinks[sink]
+        self._decoders = frames.decoders(spec, inferred)
+        self._clock = clock
+        self._randomness = randomness
+        self._path = Places(spec).backfill(self._plan.name, sink)
+
+    def look(
+        self, start: Start, *, history: str | None = None, chunk_records: int = CHUNK_RECORDS
+    ) -> Progress:
+        """The backfill under way; if none was begun, what it would be.
+
+        Args:
+            start: where history begins; counts for a backfill that is begun now.
+            history: a table kept from the topic, which is read as far as it goes.
+            chunk_records: offsets that are read and written at once.
+
+        Raises:
+            CannotBackfill: it is not known where the sink joined, or another start was given.
+        """
+        known = self._read()
+        if known is None:
+            return self._decide(start, history, chunk_records)
+        if start.text is not None and (start.text, history) != (known.start, known.history):
+            raise CannotBackfill(
+                f"{self._path}: the backfill of sink {known.sink} was begun with --from "
+                f"{known.start}" + (f" --history {known.history}" if known.history else "")
+                + ": leave these options out to go on with it"
+            )  # fmt: skip
+        return known
+
+    def run(
+        self,
+        start: Start,
+        *,
+        by: str,
+        history: str | None = None,
+        chunk_records: int = CHUNK_RECORDS,
+        told: Told = lambda _: None,
+    ) -> Progress:
+        """Begin the backfill or go on with it, to its end.
+
+        Args:
+            told: called after each chunk.
+
+        Raises:
+            CannotBackfill: as `look`.
+            Busy: another process does it.
+            DataLoss: retention took records that are to be read.
+        """
+        with locked(self._path.with_suffix(".lock"), f"backfill of sink {self._sink.name}"):
+            progress = self.look(start, history=history, chunk_records=chunk_records)
+            if not progress.chunks:
+                return progress
+            if progress.id is None:
+                progress = replace(
+                    progress, id=self._randomness.uuid().hex, by=by, at_ms=self._clock.now_ms()
+                )
+                self._write(progress)
+            for number in range(progress.done, progress.chunks):
+                rows = self._write_chunk(progress, number)
+                progress = replace(progress, done=number + 1, rows=progress.rows + rows)
+                self._write(progress)
+                told(progress)
+            return progress
+
+    # What is read
+
+    def _decide(self, start: Start, history: str | None, chunk_records: int) -> Progress:
+        joined = joining.read(self._spec, self._plan.name, self._sink.name)
+        name = self._sink.name
+        if joined is None:
+            raise CannotBackfill(
+                f"sink {name}: no run has started with it. Run the pipeline with it first: it then "
+                "gets what comes from there on, and a backfill what came before"
+            )
+        if joined.since == joining.UNKNOWN:
+            raise CannotBackfill(
+                f"sink {name}: the checkpoint of query {self._plan.name} could not be read when it "
+                "joined, so it is not known what it has missed"
+            )
+        ranges: Ranges = {}
+        if joined.positions:
+            (positions,) = joined.positions
+            ends = {
+                at: position.offset
+                for at, position in positions.partitions.items()
+                if any(_reads(source, at.topic) for source in self._sources())
+            }
+            topics = sorted({at.topic for at in ends})
+            if history is not None and len(topics) != 1:
+                raise CannotBackfill(
+                    f"--history {history}: a table holds one topic, and sink {name} comes from "
+                    f"{', '.join(topics)}"
+                )
+            with Client(self._spec.run.bootstrap, client_id="penstock-backfill") as client:
+                ids = {topic: positions.topic_ids[topic] for topic in topics}
+                ranges = lows(client, start, ends, ids, with_history=history is not None)
+        return Progress(
+            id=None,
+            query=self._plan.name,
+            sink=name,
+            ranges=ranges,
+            tables={
+                table: table_version(self._spec.sources[table].table or "")
+                for table in self._views()
+                if table in self._plan.tables
+            },
+            held_version=joined.held_version,
+            joined_ms=joined.at_ms,
+            start=start.text or "earliest",
+            history=history,
+            chunks=chunk_count(ranges, chunk_records),
+        )
+
+    def _views(self) -> tuple[str, ...]:
+        """The views that the sink's view is made of, each after those that it reads."""
+        needed: set[str] = set()
+        left = [self._sink.view]
+        while left:
+            name = left.pop()
+            needed.add(name)
+            step = self._spec.steps.get(name)
+            left += [] if step is None else step.inputs
+        order = (*self._plan.tables, *self._plan.sources, *self._plan.batched)
+        return tuple(name for name in order if name in needed)
+
+    def _sources(self) -> list[Source]:
+        return [self._spec.sources[name] for name in self._views() if name in self._plan.sources]
+
+    # A chunk
+
+    def _write_chunk(self, progress: Progress, number: int) -> int:
+        ranges = chunk(progress.ranges, number, progress.chunks)
+        if not records_in(ranges):
+            return 0
+        views: dict[str, DataFrame] = {}
+        try:
+            self._make_views(views, progress, self._records(progress, ranges))
+            late = replace(self._sink, name=f"{self._sink.name}.backfill")
+            write = writer(self._spec, self._plan.name, late)
+            with self._as_query(progress.id or ""):
+                return write(views[self._sink.view], number)
+        finally:
+            for name in views:
+                self._spark.catalog.dropTempView(name)
+
+    def _records(self, progress: Progress, ranges: Ranges) -> DataFrame:
+        run = self._spec.run
+        if progress.history is not None:
+            ((topic, offsets),) = ranges.items()
+            found = history(
+                self._spark,
+                topic=topic,
+                table=progress.history,
+                bootstrap=run.bootstrap,
+                admin_url=run.admin_url,
+                columns=COLUMN_NAMES,
+                start={int(at): first for at, (first, _) in offsets.items()},
+                end={int(at): end for at, (_, end) in offsets.items()},
+            )
+            return self._without_held(progress, found)
+        wanted = {
+            topic: {at: bounds for at, bounds in offsets.items() if bounds[0] < bounds[1]}
+            for topic, offsets in ranges.items()
+        }
+        wanted = {topic: offsets for topic, offsets in wanted.items() if offsets}
+        options = {
+            "bootstrap": run.bootstrap,
+            "assign": json.dumps({topic: [int(at) for at in wanted[topic]] for topic in wanted}),
+            "startingOffsets": json.dumps(_side(wanted, 0)),
+            "endingOffsets": json.dumps(_side(wanted, 1)),
+            "includeHeaders": "true",
+            "failOnDataLoss": str(run.fail_on_data_loss).lower(),
+        }
+        if run.admin_url:
+            options["penstock.admin.url"] = run.admin_url
+        found = self._spark.read.format("penstock").options(**options).load()
+        return self._without_held(progress, found)
+
+    def _without_held(self, progress: Progress, records: DataFrame) -> DataFrame:
+        """Without those that waited when the sink joined, and reach it otherwise."""
+        lot = HoldingLot(Places(self._spec).held(self._plan.name), application="")
+        held: pa.Table = lot.load(progress.held_version).select(list(_PLACE))
+        if not held.num_rows:
+            return records
+        waiting = F.broadcast(self._spark.createDataFrame(held))
+        return records.join(waiting, list(_PLACE), "left_anti")
+
+    def _make_views(
+        self, views: dict[str, DataFrame], progress: Progress, records: DataFrame
+    ) -> None:
+        """Make and register the views, as a batch does; `views` takes them one by one."""
+        # A join may have moved columns; their order is the source's.
+        names = [*(name for name in COLUMN_NAMES if name != HEADERS), HEADERS]
+        batch = records.select(*spark_schema(names).names)
+        for name in self._views():
+            if name in progress.tables:
+                table = self._spec.sources[name].table or ""
+                frame = read_table(self._spark, table, version=progress.tables[name])
+            elif name in self._spec.sources:
+                source = self._spec.sources[name]
+                judged = frames.source_view(
+                    frames.records_of(batch, source),
+                    source,
+                    self._decoders[name],
+                    on_error=self._spec.errors.on_invalid,
+                )
+                frame = rules.accepted(judged)
+            else:
+                step = self._spec.steps[name]
+                frame = rules.met(frames.run_step(self._spark, step, views), step.rules)
+            frame.createOrReplaceTempView(name)
+            views[name] = frame
+
+    @contextmanager
+    def _as_query(self, owner: str) -> Iterator[None]:
+        """Let sinks take the backfill for the owner of its numbers, as they do with queries."""
+        context = self._spark.sparkContext
+        before = context.getLocalProperty(QUERY_ID)
+        context.setLocalProperty(QUERY_ID, owner)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(QUERY_ID, before)  # type: ignore[arg-type]
+
+    # The file
+
+    def _read(self) -> Progress | None:
+        try:
+            body: dict[str, Any] = json.loads(self._path.read_bytes())
+            return Progress(**body)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise CorruptError(f"{self._path} cannot be read: {error}") from error
+
+    def _write(self, progress: Progress) -> None:
+        write_durably(self._path, json.dumps(asdict(progress)).encode())
+
+
+def _reads(source: Source, topic: str) -> bool:
+    if source.pattern is not None:
+        return re.fullmatch(source.pattern, topic) is not None
+    return topic in source.topics
+
+
+def _side(ranges: Ranges, side: int) -> dict[str, dict[str, int]]:
+    return {
+        topic: {at: bounds[side] for at, bounds in offsets.items()}
+        for topic, offsets in ranges.items()
+    }

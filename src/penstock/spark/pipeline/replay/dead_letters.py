@@ -1,0 +1,282 @@
+"""Puts dead letters back on the topics they came from, each once, and keeps a record of it.
+
+Theory of operation. A replay is written down before it begins (`open.json`: which letters, as
+filters over fixed offsets and a fixed version of the table of replays; a batch number; who and
+when). Then the records are appended in one commit of the log under that number, then a row for
+each letter is appended to the table of replays under the same number, then the file is put
+aside. Each of the two knows the number when it comes again, so an interrupted replay is finished
+by the next call, whatever that asks for, before anything else. A letter with a row in the table
+is left out of later replays.
+
+    <state>/replaying/owner.json     who the batch numbers belong to, and the next one
+    <state>/replaying/open.json      the replay under way
+    <state>/replaying/<id>.json      those that are done
+    <state>/replays                  a Delta table: a row for each letter that went back
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.base.errors import CorruptError, InvalidError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.client import Client
+from penstock.spark.errors import UnknownTopics
+from penstock.spark.pipeline.journal import write_durably
+from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.replay import letters
+from penstock.spark.pipeline.replay.letters import Filters, OffsetRange, Stamp
+from penstock.spark.pipeline.replay.locking import locked
+from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.sink.errors import CommitRefused, InvalidRows, SinkOwnerChanged
+from penstock.spark.sink.log_sink import LogSink
+from penstock.spark.tables import DeltaSink, read_table, table_version
+
+GROUPS_MAX: Final = 1_000
+EXAMPLES: Final = 5
+OPEN: Final = "open.json"
+OWNER: Final = "owner.json"
+Offsets = Mapping[int, int]
+
+
+class NoDeadLetters(InvalidError):
+    """The pipeline has no dead-letter topic."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay that was decided on: all that says which letters go back, and as what."""
+
+    id: str
+    batch: int
+    owner: str
+    by: str
+    at_ms: int
+    topic: str
+    topic_id: str
+    start: Mapping[str, int]
+    end: Mapping[str, int]
+    audit_version: int | None
+    filters: Filters
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Replay:
+        given = dict(body["filters"])
+        given["offsets"] = tuple(OffsetRange(**one) for one in given["offsets"])
+        return cls(**{**body, "filters": Filters(**given)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The letters that are meant: counts by rule and topic, and the first ones that would go.
+
+    A group has `rule`, `topic`, `letters`, `replayed` before, `stuck` (cannot go back) and `going`.
+    """
+
+    groups: tuple[Mapping[str, Any], ...]
+    examples: tuple[Mapping[str, Any], ...]
+
+    @property
+    def going(self) -> int:
+        return sum(group["going"] for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A replay that is done. `resumed`: it had been begun by an earlier call."""
+
+    id: str
+    records: int
+    resumed: bool
+
+
+class DeadLetters:
+    """The dead letters of one pipeline."""
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        spark: SparkSession,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        """
+        Raises:
+            NoDeadLetters: the file names no topic for them.
+        """
+        if spec.errors.dead_letters is None:
+            raise NoDeadLetters(f"{spec.file}: errors.dead_letters names no topic to read")
+        self._spec = spec
+        self._spark = spark
+        self._clock = clock
+        self._randomness = randomness
+        self._topic = spec.errors.dead_letters
+        self._folder = Places(spec).replaying
+        self._table = str(Places(spec).replays)
+
+    def look(self, wanted: Filters) -> Found:
+        """What a replay with these filters would put back. A `limit` counts for all groups."""
+        replay = self._decide(wanted, by="", batch=0, owner="")
+        frame = self._marked(replay).persist()
+        try:
+            return Found(groups=_groups(frame, wanted), examples=_examples(frame, wanted))
+        finally:
+            frame.unpersist()
+
+    def replay(self, wanted: Filters, *, by: str) -> tuple[Replayed, ...]:
+        """Put letters back; first finish what an earlier call began.
+
+        Returns:
+            What was done, in order; a replay of no letters is not begun.
+
+        Raises:
+            InvalidRows, UnknownTopics, CommitRefused: the log refuses the records; nothing is
+                written.
+            SinkOwnerChanged: the log knows of replays that this state directory does not.
+            AdminUnavailable, CommitUnfinished: call again, it will be finished.
+            Busy: another process replays.
+        """
+        with locked(self._folder / "lock", f"replay of dead letters of {self._spec.name}"):
+            done = [self._run(one, resumed=True) for one in self._open()]
+            owner, batch = self._numbers()
+            replay = self._decide(wanted, by=by, batch=batch, owner=owner)
+            if not letters.chosen(self._marked(replay), wanted).isEmpty():
+                write_durably(self._folder / OPEN, json.dumps(asdict(replay)).encode())
+                done.append(self._run(replay, resumed=False))
+            return tuple(done)
+
+    def _decide(self, wanted: Filters, *, by: str, batch: int, owner: str) -> Replay:
+        with Client(self._spec.run.bootstrap, client_id="penstock-replay") as client:
+            topic_id = str(client.describe_topic(self._topic).topic_id)
+            start, end = (client.list_offsets(self._topic, at) for at in ("earliest", "latest"))
+        return Replay(
+            id=self._randomness.uuid().hex,
+            batch=batch,
+            owner=owner,
+            by=by,
+            at_ms=self._clock.now_ms(),
+            topic=self._topic,
+            topic_id=topic_id,
+            start=_named(start),
+            end=_named(end),
+            audit_version=table_version(self._table),
+            filters=wanted,
+        )
+
+    def _marked(self, replay: Replay) -> DataFrame:
+        options = {
+            "bootstrap": self._spec.run.bootstrap,
+            "subscribe": replay.topic,
+            "startingOffsets": json.dumps({replay.topic: replay.start}),
+            "endingOffsets": json.dumps({replay.topic: replay.end}),
+            "includeHeaders": "true",
+            # What retention took while a replay was interrupted can be waited for in vain.
+            "failOnDataLoss": "false",
+        }
+        if self._spec.run.admin_url:
+            options["penstock.admin.url"] = self._spec.run.admin_url
+        records = self._spark.read.format("penstock").options(**options).load()
+        found = letters.letters(records, pipeline=self._spec.name, topic_id=replay.topic_id)
+        replays = None
+        if replay.audit_version is not None:
+            replays = read_table(self._spark, self._table, version=replay.audit_version)
+        return letters.marked(letters.meant(found, replay.filters), replays, self._spec)
+
+    def _run(self, replay: Replay, *, resumed: bool) -> Replayed:
+        going = letters.chosen(self._marked(replay), replay.filters).persist()
+        application = f"{self._spec.name}.replay.{replay.topic}"
+        stamp = Stamp(replay_id=replay.id, by=replay.by, at_ms=replay.at_ms)
+        try:
+            log = LogSink(
+                application=application,
+                bootstrap=self._spec.run.bootstrap,
+                admin_url=self._spec.run.admin_url,
+            )
+            with self._put_aside_when_refused(replay):
+                log.write(letters.put_back(going, stamp), replay.batch, owner=replay.owner)
+            audit = DeltaSink(self._table, application=application)
+            audit.write(letters.audit_rows(going, stamp, batch=replay.batch), replay.batch)
+            records = going.count()
+        finally:
+            going.unpersist()
+        self._finish(replay, records=records)
+        return Replayed(id=replay.id, records=records, resumed=resumed)
+
+    @contextmanager
+    def _put_aside_when_refused(self, replay: Replay) -> Iterator[None]:
+        """A replay that can never be written must not stand in the way of others."""
+        try:
+            yield
+        except (InvalidRows, UnknownTopics, CommitRefused, SinkOwnerChanged) as error:
+            self._finish(replay, records=0, refused=str(error))
+            raise
+
+    def _finish(self, replay: Replay, *, records: int, refused: str | None = None) -> None:
+        self._write_numbers(replay.owner, replay.batch + 1)
+        body = {**asdict(replay), "records": records, "refused": refused}
+        write_durably(self._folder / f"{replay.id}.json", json.dumps(body).encode())
+        (self._folder / OPEN).unlink()
+
+    def _open(self) -> list[Replay]:
+        body = _read(self._folder / OPEN)
+        return [] if body is None else [Replay.from_json(body)]
+
+    def _numbers(self) -> tuple[str, int]:
+        body = _read(self._folder / OWNER)
+        if body is None:
+            body = {"owner": self._randomness.uuid().hex, "next_batch": 0}
+            self._write_numbers(body["owner"], body["next_batch"])
+        return body["owner"], body["next_batch"]
+
+    def _write_numbers(self, owner: str, batch: int) -> None:
+        body = json.dumps({"owner": owner, "next_batch": batch})
+        write_durably(self._folder / OWNER, body.encode())
+
+
+def _groups(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
+    counts = frame.groupBy("rule", "topic").agg(
+        F.count("*").alias("letters"),
+        F.count_if("replayed").alias("replayed"),
+        F.count_if(~F.col("open")).alias("stuck"),
+    )
+    going = letters.chosen(frame, wanted).groupBy("rule", "topic").agg(F.count("*").alias("going"))
+    same = F.col("l.rule").eqNullSafe(F.col("r.rule")) & F.col("l.topic").eqNullSafe(
+        F.col("r.topic")
+    )
+    joined = counts.alias("l").join(going.alias("r"), same, "left")
+    rows = joined.select("l.*", F.coalesce("r.going", F.lit(0)).alias("going"))
+    return tuple(row.asDict() for row in rows.orderBy("rule", "topic").limit(GROUPS_MAX).collect())
+
+
+def _examples(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
+    first = letters.chosen(frame, wanted).orderBy("letter_partition", "letter_offset")
+    shown = first.limit(EXAMPLES).select(
+        "letter_partition", "letter_offset", "letter_time", "topic", "partition", "offset", "rule",
+        "reason", F.col("key").cast("string"), F.col("value").cast("string"), "attempt",
+    )  # fmt: skip
+    return tuple(row.asDict() for row in shown.collect())
+
+
+def _named(offsets: Offsets) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        body: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CorruptError(f"{path} cannot be read: {error}") from error
+    return body

@@ -1,0 +1,39 @@
+"""One process at a time: a locked file, whose lock goes with the process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from penstock.base.errors import InvalidError
+
+
+class Busy(InvalidError):
+    """Another process does this now."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a file's lock.
+
+    Raises:
+        Busy: another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise Busy(f"{what} is under way, by process {owner}: {path} is locked") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,103 @@
+"""Where a backfill begins: words of the command line to offsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from penstock.base.ids import TopicPartition
+from penstock.client import Client
+from penstock.spark.pipeline.replay.refusals import CannotBackfill
+
+EARLIEST: Final = "earliest"
+MILLISECONDS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """`earliest` (also when `text` is None), a time, or offsets by topic and partition."""
+
+    text: str | None = None
+    time_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+
+
+def moment_ms(text: str) -> int:
+    """A time in ISO 8601, UTC unless it says otherwise, as milliseconds since 1970.
+
+    Raises:
+        ValueError: it is none.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * MILLISECONDS)
+
+
+def parse(text: str | None) -> Start:
+    """Read `--from`.
+
+    Raises:
+        ValueError: neither `earliest`, a time, nor offsets as JSON.
+    """
+    if text is None or text == EARLIEST:
+        return Start(text=text)
+    if not text.lstrip().startswith("{"):
+        return Start(text=text, time_ms=moment_ms(text))
+    body = json.loads(text)
+    offsets = {
+        topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+        for topic, partitions in body.items()
+    }
+    if any(offset < 0 for partitions in offsets.values() for offset in partitions.values()):
+        raise ValueError("an offset is 0 or more")
+    return Start(text=text, offsets=offsets)
+
+
+def lows(
+    client: Client,
+    start: Start,
+    ends: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, str],
+    *,
+    with_history: bool,
+) -> dict[str, dict[str, tuple[int, int]]]:
+    """Offsets [first, end) of every partition.
+
+    Args:
+        ends: where history ends.
+        topic_ids: of the topics when that was noted.
+        with_history: a table has what the log may no longer have.
+
+    Raises:
+        CannotBackfill: a topic was made anew, offsets of others are given, or a time with a table.
+    """
+    if with_history and start.time_ms is not None:
+        raise CannotBackfill(
+            f"--from {start.text}: with --history, say where to begin by offsets: the log may not "
+            "have the records of that time any more"
+        )
+    if unknown := sorted(set(start.offsets or ()) - set(topic_ids)):
+        raise CannotBackfill(
+            f"--from: topic {unknown[0]} is not read by the sink; it reads {', '.join(topic_ids)}"
+        )
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for topic, topic_id in topic_ids.items():
+        if str(client.describe_topic(topic).topic_id) != topic_id:
+            raise CannotBackfill(
+                f"topic {topic} was deleted and made anew since the sink joined: what came before "
+                "is gone"
+            )
+        firsts = client.list_offsets(topic, EARLIEST if start.time_ms is None else start.time_ms)
+        given = (start.offsets or {}).get(topic, {})
+        found[topic] = {}
+        for at in sorted(one for one in ends if one.topic == topic):
+            first = 0 if with_history else firsts[at.partition]
+            first = given.get(at.partition, first)
+            # No record is as late as the time given: nothing is to be read.
+            low = ends[at] if first < 0 else min(first, ends[at])
+            found[topic][str(at.partition)] = (low, ends[at])
+    return found

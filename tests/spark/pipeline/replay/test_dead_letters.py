@@ -1,0 +1,233 @@
+"""Dead letters put back to where they came from: each once, and written down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from penstock.base.errors import PenstockError
+from penstock.spark.pipeline.replay import dead_letters
+from penstock.spark.pipeline.replay.dead_letters import DeadLetters
+from penstock.spark.pipeline.replay.letters import Filters, OffsetRange
+from penstock.spark.pipeline.replay.locking import Busy, locked
+from penstock.spark.sink.errors import InvalidRows
+from penstock.spark.sink.log_sink import LogSink
+from penstock.spark.tables import DeltaSink
+from tests.spark.pipeline.conftest import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+TEXT = """
+name = "again-{number}"
+[run]
+trigger = "once"
+restarts = 0
+[source.orders]
+topic = "{orders}"
+format = "json"
+schema = "n bigint"
+[source.orders.expect]
+"small" = "n < 100"
+[source.others]
+topic = "{others}"
+format = "json"
+schema = "n bigint"
+[sink.lake]
+from = "orders"
+table = "lake"
+[errors]
+dead_letters = "{dead}"
+"""
+
+
+class Shop:
+    """A pipeline with letters: 6 of rule `small` and 1 undecodable of one topic, 1 of another."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.orders, self.others = pipeline.topic("orders", 2), pipeline.topic("others")
+        self.dead = pipeline.topic("dead", 2)
+        self.text = TEXT.format(
+            number=pipeline.number, orders=self.orders, others=self.others, dead=self.dead
+        )
+        keys = ["a", "b", None]
+        rows = [(keys[n % 3], {"n": n}) for n in [*range(10), *range(100, 106)]]
+        pipeline.send(self.orders, [*rows, ("a", b"broken")])
+        pipeline.send(self.others, [b"worse"])
+        self.spec = pipeline.write(self.text)
+        pipeline.run(self.text)
+
+    def letters(self) -> DeadLetters:
+        return DeadLetters(self.spec, self.pipeline.spark)
+
+    def values(self, topic: str) -> Counter[bytes]:
+        return Counter(one["value"] for one in self.pipeline.records(topic))
+
+    def audit(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (
+            DeltaTable(str(self.spec.run.state / "replays")).to_pyarrow_table().to_pylist()
+        )
+        return found
+
+
+def headers(record: dict[str, Any]) -> dict[str, str]:
+    return {one["key"]: one["value"].decode() for one in record["headers"]}
+
+
+def large(first: int = 100, last: int = 105) -> Counter[bytes]:
+    return Counter(b'{"n": %d}' % n for n in range(first, last + 1))
+
+
+def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
+    shop = Shop(pipeline)
+    letters = shop.letters()
+    found = letters.look(Filters())
+    groups = {(one["rule"], one["topic"]): (one["letters"], one["going"]) for one in found.groups}
+    assert groups == {
+        ("small", shop.orders): (6, 6),
+        ("undecodable", shop.orders): (1, 1),
+        ("undecodable", shop.others): (1, 1),
+    }
+    assert found.going == 8
+    assert len(found.examples) == 5
+    before = pipeline.records(shop.orders)
+    assert not (shop.spec.run.state / "replays").exists()
+
+    (done,) = letters.replay(Filters(rule="small"), by="ada")
+    assert (done.records, done.resumed) == (6, False)
+    back = pipeline.records(shop.orders)
+    new = [one for one in back if one not in before]
+    assert Counter(one["value"] for one in new) == large()
+    assert len(back) == len(before) + 6
+    old = {one["value"]: one for one in before}
+    for one in new:
+        first = old[one["value"]]
+        told = headers(one)
+        assert one["key"] == first["key"]
+        assert one["partition"] == first["partition"]
+        assert (told["penstock.replay.id"], told["penstock.replay.by"]) == (done.id, "ada")
+        assert told["penstock.replay.attempt"] == "1"
+        assert told["penstock.replay.from"].startswith(f"{shop.dead}-")
+        assert not any(name.startswith("penstock.error.") for name in told)
+    rows = shop.audit()
+    places = {(row["letter_partition"], row["letter_offset"]) for row in rows}
+    assert len(rows) == len(places) == 6
+    assert {(row["rule"], row["topic"], row["by"], row["replay_id"]) for row in rows} == {
+        ("small", shop.orders, "ada", done.id)
+    }
+    assert {(row["partition"], row["offset"]) for row in rows} == {
+        (one["partition"], one["offset"]) for one in before if one["value"] in large()
+    }
+    # What went back once is left out, unless it is asked for.
+    assert letters.replay(Filters(rule="small"), by="ada") == ()
+    groups = {(one["rule"], one["topic"]): one for one in letters.look(Filters()).groups}
+    assert (groups["small", shop.orders]["replayed"], groups["small", shop.orders]["going"]) == (
+        6,
+        0,
+    )
+    assert letters.replay(Filters(rule="small", limit=2, again=True), by="bob")[0].records == 2
+    assert len(pipeline.records(shop.orders)) == len(before) + 8
+    # The pipeline rejects them again; those letters are new ones, of a second attempt.
+    pipeline.run(shop.text)
+    assert letters.look(Filters(rule="small")).going == 8
+    letters.replay(Filters(rule="small"), by="ada")
+    attempts = Counter(row["attempt"] for row in shop.audit())
+    assert attempts == {1: 6 + 2, 2: 8}
+    # The rule is mended: everything goes through.
+    pipeline.run(shop.text.replace("n < 100", "n < 1000"))
+    assert {row["n"] for row in pipeline.rows("lake")} == {*range(10), *range(100, 106)}
+
+
+def test_filters(pipeline: Pipeline) -> None:
+    shop = Shop(pipeline)
+    letters = shop.letters()
+
+    def going(**filters: Any) -> int:
+        return letters.look(Filters(**filters)).going
+
+    assert going(topic=shop.others) == 1
+    assert going(rule="undecodable") == 2
+    assert going(rule="no such rule") == 0
+    assert going(limit=3) == 3
+    dead = pipeline.records(shop.dead)
+    newest = max(one["timestamp"] for one in dead)
+    at_ms = int(newest.timestamp() * 1000) if hasattr(newest, "timestamp") else newest
+    assert going(since_ms=at_ms) >= 1
+    assert going(since_ms=at_ms + 1) == 0
+    for partition in (0, 1):
+        here = [one["offset"] for one in dead if one["partition"] == partition]
+        if here:
+            whole = OffsetRange(partition=partition, first=min(here), last=max(here))
+            assert going(offsets=(whole,)) == len(here)
+            one = OffsetRange(partition=partition, first=max(here), last=max(here))
+            assert going(offsets=(one,)) == 1
+    # Letters of other pipelines in the same topic are not ours.
+    other = pipeline.write(shop.text.replace('name = "again', 'name = "other'))
+    assert DeadLetters(other, pipeline.spark).look(Filters()).going == 0
+
+
+@pytest.mark.parametrize("where", ["before the log", "after the log", "after the audit"])
+def test_an_interrupted_replay_is_finished_first(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    shop = Shop(pipeline)
+    letters = shop.letters()
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        if where == "before the log":
+            broken.setattr(LogSink, "write", stop)
+        elif where == "after the log":
+            broken.setattr(DeltaSink, "write", stop)
+        else:
+            broken.setattr(DeadLetters, "_finish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            letters.replay(Filters(rule="small"), by="ada")
+    # Letters that come meanwhile are not part of it.
+    pipeline.send(shop.orders, [{"n": 500}])
+    pipeline.run(shop.text)
+    first, second = shop.letters().replay(Filters(), by="bob")
+    assert (first.records, first.resumed) == (6, True)
+    assert second.resumed is False
+    back = [
+        one["value"]
+        for one in pipeline.records(shop.orders)
+        if headers(one).get("penstock.replay.id") == first.id
+    ]
+    assert Counter(back) == large()
+    by = Counter(row["by"] for row in shop.audit())
+    # What the interrupted one had put back was rejected again meanwhile, and goes as a new letter.
+    assert by["ada"] == 6
+    assert by["bob"] == second.records == (3 if where == "before the log" else 3 + 6)
+
+
+def test_what_cannot_go_back_is_refused_and_stands_in_nobodys_way(pipeline: Pipeline) -> None:
+    shop = Shop(pipeline)
+    letters = shop.letters()
+    pipeline.client.delete_topic(shop.others)
+    with pytest.raises(InvalidRows, match=f"has no topic {shop.others}"):
+        letters.replay(Filters(), by="ada")
+    assert shop.values(shop.orders)[b"broken"] == 1
+    (done,) = letters.replay(Filters(topic=shop.orders), by="ada")
+    assert (done.records, done.resumed) == (7, False)
+    assert shop.values(shop.orders)[b"broken"] == 2
+    with (
+        locked(shop.spec.run.state / "replaying" / "lock", "a replay"),
+        pytest.raises(Busy, match="by process"),
+    ):
+        letters.replay(Filters(), by="ada")
+
+
+def test_a_pipeline_without_dead_letters_is_told(pipeline: Pipeline) -> None:
+    topic = pipeline.topic("orders")
+    text = TEXT.format(number=pipeline.number, orders=topic, others=topic, dead="x")
+    text = text.split("[errors]")[0] + '[errors]\non_invalid = "drop"\n'
+    spec = pipeline.write(text.replace('"small" = "n < 100"', ""))
+    with pytest.raises(dead_letters.NoDeadLetters, match=r"errors\.dead_letters"):
+        DeadLetters(spec, pipeline.spark)
+    assert issubclass(dead_letters.NoDeadLetters, PenstockError)
