@@ -21,7 +21,15 @@ from penstock.records.columnar.schema import Bytes, Flags, Ints, Positions
 
 _EVEN_ELEMENTS: Final = 1 << 16
 _UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
-_evens: list[Any] = [pa.array(np.arange(0, 2 * _EVEN_ELEMENTS, 2, dtype=np.int32))]
+# Made without `pa.array`, whose first call imports pandas where it is installed: a quarter of a
+# second in every process that loads this module.
+_evens: list[Any] = [
+    pa.Array.from_buffers(
+        pa.int32(),
+        _EVEN_ELEMENTS,
+        [None, pa.py_buffer(np.arange(0, 2 * _EVEN_ELEMENTS, 2, dtype=np.int32))],
+    )
+]
 
 
 def binary_column(data: Bytes, at: Positions, length: Positions) -> Any:

@@ -24,7 +24,7 @@ Slots = npt.NDArray[np.int32]
 
 LANES_MIN: Final = 64
 _HEADER_BYTES_MIN: Final = 2
-_NO_HEADERS: Final = pa.array([], HEADERS_TYPE.value_type)
+_NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
 
 
 def decode_headers(data: Bytes, at: Ints, count: Ints, record_ends: Ints) -> Any:
