@@ -12,7 +12,7 @@ from penstock.spark import JavaMissing, require_java, session
 from penstock.spark.connect_session import ConnectMissing
 from penstock.spark.errors import InvalidOption
 from penstock.spark.spark_session import SETTINGS
-from penstock.spark.workers import NotShipped, reason_of, ship
+from penstock.spark.workers import NotShipped, reason_of, server_slots, ship, slots
 
 
 def test_missing_java_is_said_clearly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_cannot_be_shipped_is_refused(spark: SparkSession, tmp_path: Path) 
 def test_the_session_has_what_the_source_wants(spark: SparkSession) -> None:
     for name, value in SETTINGS.items():
         assert spark.conf.get(name) == value
-    assert spark.sparkContext.defaultParallelism == 2
+    assert slots(spark) == server_slots(spark) == 2
     assert session() is spark
 
 

@@ -113,18 +113,23 @@ def reason_of(trace: str) -> str:
     return f"the workers' Python ({python}) failed its first task: {trace.strip()[:2000]}"
 
 
+def slots(spark: SparkSession) -> int:
+    """How many tasks run at once now; what a stream's option `parallelism` should say."""
+    return server_slots(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
 def settled_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
     """How many tasks run at once, when executors have stopped to come in."""
     context = spark.sparkContext
     begin = since = clock.monotonic()
-    slots = context.defaultParallelism
+    found = context.defaultParallelism
     while True:
         now = clock.monotonic()
         if now - since >= SETTLED_SECONDS or now - begin >= SETTLING_SECONDS_MAX:
-            return slots
+            return found
         threading.Event().wait(POLL_SECONDS)
-        if context.defaultParallelism != slots:
-            slots, since = context.defaultParallelism, clock.monotonic()
+        if context.defaultParallelism != found:
+            found, since = context.defaultParallelism, clock.monotonic()
 
 
 def server_slots(spark: SparkSession) -> int:

@@ -77,8 +77,10 @@ def test_the_cluster_makes_what_this_machine_makes(
     records.client.write_arrow(records.name, pa.table({"value": values}))
     here = run("here", records, tmp_path, driver, master="local[1]")
     driver.call(jobs.close_session)  # its executors make room for the command's
-    there = run("there", records, tmp_path, driver, master=cluster.url)
-    driver.call(jobs.open_session, cluster.url)
+    try:
+        there = run("there", records, tmp_path, driver, master=cluster.url)
+    finally:
+        driver.call(jobs.open_session, cluster.url)
     made = {where: contents(tmp_path / where, records, driver, where) for where in (here, there)}
     assert made[here] == made[there]
     table, copies, dead = made[there]
