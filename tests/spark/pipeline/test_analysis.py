@@ -136,6 +136,18 @@ def test_window_functions_behind_a_window(spark: SparkSession, folder: Path) -> 
     assert problems(load(write(folder, steps)), spark) == ()
 
 
+def test_rules_that_need_rows_one_by_one_are_not_for_stateful_steps(
+    spark: SparkSession, folder: Path
+) -> None:
+    steps = """[step.s]
+        sql = "select id, count(*) as n from a group by id"
+        expect = {"few" = {that = "n < 10", otherwise = "fail"}}"""
+    (found,) = problems(load(write(folder, steps)), spark)
+    assert found.line == FIRST_STEP_LINE + 2
+    assert "put the rule on a step behind it" in str(found)
+    assert problems(load(write(folder, steps.replace("fail", "drop"))), spark) == ()
+
+
 def test_records_that_wait_and_state_do_not_go_together(spark: SparkSession, folder: Path) -> None:
     steps = '[step.s]\nsql = "select id, count(*) as n from a group by id"'
     found = problems(load(write(folder, steps, 'on_invalid = "park"')), spark)

@@ -152,7 +152,9 @@ class _Analysis:
                 self._try(("sink", name), partial(self._sink, sink))
         self._check_holding()
         if not self.problems:
-            self._check_ranking()
+            for one in queries(self._spec, self.stateful):
+                self._check_ranking(one)
+                self._check_streamed_rules(one)
 
     # Views
 
@@ -283,17 +285,34 @@ class _Analysis:
                     "say dead-letter, drop or fail",
                 )  # fmt: skip
 
-    def _check_ranking(self) -> None:
+    def _check_ranking(self, one: QueryPlan) -> None:
         """A window function sees one batch; only what a stateful step hands on comes complete."""
-        for one in queries(self._spec, self.stateful):
-            incomplete = one.streamed if one.root is not None else one.batched
-            for name in self._ranking:
-                if name in incomplete:
+        for name in one.streamed if one.root is not None else one.batched:
+            if name in self._ranking:
+                self._problem(
+                    ("step", name, "sql"),
+                    "a window function over rows (OVER …) is not defined on a stream",
+                    "group by window(time, '5 minutes') before it, or use deduplicate",
+                )
+
+    def _check_streamed_rules(self, one: QueryPlan) -> None:
+        """Rules of steps with state before them are part of the streaming plan."""
+        for name in one.streamed:
+            if not any(above in self.stateful for above in self._above(name)):
+                continue
+            for rule in self._spec.steps[name].rules:
+                if rule.otherwise != "drop":
                     self._problem(
-                        ("step", name, "sql"),
-                        "a window function over rows (OVER …) is not defined on a stream",
-                        "group by window(time, '5 minutes') before it, or use deduplicate",
+                        ("step", name, "expect", rule.name),
+                        f"{rule.otherwise} is not possible in a stateful step, or between two",
+                        "put the rule on a step behind it, or say drop",
                     )
+
+    def _above(self, name: str) -> set[str]:
+        """A view and everything it is made of."""
+        step = self._spec.steps.get(name)
+        inputs = () if step is None else step.inputs
+        return {name}.union(*(self._above(view) for view in inputs))
 
     # Problems
 

@@ -136,6 +136,7 @@ class RootJob(BatchJob):
         work.run_steps()
         work.settle_steps()
         work.write_sinks()
+        work.write_dead_letters()
         return 0
 
 
@@ -445,9 +446,8 @@ def holds_rows(some: Sequence[Any]) -> bool:
 def may_hold(spec: PipelineSpec, plan: QueryPlan) -> bool:
     """Whether records of a record query may have to wait."""
     parts = [spec.sources[name] for name in plan.sources]
-    decodes = any(source.value_format.kind != "raw" for source in parts)
     return (
-        (decodes and spec.errors.on_invalid in HOLDING)
+        (any(source.can_fail for source in parts) and spec.errors.on_invalid in HOLDING)
         or any(holds_rows(source.rules) for source in parts)
         or any(holds_rows(spec.steps[name].rules) for name in plan.batched)
     )
@@ -456,7 +456,7 @@ def may_hold(spec: PipelineSpec, plan: QueryPlan) -> bool:
 def rejecting(spec: PipelineSpec, plan: QueryPlan) -> bool:
     """Whether records of a record query can be rejected or counted."""
     parts = [spec.sources[name] for name in plan.sources]
-    return any(source.value_format.kind != "raw" or source.rules for source in parts) or any(
+    return any(source.can_fail or source.rules for source in parts) or any(
         keeps(spec.steps[name]) for name in plan.batched
     )
 

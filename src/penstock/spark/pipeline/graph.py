@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.spark.pipeline.spec import KEEPING, PipelineSpec, Step
+from penstock.spark.pipeline.spec import KEEPING, PipelineSpec, Source, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def _components(
     met += [
         views.sources(views.above[name], streaming=True)
         for name in views.steps
-        if keeps(spec.steps[name]) and views.root(name, stateful) is None
+        if watched(spec.steps[name]) and views.root(name, stateful) is None
     ]
     for sources in met:
         joined = set(sources).union(*(group for group in groups if group & set(sources)))
@@ -149,10 +149,14 @@ def _components(
 
 
 def _rejects(spec: PipelineSpec, name: str) -> bool:
-    """Whether records of a source can be rejected, so that a record query has to see them."""
+    """Whether somebody wants to know which records of a source are rejected."""
     source = spec.sources[name]
-    decodes = source.value_format.kind != "raw" and spec.errors.on_invalid != "drop"
-    return decodes or any(rule.otherwise not in {"drop", "warn"} for rule in source.rules)
+    return (source.can_fail and spec.errors.on_invalid != "drop") or watched(source)
+
+
+def watched(part: Source | Step) -> bool:
+    """Whether rules do more than leave rows out."""
+    return any(rule.otherwise != "drop" for rule in part.rules)
 
 
 def keeps(step: Step) -> bool:
@@ -173,7 +177,7 @@ def _record_query(
     ends += [
         name
         for name in views.steps
-        if keeps(spec.steps[name])
+        if watched(spec.steps[name])
         and views.root(name, stateful) is None
         and set(views.sources(views.above[name], streaming=True)) & set(sources)
     ]

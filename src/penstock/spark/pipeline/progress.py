@@ -28,6 +28,7 @@ from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark.pipeline.state import (
     BATCHES,
     DEAD_LETTERS,
+    LATE,
     REJECTED,
     ROWS,
     WARNED,
@@ -80,6 +81,7 @@ def described(state: QueryState) -> dict[str, Any]:
         "rejected": counts_of(state, REJECTED),
         "warned": counts_of(state, WARNED),
         "dead_letters": state.counts.get(DEAD_LETTERS, 0),
+        "late": state.counts.get(LATE, 0),
         "written": counts_of(state, WRITTEN),
     }
 

@@ -36,7 +36,7 @@ from pyspark.sql.streaming.listener import (
 from penstock.base.errors import BugError, InvalidError
 from penstock.spark.listener import positions_of
 from penstock.spark.pipeline.causes import cause_of
-from penstock.spark.pipeline.state import BATCHES, BUSY_MS, ROWS, QueryState
+from penstock.spark.pipeline.state import BATCHES, BUSY_MS, LATE, ROWS, QueryState
 from penstock.spark.positions import Positions
 
 QUERIES_MAX: Final = 1_000
@@ -191,6 +191,7 @@ def _batch(state: QueryState, progress: StreamingQueryProgress) -> dict[str, Any
     """What a finished batch changes."""
     rows = sum(map(_rows, progress.sources))
     batch_ms = progress.batchDuration
+    late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
     watermark = (progress.eventTime or {}).get("watermark", _NO_WATERMARK)
     return {
         "batch_id": progress.batchId,
@@ -201,7 +202,7 @@ def _batch(state: QueryState, progress: StreamingQueryProgress) -> dict[str, Any
         "state_rows": sum(operator.numRowsTotal for operator in progress.stateOperators),
         "state_bytes": sum(operator.memoryUsedBytes for operator in progress.stateOperators),
         "watermark": None if watermark == _NO_WATERMARK else watermark,
-        "counts": _added(state, {ROWS: rows, BATCHES: 1, BUSY_MS: batch_ms}),
+        "counts": _added(state, {ROWS: rows, BATCHES: 1, BUSY_MS: batch_ms, LATE: late}),
     }
 
 

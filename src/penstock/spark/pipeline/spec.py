@@ -92,7 +92,13 @@ class Source:
 
     @property
     def streaming(self) -> bool:
+        """Whether it is read from topics."""
         return self.table is None
+
+    @property
+    def can_fail(self) -> bool:
+        """Whether a record's value may turn out not to be readable."""
+        return self.streaming and (self.value_format.kind != "raw" or self.outbox is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ ROWS: Final = "rows"
 BATCHES: Final = "batches"
 BUSY_MS: Final = "busy_ms"
 DEAD_LETTERS: Final = "dead_letters"
+LATE: Final = "late"
 REJECTED: Final = "rejected."
 WARNED: Final = "warned."
 WRITTEN: Final = "written."
@@ -23,7 +24,8 @@ class QueryState:
     """One query of a pipeline at one moment.
 
     `counts` are totals since the process started: `rows` read, `rejected.<rule or "undecodable">`,
-    `warned.<rule>`, `dead_letters` and `written.<sink>`, `batches` and their time `busy_ms`.
+    `warned.<rule>`, `dead_letters`, `late` (rows behind the watermark), `written.<sink>`,
+    `batches` and their time `busy_ms`.
     `held` is what waits now.
     """
 
