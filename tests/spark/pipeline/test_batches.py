@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from typing import Any
@@ -267,6 +268,7 @@ def test_windows_joins_and_tables(pipeline: Pipeline) -> None:
 
 def test_python_steps_and_deduplication(pipeline: Pipeline) -> None:
     topic, out = pipeline.topic("events", 2), pipeline.topic("once")
+    dead = pipeline.topic("dead")
     (pipeline.folder / "steps.py").write_text(
         "from pyspark.sql import functions as F\n"
         "def doubled(events):\n"
@@ -291,14 +293,17 @@ def test_python_steps_and_deduplication(pipeline: Pipeline) -> None:
         [step.doubled]
         python = "steps.py:doubled"
         inputs = ["events"]
+        expect = {{ "small" = "id < 40" }}
         [sink.out]
         from = "doubled"
         topic = "{out}"
         key = "cast(id as string)"
         value = "cast(n as string)"
         [errors]
-        on_invalid = "drop"
+        dead_letters = "{dead}"
     """
     pipeline.run(text)
     sent = sorted((int(one["key"]), int(one["value"])) for one in pipeline.records(out))
-    assert sent == [(number, 2 * number) for number in range(50)]
+    assert sent == [(number, 2 * number) for number in range(40)]
+    letters = [json.loads(one["value"])["id"] for one in pipeline.records(dead)]
+    assert sorted(letters) == list(range(40, 50))
