@@ -41,8 +41,9 @@ from penstock.spark.pipeline.replay.refusals import CannotBackfill, check_sink
 from penstock.spark.pipeline.replay.starts import Start, lows
 from penstock.spark.pipeline.spec import PipelineSpec, Source
 from penstock.spark.pipeline.writing import writer
-from penstock.spark.schema import COLUMN_NAMES, HEADERS, spark_schema
+from penstock.spark.schema import COLUMN_NAMES
 from penstock.spark.tables import history, read_table, table_version
+from penstock.spark.tables.location import absolute
 
 CHUNK_RECORDS: Final = 1_000_000
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -127,6 +128,7 @@ class Backfill:
         Raises:
             CannotBackfill: it is not known where the sink joined, or another start was given.
         """
+        history = None if history is None else absolute(history)
         known = self._read()
         if known is None:
             return self._decide(start, history, chunk_records)
@@ -300,9 +302,7 @@ class Backfill:
         self, views: dict[str, DataFrame], progress: Progress, records: DataFrame
     ) -> None:
         """Make and register the views, as a batch does; `views` takes them one by one."""
-        # A join may have moved columns; their order is the source's.
-        names = [*(name for name in COLUMN_NAMES if name != HEADERS), HEADERS]
-        batch = records.select(*spark_schema(names).names)
+        batch = records.select(*COLUMN_NAMES)
         for name in self._views():
             if name in progress.tables:
                 table = self._spec.sources[name].table or ""
