@@ -16,11 +16,13 @@ from tests.spark.cluster.topics import Records
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def test_what_is_missing_is_said_in_a_sentence(cluster: StandaloneCluster, tmp_path: Path) -> None:
+def test_what_is_missing_is_said_in_a_sentence(
+    driver: Driver, cluster: StandaloneCluster, tmp_path: Path
+) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
-    driver = Driver()
+    driver.call(jobs.close_session)  # it has all cores
     try:
         with pytest.raises(WorkersUnready, match=r"no penstock: install penstock\[spark\]"):
             driver.call(jobs.open_session, cluster.url, python=str(bare))
@@ -31,7 +33,7 @@ def test_what_is_missing_is_said_in_a_sentence(cluster: StandaloneCluster, tmp_p
         with pytest.raises(WorkersUnready, match="no task ran in 3 s"):
             driver.call(jobs.open_session, cluster.url, settings=greedy, wait_seconds=3)
     finally:
-        driver.close()
+        driver.call(jobs.open_session, cluster.url)
 
 
 def test_all_slots_of_the_cluster_are_planned_for(
