@@ -22,6 +22,7 @@ import click
 
 from penstock.apps.pipelines import Located, located
 from penstock.apps.session import State, write_json, write_table
+from penstock.base.errors import PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,13 +115,23 @@ def whoami() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
+class ReplayFailed(PenstockError):
+    """Spark could not do it; what was begun is gone on with by the next call."""
+
+
 @contextmanager
 def _session(state: State, spec: PipelineSpec, master: str | None) -> Iterator[SparkSession]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
     from penstock.apps.pipeline_spark import running_session
+    from penstock.spark.pipeline.causes import cause_of
 
     spark = running_session(spec, master=master, remote=None, settings={}, loud=state.debug)
     try:
         yield spark
+    except (PySparkException, Py4JError) as error:
+        raise ReplayFailed(cause_of(error)) from error
     finally:
         spark.stop()
 

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from penstock.spark.errors import DataLoss
 from penstock.spark.pipeline import joining
 from penstock.spark.pipeline.replay.backfill import Backfill, Progress
 from penstock.spark.pipeline.replay.parked import ask, waiting
@@ -149,9 +149,15 @@ def test_a_batch_under_way_is_run_with_the_new_sink(
         broken.setattr(Journal, "finish", stop)
         with pytest.raises(QueryFailed):
             pipeline.run(before)
+    out = pipeline.topic("out")
+    text += f"[sink.out]\nfrom = 'doubled'\ntopic = '{out}'\nvalue = 'cast(n as string)'\n"
     pipeline.run(text)
     spec = pipeline.write(text)
     assert Backfill(spec, pipeline.spark, "second").look(Start()).records == 52
+    for _ in range(2):
+        Backfill(spec, pipeline.spark, "out").run(Start(), by="ada", chunk_records=20)
+    sent = Counter(int(one["value"]) for one in pipeline.records(out))
+    assert sent == values(pipeline, "first")
     Backfill(spec, pipeline.spark, "second").run(Start(), by="ada")
     assert values(pipeline, "second") == values(pipeline, "first")
     assert sum(values(pipeline, "first").values()) == 60 - len(range(13, 60, 4))
@@ -211,7 +217,7 @@ def test_older_records_come_from_a_table(pipeline: Pipeline, spark: SparkSession
     assert only_log.records < 60
     with pytest.raises(CannotBackfill, match="by offsets"):
         backfill.look(parse("2026-01-01"), history=str(root / topic))
-    with pytest.raises(DataLoss):
+    with pytest.raises(AnalysisException, match=r"offsets 0 to 4 are to be read"):
         Backfill(spec, spark, "newest").run(parse(f'{{"{topic}": {{"0": 0, "1": 0}}}}'), by="ada")
     done = backfill.run(Start(), by="ada", history=str(root / topic), chunk_records=25)
     assert done.records == 60

@@ -157,7 +157,8 @@ class Backfill:
         Raises:
             CannotBackfill: as `look`.
             Busy: another process does it.
-            DataLoss: retention took records that are to be read.
+            AnalysisException: of Spark; with `DataLoss` in it when retention took records that
+                are to be read (`fail_on_data_loss = false` goes on without them).
         """
         with locked(self._path.with_suffix(".lock"), f"backfill of sink {self._sink.name}"):
             progress = self.look(start, history=history, chunk_records=chunk_records)

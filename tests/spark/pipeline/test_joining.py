@@ -1,0 +1,124 @@
+"""Where sinks join, from what is in the state directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import CorruptError
+from penstock.base.ids import TopicPartition
+from penstock.spark.pipeline import joining
+from penstock.spark.pipeline.graph import queries
+from penstock.spark.pipeline.holding import SCHEMA, HoldingLot
+from penstock.spark.pipeline.journal import Entry, Journal
+from penstock.spark.pipeline.parsing import load
+from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.positions import Position, Positions
+
+HEAD = """
+name = "joins"
+[source.rows]
+topic = "rows"
+format = "json"
+schema = "n bigint"
+[errors]
+on_invalid = "drop"
+"""
+
+
+def pipeline(folder: Path, *sinks: str) -> PipelineSpec:
+    parts = [f'[sink.{name}]\nfrom = "rows"\ntable = "{name}"\n' for name in sinks]
+    (folder / "pipeline.toml").write_text(HEAD + "".join(parts))
+    return load(folder / "pipeline.toml", bootstrap="127.0.0.1:1")
+
+
+def note(spec: PipelineSpec, at_ms: int) -> dict[str, joining.Joined | None]:
+    joining.note(spec, queries(spec, ()), now_ms=at_ms)
+    return {name: joining.read(spec, "rows", name) for name in spec.sinks}
+
+
+def positions(offset: int) -> Positions:
+    return Positions(
+        topic_ids={"rows": "id"},
+        partitions={TopicPartition("rows", 0): Position(offset=offset, leader_epoch=0)},
+    )
+
+
+def commit(spec: PipelineSpec, number: int, offset: int, *, version: str = "v1") -> None:
+    """What Spark writes for a batch that it knows to be done."""
+    checkpoint = Places(spec).checkpoint("rows")
+    for folder in ("commits", "offsets"):
+        (checkpoint / folder).mkdir(parents=True, exist_ok=True)
+    (checkpoint / "commits" / str(number)).write_text("v1\n{}")
+    body = json.dumps(positions(offset).to_json())
+    (checkpoint / "offsets" / str(number)).write_text(f"{version}\n{{}}\n{body}")
+
+
+def entry(spec: PipelineSpec, number: int, **more: object) -> None:
+    journal = Journal(Places(spec).journal("rows"))
+    begun = Entry(batch_id=number, query_id=None, now_ms=0, held_version=number)
+    journal.begin(begun)
+    if more:
+        journal.finish(begun, counts={f"written.{name}": 0 for name in more}, held=0, ms=1)
+
+
+def test_each_sink_is_noted_once(tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, "first")
+    assert joining.read(spec, "rows", "first") is None
+    (first,) = note(spec, 1).values()
+    assert first == joining.Joined(since=joining.FIRST, at_ms=1)
+    entry(spec, 0, first=True)
+    commit(spec, 0, 10)
+    both = pipeline(tmp_path, "first", "second")
+    found = note(both, 2)
+    second = joining.Joined(since=joining.POSITIONS, positions=(positions(10),), at_ms=2)
+    assert found == {"first": first, "second": second}
+    entry(both, 1, first=True, second=True)
+    commit(both, 1, 20)
+    assert note(both, 3) == found
+
+
+def test_sinks_from_before_there_were_notes_have_missed_nothing(tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, "first", "second")
+    entry(spec, 0, first=True)
+    commit(spec, 0, 10)
+    found = note(spec, 1)
+    assert {name: one and one.since for name, one in found.items()} == {
+        "first": joining.FIRST,
+        "second": joining.POSITIONS,
+    }
+
+
+def test_a_batch_that_has_begun_is_the_first_of_the_new_sink(tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, "first")
+    note(spec, 1)
+    entry(spec, 0, first=True)
+    commit(spec, 0, 10)
+    entry(spec, 1)  # it has begun with version 1 of the lot, and may have saved another
+    lot = HoldingLot(Places(spec).held("rows"), application="test")
+    row = {name: [None] for name in SCHEMA.names} | {"topic": ["rows"], "offset": [3]}
+    for batch in range(4):
+        lot.save(SCHEMA.empty_table().from_pydict(row, schema=SCHEMA), batch)
+    late = note(pipeline(tmp_path, "first", "second"), 2)["second"]
+    assert late is not None
+    assert (late.positions, late.held_version) == ((positions(10),), 1)
+    commit(spec, 1, 20)
+    later = note(pipeline(tmp_path, "first", "second", "third"), 3)["third"]
+    assert later is not None
+    assert (later.positions, later.held_version) == ((positions(20),), 3)
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, "first")
+    note(spec, 1)
+    commit(spec, 0, 10, version="v9")
+    both = pipeline(tmp_path, "first", "second")
+    second = note(both, 2)["second"]
+    assert second is not None
+    assert second.since == joining.UNKNOWN
+    (Places(spec).joined("rows") / "first.json").write_text("{")
+    with pytest.raises(CorruptError, match=r"first\.json cannot be read"):
+        joining.read(both, "rows", "first")
