@@ -444,10 +444,11 @@ def holds_rows(some: Sequence[Any]) -> bool:
 
 
 def may_hold(spec: PipelineSpec, plan: QueryPlan) -> bool:
-    """Whether records of a record query may have to wait."""
+    """Whether records of a record query may have to wait, or some do since its rules said so."""
     parts = [spec.sources[name] for name in plan.sources]
     return (
-        (any(source.can_fail for source in parts) and spec.errors.on_invalid in HOLDING)
+        Places(spec).held(plan.name).exists()
+        or (any(source.can_fail for source in parts) and spec.errors.on_invalid in HOLDING)
         or any(holds_rows(source.rules) for source in parts)
         or any(holds_rows(spec.steps[name].rules) for name in plan.batched)
     )
