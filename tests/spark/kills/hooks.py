@@ -1,0 +1,56 @@
+"""Points in Spark's workers and planners: the same classes, that come by `deadly.reach`.
+
+A worker gets them from its parent (`daemon.py`), a planner with the class of the source, which is
+this module's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.spark.reading import TaskReader
+from penstock.spark.sink import store
+from penstock.spark.sink.store import BlobStore
+from penstock.spark.source import PenstockSource
+from penstock.spark.stream import PenstockStreamReader
+from tests.spark.kills.deadly import reach
+from tests.spark.kills.points import PLANNING
+
+_read, _put, _write_all = TaskReader.read, BlobStore.put, store._write_all
+_latest_offset = PenstockStreamReader.latestOffset
+
+
+def read(self: TaskReader, task: Any) -> Iterator[Any]:
+    for batch in _read(self, task):
+        reach("worker: reading the source", "executor: reading the source")
+        yield batch
+
+
+def put(self: BlobStore, name: str, pieces: list[Any], size_bytes: int) -> None:
+    reach("worker: blob not written")
+    _put(self, name, pieces, size_bytes)
+    reach("worker: blob durable, entry not returned", "executor: blob durable")
+
+
+def write_all(descriptor: int, pieces: list[Any]) -> None:
+    first = memoryview(pieces[0])
+    half = len(first) // 2
+    _write_all(descriptor, [first[:half]])
+    reach("worker: blob half written", "executor: blob half written")
+    _write_all(descriptor, [first[half:], *pieces[1:]])
+
+
+def latest_offset(self: PenstockStreamReader, start: Any, limit: Any) -> Any:
+    reach(PLANNING.name, "planner: asked for the next batch")
+    return _latest_offset(self, start, limit)
+
+
+class Source(PenstockSource):
+    """The same source, from here."""
+
+
+TaskReader.read = read  # type: ignore[method-assign]
+BlobStore.put = put  # type: ignore[method-assign]
+store._write_all = write_all
+PenstockStreamReader.latestOffset = latest_offset  # type: ignore[method-assign]
