@@ -134,7 +134,8 @@ def test_an_account_stands_still_behind_a_payment_that_cannot_be_booked(
     records = data.payments(6_000, accounts=40)
     run = example(pipeline, "payments", records)
     state = run()["payments"]
-    booked, parked = defaultdict(list), defaultdict(list)
+    booked: dict[str, list[int]] = defaultdict(list)
+    parked: dict[str, list[int]] = defaultdict(list)
     for one in values(records):
         account = one["account"]
         bad = "amount" not in one or one["currency"] == "XYZ"

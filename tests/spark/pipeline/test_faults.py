@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline import batches
 from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.runner import PipelineRunner, PipelineRuns, QueryFailed
+from penstock.spark.pipeline.writing import writer
 from tests.spark.pipeline.conftest import PATIENCE_SECONDS, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -160,14 +160,13 @@ def test_a_batch_that_failed_half_way_is_made_of_the_same_rows(
         [step.kept]""",
     )
     pipeline.send(topic, numbers(0, 4))
-    real = batches.writer
 
     def broken(spec: Any, query: str, sink: Any) -> Any:
         if sink.name == "second":
             raise OSError("no space left on device")
-        return real(spec, query, sink)
+        return writer(spec, query, sink)
 
-    monkeypatch.setattr(batches, "writer", broken)
+    monkeypatch.setattr("penstock.spark.pipeline.batches.writer", broken)
     with pytest.raises(QueryFailed, match="no space left"):
         pipeline.run(text)
     monkeypatch.undo()

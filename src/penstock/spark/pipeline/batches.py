@@ -221,7 +221,7 @@ class RecordJob(BatchJob):
         box.done(work.released, batch_id=work.entry.batch_id)
         wake.write(self.places.wake_file(self.plan.name), next_due_ms(held))
         work.counts["held"] = waiting.num_rows
-        return held.num_rows
+        return int(held.num_rows)
 
 
 class _Work:

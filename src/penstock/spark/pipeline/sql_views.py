@@ -102,8 +102,10 @@ def _tokens(sql: str) -> Iterator[_Token]:
             return
         kind, text = match.lastgroup, match.group()
         end = _comment_end(sql, at) if kind == "comment" else match.end()
-        if kind == "word" or kind == "sign":
-            yield _Token(kind, text, line)
+        if kind == "word":
+            yield _Token("word", text, line)
+        elif kind == "sign":
+            yield _Token("sign", text, line)
         elif kind == "quoted":
             yield _Token("quoted", text[1:-1].replace("``", "`"), line)
         elif kind in {"text", "number"}:
