@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from penstock.spark.connect_session import ServerSetting
 from tests.spark.cluster import jobs
@@ -99,3 +100,24 @@ def test_a_stream_is_written_to_a_topic_once_and_shows_its_group(
     client.call(jobs.stream, options, sink, str(tmp_path))
     assert Counter(records.appended(client)) == Counter(written)
     assert f"{records.name}-group" in {group.group_id for group in records.client.list_groups()}
+
+
+@pytest.mark.parametrize("kind", ["table", "log"])
+def test_sinks_of_foreach_batch_run_in_the_server(
+    kind: str, client: Driver, records: Records, tmp_path: Path
+) -> None:
+    written = records.write(900)
+    sink = {
+        "kind": kind,
+        "application": f"connect-{kind}-{records.name}",
+        "table": str(tmp_path / "table"),
+        "topic": records.out,
+    }
+    client.call(jobs.stream, records.options(maxRecordsPerTrigger=500), sink, str(tmp_path))
+    found = values(sink) if kind == "table" else records.appended(client)
+    assert Counter(found) == Counter(written)
+
+
+def values(sink: dict[str, str]) -> list[bytes]:
+    found: list[bytes] = DeltaTable(sink["table"]).to_pyarrow_table()["value"].to_pylist()
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark import DeltaSink
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.tables.files import written_files
 from tests.spark.conftest import Topic
 
 pytestmark = pytest.mark.spark
@@ -168,3 +170,18 @@ def test_a_commit_carries_marks_and_metadata(rows: DataFrame, table: Path) -> No
     assert writing.write(rows.limit(0), 2, marks={"reached": 9}).replayed
     assert DeltaTable(str(table)).transaction_version("reached") == 9
     assert DeltaTable(str(table)).history()[1]["why"] == {"because": 1}
+
+
+def test_rows_that_are_not_where_the_driver_looks_are_noticed(
+    spark: SparkSession, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers on other machines have a directory of their own at the same path."""
+
+    def fewer(*arguments: Any) -> list[Any]:
+        return written_files(*arguments)[1:]
+
+    monkeypatch.setattr("penstock.spark.tables.append.written_files", fewer)
+    sink = DeltaSink(str(table), application="a")
+    with pytest.raises(TableMismatch, match=r"tasks wrote 10 rows, and \d are where the driver"):
+        sink.write(spark.range(10).repartition(2), 0)
+    assert sink.open() is None

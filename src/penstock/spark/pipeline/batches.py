@@ -48,9 +48,9 @@ from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.rules import OTHERWISE, RULE
 from penstock.spark.pipeline.spec import HOLDING, RECORD, PipelineSpec
 from penstock.spark.pipeline.writing import dead_letter_writer, writer
+from penstock.spark.query_id import query_of
 from penstock.spark.tables import read_table, table_version
 
-QUERY_ID: Final = "sql.streaming.queryId"
 MILLISECONDS: Final = 1_000
 NEVER_MS: Final = -1
 """A time at which nothing is due yet."""
@@ -88,7 +88,7 @@ class BatchJob:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run a batch to its end."""
         started = self.clock.monotonic()
-        entry = self._entry(batch_id, query_id(batch.sparkSession))
+        entry = self._entry(batch_id, query_of(batch))
         work = _Work(self, batch.sparkSession, entry)
         try:
             held = self._run(work, batch)
@@ -430,12 +430,6 @@ class _Work:
         )
         write = dead_letter_writer(self.spec, self.plan.name)
         self.counts["dead_letters"] = write(letters, self.entry.batch_id)
-
-
-def query_id(spark: SparkSession) -> str | None:
-    """The id of the streaming query whose batch is under way; None where it cannot be known."""
-    context = getattr(spark, "_sc", None)
-    return None if context is None else context.getLocalProperty(QUERY_ID)
 
 
 def holds_rows(some: Sequence[Any]) -> bool:

@@ -17,9 +17,10 @@ import importlib
 import re
 from typing import Final
 
-from penstock.base.errors import CorruptError, InvalidError
+from penstock.base.errors import CorruptError, FencedError, InvalidError
 
 CAUSE_CHARACTERS_MAX: Final = 600
+_LASTING: Final = (InvalidError, CorruptError, FencedError)
 
 _STREAM: Final = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
 _TASK: Final = re.compile(
@@ -59,13 +60,13 @@ def is_lasting(error: BaseException) -> bool:
     """Whether the innermost error is one of ours that another try will meet again."""
     found = _OUR_CLASS.findall(str(error))
     if not found:
-        return isinstance(error, (InvalidError, CorruptError))
+        return isinstance(error, _LASTING)
     module, _, name = found[-1].rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), name, None)
     except ImportError:
         return False
-    return isinstance(kind, type) and issubclass(kind, (InvalidError, CorruptError))
+    return isinstance(kind, type) and issubclass(kind, _LASTING)
 
 
 def _python_error(after: str) -> str:

@@ -15,6 +15,7 @@ from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.tables import read_table
+from penstock.spark.workers import slots
 
 ONCE = "once"
 NOW = "now"
@@ -57,6 +58,7 @@ class Prepared:
     def records(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
         """The records of all topics of a query, as a stream."""
         options = frames.read_options(self.spec, plan, group_id=self.group_id(plan))
+        options["parallelism"] = str(slots(spark))
         if plan.root is None and may_hold(self.spec, plan):
             options["wakeFile"] = str(Places(self.spec).wake_file(plan.name))
         return spark.readStream.format("penstock").options(**options).load()

@@ -35,6 +35,7 @@ from penstock.spark.pipeline.progress_listener import ProgressBook
 from penstock.spark.pipeline.queries import Prepared, group_id
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import QueryState
+from penstock.spark.workers import ship
 
 POLL_SECONDS: Final = 0.2
 PAUSE_MIN_SECONDS: Final = 1.0
@@ -93,6 +94,8 @@ class PipelineRunner:
         """
         self._take_lock()
         try:
+            files = {step.python.file for step in self._spec.steps.values() if step.python}
+            ship(self._spark, sorted(files))
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
             found = plans(self._spec, self._spark, inferred)
             self._prepared = Prepared(

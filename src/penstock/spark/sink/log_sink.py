@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 
 from penstock.client.limits import BATCH_BYTES
 from penstock.spark.errors import InvalidOption
+from penstock.spark.query_id import query_of
 from penstock.spark.sink import limits
 from penstock.spark.sink.admin_address import AdminAddress
 from penstock.spark.sink.blobs import Blob, blob_from_json
@@ -36,7 +37,6 @@ from penstock.spark.sink.placing import Target
 from penstock.spark.sink.staging import Attempt, find_topic, stage
 from penstock.spark.sink.store import StagingPlace, staging_place
 
-QUERY_ID: Final = "sql.streaming.queryId"
 _STAGED: Final = "task int, number int, blob string, problem string"
 _STAGED_ARROW: Final = pa.schema(
     [
@@ -113,7 +113,7 @@ class LogSink:
         """
         frame, columns = self._arranged(batch)
         if owner is None:
-            owner = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+            owner = query_of(batch)
         options = self._options
         address = AdminAddress(options.admin_url)
         try:

@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.spark.errors import InvalidOption
+from penstock.spark.query_id import QUERY_PROPERTY
 from penstock.spark.sink.admin_address import AdminAddress
 from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.columns import written_columns
@@ -39,7 +40,6 @@ from penstock.spark.sink.errors import InvalidRows
 from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.staging import Attempt, stage
 
-QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
 
@@ -102,10 +102,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage a task's rows; called on an executor."""
         context = TaskContext.get()
-        query = None if context is None else context.getLocalProperty(QUERY_ID)
+        query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
         batch = None if context is None else context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise NoBatch(QUERY_ID, query, "Spark did not tell the task its query and batch")
+            raise NoBatch(QUERY_PROPERTY, query, "Spark did not tell the task its query and batch")
         application = self._options.application or f"spark/{query}"
         return _staged(iterator, self._options, self._columns, application, query, int(batch))
 

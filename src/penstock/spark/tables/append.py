@@ -30,17 +30,20 @@ from typing import Any, Final
 from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.query_id import query_of
 from penstock.spark.tables.collection import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
-from penstock.spark.tables.commits import Commit, in_table, query_of
+from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.files import WrittenFile, written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
 
 COMMIT_ATTEMPTS_MAX: Final = 5
+ROWS: Final = "rows"
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -158,12 +161,21 @@ class DeltaSink:
         return list(found.files)
 
     def _stage(self, batch: DataFrame, directory: str) -> list[WrittenFile]:
-        writer = batch.write.mode("errorifexists")
+        counted = Observation()
+        writer = batch.observe(counted, F.count(F.lit(1)).alias(ROWS)).write.mode("error")
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.parquet(f"{self.table}/{directory}")
         found, root = filesystem(self.table)
-        return written_files(found, root, directory, self._partition_by)
+        files = written_files(found, root, directory, self._partition_by)
+        written, seen = counted.get[ROWS], sum(item.rows for item in files)
+        if written != seen:
+            raise TableMismatch(
+                f"table {self.table}: tasks wrote {written} rows, and {seen} are where the driver "
+                "looks: workers on other machines have a directory of their own there. Put the "
+                "table on storage that all of them share"
+            )
+        return files
 
     def _commit(
         self, files: Sequence[WrittenFile], schema: StructType, commit: Commit

@@ -23,12 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
-from pyspark import SparkContext
-from pyspark.sql import DataFrame
 
 from penstock.spark.tables.errors import QueryChanged
 
-QUERY_PROPERTY: Final = "sql.streaming.queryId"
 QUERY_SUFFIX: Final = "#query"
 
 
@@ -72,14 +69,6 @@ def in_table(table: DeltaTable | None, commit: Commit) -> bool:
         if number is not None and number != query_number(commit.query):
             raise QueryChanged(table.table_uri, commit.application, last, commit.query)
     return last >= commit.batch_id
-
-
-def query_of(batch: DataFrame) -> str | None:
-    """The id of the streaming query that a `foreachBatch` call belongs to."""
-    context = SparkContext._active_spark_context
-    if context is None:  # a client of a Spark server: the property stays on the server
-        return None
-    return context.getLocalProperty(QUERY_PROPERTY)
 
 
 def query_number(query: str) -> int:

@@ -31,8 +31,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.query_id import query_of
 from penstock.spark.tables.append import DeltaSink, Written, check_schema, schema_of
-from penstock.spark.tables.commits import Commit, in_table, query_of
+from penstock.spark.tables.commits import Commit, in_table
 
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5
