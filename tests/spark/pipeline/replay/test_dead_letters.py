@@ -102,6 +102,9 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
     new = [one for one in back if one not in before]
     assert Counter(one["value"] for one in new) == large()
     assert len(back) == len(before) + 6
+    for key in (b"a", b"b"):
+        in_log = [one["value"] for one in new if one["key"] == key]
+        assert in_log == sorted(in_log)
     old = {one["value"]: one for one in before}
     for one in new:
         first = old[one["value"]]
