@@ -1,8 +1,9 @@
 """The long form: `python -m tests.spark.kills --kills 300 [--minutes M] [--seed N] [--folder F]`.
 
 Two pipelines, one that rejects records and one that holds them, are killed side by side, and a
-third one on a cluster loses its executors. A folder that was used before is gone on with. The last
-line is the verdict; `result.json` in the folder has the table of points and kills.
+third one on a cluster loses its executors. A folder that was used before is gone on with; SIGTERM
+ends the killing early. The last line is the verdict; `result.json` in the folder has the table of
+points and kills.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -20,11 +22,15 @@ from pathlib import Path
 from typing import Final
 
 from tests.spark.cluster.standalone import StandaloneCluster
-from tests.spark.kills.campaign import Campaign
+from tests.spark.kills.campaign import CLASSES, Campaign
 from tests.spark.kills.line import Line
 from tests.spark.kills.points import ALL, BROKER, DRIVER, EXECUTOR, PLANNER, WORKER, Point
 
 LIVES_PER_CHECK: Final = 5
+WORKERS_PER_LIFE: Final = 4
+PLANNER_CHANCE: Final = 0.3
+BROKER_CHANCE: Final = 0.5
+ANYWHERE_CHANCE: Final = 0.05
 EXECUTOR_KILLS: Final = 12
 ON_CLUSTER: Final = {
     "spark.executor.memory": "512m",
@@ -43,6 +49,11 @@ class Counted:
         self._wanted = kills
         self._seconds = None if minutes is None else minutes * 60
         self.problems: list[str] = []
+        self._stopped = False
+
+    def stop(self, *_: object) -> None:
+        """Let there be no more lives; what there is is looked at."""
+        self._stopped = True
 
     @property
     def seconds(self) -> float:
@@ -54,7 +65,7 @@ class Counted:
     def enough(self) -> bool:
         """Whether there were enough kills, the time is over, or something is wrong."""
         late = self._seconds is not None and self.seconds > self._seconds
-        return late or bool(self.problems) or self.kills().total() >= self._wanted
+        return late or self._stopped or bool(self.problems) or self.kills().total() >= self._wanted
 
     def say(self, text: str) -> None:
         print(f"{self.seconds:7.1f} s  {self.kills().total():4} kills  {text}", flush=True)
@@ -62,12 +73,11 @@ class Counted:
 
 def plan(campaign: Campaign, chance: random.Random) -> tuple[list[Point], Point | None]:
     """Whom to kill in the next life, and where its driver dies."""
-    during = [campaign.choose(WORKER), campaign.choose(WORKER)]
-    if chance.random() < 0.2:
-        during.append(campaign.choose(PLANNER))
-    if chance.random() < 0.3:
-        during.append(campaign.choose(BROKER))
-    return during, None if chance.random() < 0.05 else campaign.choose(DRIVER)
+    during = [campaign.choose(WORKER) for _ in range(WORKERS_PER_LIFE)]
+    during += [campaign.choose(PLANNER)] * (chance.random() < PLANNER_CHANCE)
+    during += [campaign.choose(BROKER)] * (chance.random() < BROKER_CHANCE)
+    chance.shuffle(during)
+    return during, None if chance.random() < ANYWHERE_CHANCE else campaign.choose(DRIVER)
 
 
 def kill_drivers(campaign: Campaign, counted: Counted, seed: int) -> None:
@@ -88,9 +98,12 @@ def kill_drivers(campaign: Campaign, counted: Counted, seed: int) -> None:
 
 def kill_executors(campaign: Campaign, counted: Counted, kills: int) -> None:
     """One life on a cluster, whose executors die."""
-    wanted = [point for _ in range(kills) for point in EXECUTOR][:kills]
-    campaign.live(wanted, DRIVER[0], more=False)
-    counted.say(f"executors: {dict(Counter(campaign.line.kills))}")
+    names = {point.name for point in EXECUTOR}
+    left = kills - sum(name in names for name in campaign.line.kills)
+    if left > 0:
+        wanted = [point for _ in range(left) for point in EXECUTOR][:left]
+        campaign.live(wanted, DRIVER[0], more=False)
+        counted.say(f"executors: {dict(Counter(campaign.line.kills))}")
     campaign.finish()
     counted.say(f"executors: all there, {dict(campaign.line.numbers)}")
 
@@ -155,7 +168,7 @@ def main() -> int:
         Line(folder / "cluster", holding=False, seed=seed) as clustered,
         StandaloneCluster(folder / "spark", workers=2 if executors else 0) as cluster,
     ):
-        lines = [rejecting, holding, *([clustered] if executors else [])]
+        lines = [rejecting, holding, clustered]
         counted = Counted(lines, given.kills, given.minutes)
         on = {"master": cluster.url, "settings": ON_CLUSTER}
         campaigns = [Campaign(line, seed=seed) for line in (rejecting, holding)]
@@ -166,8 +179,10 @@ def main() -> int:
         ]
         if executors:
             work.append(lambda: kill_executors(last, counted, executors))
+        signal.signal(signal.SIGTERM, counted.stop)
         try:
-            campaigns[0].warm_up()
+            if not (folder / CLASSES).exists():
+                campaigns[0].warm_up()
             counted.say("warm")
             run(counted, work)
         finally:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,7 @@ class Life:
         lives = line.folder / "lives"
         lives.mkdir(exist_ok=True)
         self.folder = lives / f"{time.time_ns():020d}"
-        for name in ("orders", "taken", "scratch"):
+        for name in ("orders", "taken"):
             (self.folder / name).mkdir(parents=True)
         self._line = line
         self._orders = 0
@@ -72,7 +73,8 @@ class Life:
             deadly.BROKER: str(line.broker_file),
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src"))),
         }
-        scratch = str(self.folder / "scratch")
+        # A short path: Spark puts Unix sockets there.
+        self._scratch = scratch = tempfile.mkdtemp(prefix="penstock-life-")
         classes = line.folder.parent / CLASSES
         # Java keeps what it made of Spark's classes in a file: half the work of each start.
         how = "SharedArchiveFile" if classes.exists() else "ArchiveClassesAtExit"
@@ -142,7 +144,7 @@ class Life:
             self._process.wait(WAIT_SECONDS)
         if self._process.stdin is not None:
             self._process.stdin.close()
-        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def await_end(self) -> None:
         """Wait until it has done everything there is to do."""
