@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -100,7 +101,8 @@ class Line:
         self.file = folder / "pipeline.toml"
         self.log = folder / "kills.jsonl"
         self._random = random.Random(f"{seed}/{folder.name}")
-        self._wave = 0
+        known = re.search(r"wave <= (\d+)", self.file.read_text()) if self.file.exists() else None
+        self._wave = int(known[1]) if known else 0
         self._releases = itertools.count()
         directory = folder / "broker"
         directory.mkdir(exist_ok=True)
