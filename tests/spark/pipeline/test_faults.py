@@ -161,12 +161,7 @@ def test_a_batch_that_failed_half_way_is_made_of_the_same_rows(
     )
     pipeline.send(topic, numbers(0, 4))
 
-    def broken(spec: Any, query: str, sink: Any) -> Any:
-        if sink.name == "second":
-            raise OSError("no space left on device")
-        return writer(spec, query, sink)
-
-    monkeypatch.setattr("penstock.spark.pipeline.batches.writer", broken)
+    fail_for(monkeypatch, "second")
     with pytest.raises(QueryFailed, match="no space left"):
         pipeline.run(text)
     monkeypatch.undo()
@@ -176,6 +171,50 @@ def test_a_batch_that_failed_half_way_is_made_of_the_same_rows(
     for table in ("first", "second"):
         assert Counter((row["n"], row["name"]) for row in pipeline.rows(table)) == expected
     assert len(pipeline.rows("lake")) == 4
+
+
+def test_a_batch_that_failed_half_way_is_finished_by_the_file_that_it_began_with(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sink has the batch when the file is changed; the held records depend on the rules."""
+    topic = pipeline.topic("numbers")
+    text = plain(pipeline, topic).replace(
+        "[sink.lake]",
+        """[source.numbers.expect]
+        "small" = { that = "n < 3", otherwise = "park" }
+        [sink.second]
+        from = "kept"
+        table = "second"
+        [sink.lake]""",
+    )
+    pipeline.send(topic, numbers(0, 5), key=None)
+    fail_for(monkeypatch, "lake")
+    with pytest.raises(QueryFailed, match="no space left"):
+        pipeline.run(text)
+    monkeypatch.undo()
+    changed = text.replace("n < 3", "n < 100").replace(
+        "[sink.lake]",
+        """[sink.third]
+        from = "kept"
+        table = "third"
+        [sink.lake]""",
+    )
+    pipeline.send(topic, numbers(5, 8), key=None)
+    assert pipeline.run(changed)["numbers"].held == 2
+    assert sorted(row["n"] for row in pipeline.rows("lake")) == [0, 1, 2, 5, 6, 7]
+    assert sorted(row["n"] for row in pipeline.rows("second")) == [0, 1, 2, 5, 6, 7]
+    assert sorted(row["n"] for row in pipeline.rows("third")) == [5, 6, 7]
+
+
+def fail_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let a sink fail as on a full disk."""
+
+    def broken(spec: Any, query: str, sink: Any) -> Any:
+        if sink.name == name:
+            raise OSError("no space left on device")
+        return writer(spec, query, sink)
+
+    monkeypatch.setattr("penstock.spark.pipeline.batches.writer", broken)
 
 
 def test_a_broker_that_is_away_is_waited_for(pipeline: Pipeline, tmp_path: Any) -> None:

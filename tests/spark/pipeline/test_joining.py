@@ -11,7 +11,6 @@ from penstock.base.errors import CorruptError
 from penstock.base.ids import TopicPartition
 from penstock.spark.pipeline import joining
 from penstock.spark.pipeline.graph import queries
-from penstock.spark.pipeline.holding import SCHEMA, HoldingLot
 from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.places import Places
@@ -35,8 +34,13 @@ def pipeline(folder: Path, *sinks: str) -> PipelineSpec:
     return load(folder / "pipeline.toml", bootstrap="127.0.0.1:1")
 
 
-def note(spec: PipelineSpec, at_ms: int) -> dict[str, joining.Joined | None]:
-    joining.note(spec, queries(spec, ()), now_ms=at_ms)
+def note(
+    spec: PipelineSpec, batch_id: int, held_version: int | None = None
+) -> dict[str, joining.Joined | None]:
+    """What is known once a batch has begun."""
+    (plan,) = queries(spec, ())
+    begun = Entry(batch_id=batch_id, query_id=None, now_ms=batch_id, held_version=held_version)
+    joining.note(spec, plan, begun)
     return {name: joining.read(spec, "rows", name) for name in spec.sinks}
 
 
@@ -68,17 +72,19 @@ def entry(spec: PipelineSpec, number: int, **more: object) -> None:
 def test_each_sink_is_noted_once(tmp_path: Path) -> None:
     spec = pipeline(tmp_path, "first")
     assert joining.read(spec, "rows", "first") is None
-    (first,) = note(spec, 1).values()
-    assert first == joining.Joined(since=joining.FIRST, at_ms=1)
+    (first,) = note(spec, 0).values()
+    assert first == joining.Joined(since=joining.FIRST)
     entry(spec, 0, first=True)
     commit(spec, 0, 10)
     both = pipeline(tmp_path, "first", "second")
-    found = note(both, 2)
-    second = joining.Joined(since=joining.POSITIONS, positions=(positions(10),), at_ms=2)
+    found = note(both, 1, held_version=4)
+    second = joining.Joined(
+        since=joining.POSITIONS, positions=(positions(10),), held_version=4, at_ms=1
+    )
     assert found == {"first": first, "second": second}
     entry(both, 1, first=True, second=True)
     commit(both, 1, 20)
-    assert note(both, 3) == found
+    assert note(both, 2, held_version=5) == found
 
 
 def test_sinks_from_before_there_were_notes_have_missed_nothing(tmp_path: Path) -> None:
@@ -92,31 +98,12 @@ def test_sinks_from_before_there_were_notes_have_missed_nothing(tmp_path: Path) 
     }
 
 
-def test_a_batch_that_has_begun_is_the_first_of_the_new_sink(tmp_path: Path) -> None:
-    spec = pipeline(tmp_path, "first")
-    note(spec, 1)
-    entry(spec, 0, first=True)
-    commit(spec, 0, 10)
-    entry(spec, 1)  # it has begun with version 1 of the lot, and may have saved another
-    lot = HoldingLot(Places(spec).held("rows"), application="test")
-    row = {name: [None] for name in SCHEMA.names} | {"topic": ["rows"], "offset": [3]}
-    for batch in range(4):
-        lot.save(SCHEMA.empty_table().from_pydict(row, schema=SCHEMA), batch)
-    late = note(pipeline(tmp_path, "first", "second"), 2)["second"]
-    assert late is not None
-    assert (late.positions, late.held_version) == ((positions(10),), 1)
-    commit(spec, 1, 20)
-    later = note(pipeline(tmp_path, "first", "second", "third"), 3)["third"]
-    assert later is not None
-    assert (later.positions, later.held_version) == ((positions(20),), 3)
-
-
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     spec = pipeline(tmp_path, "first")
-    note(spec, 1)
+    note(spec, 0)
     commit(spec, 0, 10, version="v9")
     both = pipeline(tmp_path, "first", "second")
-    second = note(both, 2)["second"]
+    second = note(both, 1)["second"]
     assert second is not None
     assert second.since == joining.UNKNOWN
     (Places(spec).joined("rows") / "first.json").write_text("{")

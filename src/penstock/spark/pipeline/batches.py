@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -31,8 +31,9 @@ from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
 from penstock.spark.formats import Decoder
-from penstock.spark.pipeline import frames, holds, rules
+from penstock.spark.pipeline import frames, holds, joining, rules, schemas
 from penstock.spark.pipeline.dead_letters import dead_letters
+from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.graph import QueryPlan, keeps
 from penstock.spark.pipeline.holding import (
     SCHEMA,
@@ -50,6 +51,7 @@ from penstock.spark.pipeline.spec import HOLDING, RECORD, PipelineSpec
 from penstock.spark.pipeline.writing import dead_letter_writer, writer
 from penstock.spark.query_id import query_of
 from penstock.spark.tables import read_table, table_version
+from penstock.spark.workers import ship
 
 MILLISECONDS: Final = 1_000
 NEVER_MS: Final = -1
@@ -75,6 +77,7 @@ class BatchJob:
     spec: PipelineSpec
     plan: QueryPlan
     decoders: Mapping[str, Decoder]
+    definition: str = ""
     clock: Clock = field(default=SYSTEM_CLOCK)
 
     @cached_property
@@ -89,9 +92,10 @@ class BatchJob:
         """Run a batch to its end."""
         started = self.clock.monotonic()
         entry = self._entry(batch_id, query_of(batch))
-        work = _Work(self, batch.sparkSession, entry)
+        job = self._as_it_began(entry, batch.sparkSession)
+        work = _Work(job, batch.sparkSession, entry)
         try:
-            held = self._run(work, batch)
+            held = job._run(work, batch)
         finally:
             work.release()
         spent_ms = int((self.clock.monotonic() - started) * MILLISECONDS)
@@ -105,11 +109,27 @@ class BatchJob:
             batch_id=batch_id,
             query_id=spark_query,
             now_ms=self.clock.now_ms(),
+            definition=self.definition,
             tables={name: self._table_version(name) for name in self.plan.tables},
             **self._held_facts(),
         )
+        joining.note(self.spec, self.plan, entry)
         self.journal.begin(entry)
         return entry
+
+    def _as_it_began(self, entry: Entry, spark: SparkSession) -> BatchJob:
+        """The job by the definition that the batch began under, which may be an older one."""
+        if entry.definition in {"", self.definition}:
+            return self
+        old = Definitions(self.places.definitions).load(entry.definition, self.spec.run)
+        ship(spark, sorted(step.python.file for step in old.spec.steps.values() if step.python))
+        return replace(
+            self,
+            spec=old.spec,
+            plan=old.plan(self.plan.name),
+            decoders=frames.decoders(old.spec, schemas.kept(old.spec)),
+            definition=entry.definition,
+        )
 
     def _table_version(self, name: str) -> int:
         table = self.spec.sources[name].table or ""

@@ -1,18 +1,18 @@
 """Where a sink joined a query: what came before, it has not seen, and can be given by a backfill.
 
-A sink that is added to a file gets what its query reads from then on. When a run starts, each sink
-that the query has not had before is noted, once, with the positions at which the first batch that
-writes it begins:
+A sink that is added to a file gets what its query reads from then on. When a batch begins that
+writes a sink which the query has not had before, the sink is noted, once, with the positions at
+which that batch begins:
 
     <state>/joined/<query>/<sink>.json
 
     {"since": "the first batch"}
     {"since": "positions", "positions": {…as in Spark's checkpoint…}, "held_version": 3, "at_ms": …}
 
-Spark's checkpoint says where that batch begins: at the end of the last batch that it knows to be
-done. A batch that had begun and was not done is run again, with the new sink. `held_version` is
-the version of the holding lot before that batch: records in it were waiting, and reach the new
-sink through the pipeline once they are let go.
+Spark's checkpoint says where the batch begins: at the end of the last batch that it knows to be
+done. (A batch that had begun before the file was changed is finished by the old file, see
+`definitions.py`.) `held_version` is the version of the holding lot before the batch: records in it
+were waiting, and reach the new sink through the pipeline once they are let go.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from typing import Any, Final, Literal
 
 from penstock.base.errors import CorruptError, PenstockError
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.holding import HoldingLot
-from penstock.spark.pipeline.journal import Journal, write_durably
+from penstock.spark.pipeline.journal import Entry, Journal, write_durably
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import WRITTEN
@@ -57,21 +56,20 @@ class Joined:
         }
 
 
-def note(spec: PipelineSpec, plans: Sequence[QueryPlan], *, now_ms: int) -> None:
-    """Note the sinks that the queries have not had before. To be called before they start."""
-    for plan in plans:
-        unknown = [sink for sink in plan.sinks if not _path(spec, plan.name, sink).exists()]
-        if not unknown:
-            continue
-        joined = _now(spec, plan.name, now_ms)
-        founders = _founders(spec, plan.name, unknown)
-        for sink in unknown:
-            entry = Joined(since=FIRST, at_ms=now_ms) if sink in founders else joined
-            write_durably(_path(spec, plan.name, sink), json.dumps(entry.to_json()).encode())
+def note(spec: PipelineSpec, plan: QueryPlan, entry: Entry) -> None:
+    """Note the sinks that the query has not had before. To be called before a batch begins."""
+    unknown = [sink for sink in plan.sinks if not _path(spec, plan.name, sink).exists()]
+    if not unknown:
+        return
+    joined = _now(spec, plan.name, entry)
+    founders = _founders(spec, plan.name, unknown)
+    for sink in unknown:
+        found = Joined(since=FIRST, at_ms=entry.now_ms) if sink in founders else joined
+        write_durably(_path(spec, plan.name, sink), json.dumps(found.to_json()).encode())
 
 
 def read(spec: PipelineSpec, query: str, sink: str) -> Joined | None:
-    """When a sink joined; None when no run has started with it.
+    """When a sink joined; None when no batch has begun with it.
 
     Raises:
         CorruptError: the note cannot be read.
@@ -95,28 +93,16 @@ def _path(spec: PipelineSpec, query: str, sink: str) -> Path:
     return Places(spec).joined(query) / f"{sink}.json"
 
 
-def _now(spec: PipelineSpec, query: str, now_ms: int) -> Joined:
-    """What a sink that is new now has missed."""
-    places = Places(spec)
-    checkpoint = places.checkpoint(query)
-    commits = checkpoint / "commits"
-    done = [int(one.name) for one in commits.glob("*") if one.name.isdigit()]
-    if not done:
-        return Joined(since=FIRST, at_ms=now_ms)
-    positions = checkpoint_positions(checkpoint)
-    if not positions:
-        return Joined(since=UNKNOWN, at_ms=now_ms)
-    begun = [
-        entry
-        for entry in Journal(places.journal(query)).entries()
-        if entry.batch_id == max(done) + 1
-    ]
-    held = HoldingLot(places.held(query), application="").version()
+def _now(spec: PipelineSpec, query: str, entry: Entry) -> Joined:
+    """What a sink that is new with this batch has missed."""
+    if entry.batch_id == 0:
+        return Joined(since=FIRST, at_ms=entry.now_ms)
+    positions = checkpoint_positions(Places(spec).checkpoint(query))
     return Joined(
-        since=POSITIONS,
+        since=POSITIONS if positions else UNKNOWN,
         positions=positions,
-        held_version=begun[0].held_version if begun else held,
-        at_ms=now_ms,
+        held_version=entry.held_version if positions else None,
+        at_ms=entry.now_ms,
     )
 
 

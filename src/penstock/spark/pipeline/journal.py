@@ -2,7 +2,8 @@
 
 Spark replays a batch under its number with the same offsets. What else goes into it (the moment
 that counts as now, the versions of tables, the held records and which of them are let go) is
-chosen once, kept in a file per batch, and read back by a replay. Every sink writes a batch once,
+chosen once, kept in a file per batch, and read back by a replay, as is the definition of the
+pipeline that it began under (`definitions.py`). Every sink writes a batch once,
 so whatever of it was written before the crash fits to what the replay writes.
 
     <state>/journal/<query>/<batch number, 12 digits>.json
@@ -40,6 +41,7 @@ class Entry:
     batch_id: int
     query_id: str | None
     now_ms: int
+    definition: str = ""
     tables: Mapping[str, int | None] = field(default_factory=dict)
     held_version: int | None = None
     releases: tuple[str, ...] = ()

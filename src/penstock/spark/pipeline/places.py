@@ -38,6 +38,10 @@ class Places:
     def releases(self, query: str) -> Path:
         return self.state / "releases" / query
 
+    @property
+    def definitions(self) -> Path:
+        return self.state / "definitions"
+
     def schema(self, source: str) -> Path:
         return self.state / "schemas" / f"{source}.ddl"
 

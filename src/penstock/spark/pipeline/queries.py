@@ -27,6 +27,7 @@ class Prepared:
 
     spec: PipelineSpec
     decoders: Mapping[str, Decoder]
+    definition: str
 
     def group_id(self, plan: QueryPlan) -> str:
         """The consumer group that a query shows its progress as."""
@@ -40,7 +41,7 @@ class Prepared:
         """
         spec = self.spec
         job: BatchJob = (RecordJob if plan.root is None else RootJob)(
-            spec=spec, plan=plan, decoders=self.decoders
+            spec=spec, plan=plan, decoders=self.decoders, definition=self.definition
         )
         frame = self.records(spark, plan) if plan.root is None else self.root(spark, plan)
         writer = (

@@ -23,10 +23,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
-from penstock.spark.pipeline import frames, joining, schemas
+from penstock.spark.pipeline import frames, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of, is_lasting
+from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.holding import HoldingLot, ReleaseBox, next_due_ms
 from penstock.spark.pipeline.journal import Journal
@@ -99,9 +100,10 @@ class PipelineRunner:
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
             found = plans(self._spec, self._spark, inferred)
             self._prepared = Prepared(
-                spec=self._spec, decoders=frames.decoders(self._spec, inferred)
+                spec=self._spec,
+                decoders=frames.decoders(self._spec, inferred),
+                definition=Definitions(self._places.definitions).keep(self._spec, found),
             )
-            joining.note(self._spec, found, now_ms=self._clock.now_ms())
             self._spark.streams.addListener(self._book)
             self._running = [_Running(plan=plan) for plan in found]
             for running in self._running:

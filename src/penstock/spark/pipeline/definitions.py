@@ -1,0 +1,164 @@
+"""What a pipeline said when a batch began: a replay must compute by that, not by a newer file.
+
+A batch may be half written when a run ends: some sinks have its rows, others do not. If the file is
+changed before the next run and the replay went by the new one, rows could be in one sink and
+missing in another, or be held and written as well. So each batch notes under which definition it
+began, and definitions are kept beside the journal:
+
+    <state>/definitions/<digest>/definition.json    the pipeline and its queries
+    <state>/definitions/<digest>/<number>-<name>    the Python and schema files that it names
+
+The digest is over all of it. A definition is written once and never changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.base.errors import CorruptError
+from penstock.spark.formats.value_format import ValueFormat
+from penstock.spark.pipeline import spec as language
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.journal import write_durably
+from penstock.spark.pipeline.spec import PipelineSpec
+
+NAME: Final = "definition.json"
+_KIND: Final = "_kind"
+_ENTRIES: Final = "_entries"
+_PATH: Final = "_path"
+_KINDS: Final[Mapping[str, type]] = {
+    kind.__name__: kind
+    for kind in (
+        ValueFormat,
+        QueryPlan,
+        language.Rule,
+        language.Source,
+        language.PythonStep,
+        language.Step,
+        language.TableSink,
+        language.TopicSink,
+        language.ConsoleSink,
+        language.Sink,
+        language.ErrorPolicy,
+        language.RunOptions,
+        language.PipelineSpec,
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """A pipeline and the queries that were found for it."""
+
+    spec: PipelineSpec
+    plans: tuple[QueryPlan, ...]
+
+    def plan(self, query: str) -> QueryPlan:
+        """The plan of a query.
+
+        Raises:
+            CorruptError: it had no such query.
+        """
+        for plan in self.plans:
+            if plan.name == query:
+                return plan
+        raise CorruptError(f"the definition that a batch began under has no query {query}")
+
+
+class Definitions:
+    """The definitions of one pipeline."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, spec: PipelineSpec, plans: Sequence[QueryPlan]) -> str:
+        """Write a definition down, if it is a new one; returns its digest."""
+        contents = [path.read_bytes() for path in _files(spec)]
+        # Where the brokers and the state are, and how fast it runs, makes no rows.
+        plain = dataclasses.replace(spec, run=_NOWHERE)
+        body = json.dumps([_packed(plain), _packed(tuple(plans))], sort_keys=True).encode()
+        digest = hashlib.sha256(b"\0".join([body, *contents])).hexdigest()[:32]
+        folder = self._folder / digest
+        if not (folder / NAME).exists():
+            for number, (path, content) in enumerate(zip(_files(spec), contents, strict=True)):
+                write_durably(folder / f"{number}-{path.name}", content)
+            write_durably(folder / NAME, body)
+        return digest
+
+    def load(self, digest: str, run: language.RunOptions) -> Definition:
+        """A definition that was kept, with its files as they were, to be run as `run` says.
+
+        Raises:
+            CorruptError: it is gone, or cannot be read.
+        """
+        folder = self._folder / digest
+        try:
+            packed, plans = json.loads((folder / NAME).read_bytes())
+            spec: PipelineSpec = _unpacked(packed)
+            return Definition(
+                spec=_with_files(dataclasses.replace(spec, run=run), folder),
+                plans=_unpacked(plans),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptError(
+                f"{folder / NAME}: the definition that a batch began under cannot be read: {error}"
+            ) from error
+
+
+_NOWHERE: Final = language.RunOptions(bootstrap="", admin_url=None, state=Path())
+
+
+def _files(spec: PipelineSpec) -> Iterator[Path]:
+    """The files that a pipeline names, in the order of their copies."""
+    for source in spec.sources.values():
+        if source.value_format.schema_file is not None:
+            yield source.value_format.schema_file
+    for step in spec.steps.values():
+        if step.python is not None:
+            yield step.python.file
+
+
+def _with_files(spec: PipelineSpec, folder: Path) -> PipelineSpec:
+    """The pipeline with the copies in the place of the files."""
+    copies = iter(folder / f"{number}-{path.name}" for number, path in enumerate(_files(spec)))
+    sources, steps = dict(spec.sources), dict(spec.steps)
+    for name, source in sources.items():
+        if source.value_format.schema_file is not None:
+            chosen = dataclasses.replace(source.value_format, schema_file=next(copies))
+            sources[name] = dataclasses.replace(source, value_format=chosen)
+    for name, step in steps.items():
+        if step.python is not None:
+            python = dataclasses.replace(step.python, file=next(copies))
+            steps[name] = dataclasses.replace(step, python=python)
+    return dataclasses.replace(spec, sources=sources, steps=steps)
+
+
+def _packed(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: _packed(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {_KIND: type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {_ENTRIES: [[name, _packed(item)] for name, item in value.items()]}
+    if isinstance(value, (tuple, list)):
+        return [_packed(item) for item in value]
+    if isinstance(value, Path):
+        return {_PATH: str(value)}
+    return value
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_unpacked(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if _PATH in value:
+        return Path(value[_PATH])
+    if _ENTRIES in value:
+        return {name: _unpacked(item) for name, item in value[_ENTRIES]}
+    kind = _KINDS[value[_KIND]]
+    return kind(**{name: _unpacked(item) for name, item in value.items() if name != _KIND})
