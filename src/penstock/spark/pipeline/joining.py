@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 
 from penstock.base.errors import CorruptError, PenstockError
 from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.holding import HoldingLot
 from penstock.spark.pipeline.journal import Entry, Journal, write_durably
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.spec import PipelineSpec
@@ -66,6 +67,20 @@ def note(spec: PipelineSpec, plan: QueryPlan, entry: Entry) -> None:
     for sink in unknown:
         found = Joined(since=FIRST, at_ms=entry.now_ms) if sink in founders else joined
         write_durably(_path(spec, plan.name, sink), json.dumps(found.to_json()).encode())
+
+
+def note_at_rest(spec: PipelineSpec, plan: QueryPlan, *, now_ms: int) -> None:
+    """The same when a run starts, for a query that has no batch half done; else that comes first.
+
+    So history can be given to a new sink before a new record has come.
+    """
+    places = Places(spec)
+    last = Journal(places.journal(plan.name)).last()
+    if last is None or not (places.checkpoint(plan.name) / "commits" / str(last.batch_id)).exists():
+        return
+    held = HoldingLot(places.held(plan.name), application="").version()
+    following = Entry(batch_id=last.batch_id + 1, query_id=None, now_ms=now_ms, held_version=held)
+    note(spec, plan, following)
 
 
 def read(spec: PipelineSpec, query: str, sink: str) -> Joined | None:

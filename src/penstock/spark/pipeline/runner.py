@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
-from penstock.spark.pipeline import frames, schemas
+from penstock.spark.pipeline import frames, joining, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of, is_lasting
@@ -110,6 +110,7 @@ class PipelineRunner:
                 last = self._journal(running.plan).last()
                 running.seen_batch = -1 if last is None else last.batch_id - (not last.done)
                 self._wake_for_held(running.plan)
+                joining.note_at_rest(self._spec, running.plan, now_ms=self._clock.now_ms())
                 self._begin(running)
         except BaseException:
             self.stop()
