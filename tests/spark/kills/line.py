@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import random
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -101,8 +100,6 @@ class Line:
         self.file = folder / "pipeline.toml"
         self.log = folder / "kills.jsonl"
         self._random = random.Random(f"{seed}/{folder.name}")
-        known = re.search(r"wave <= (\d+)", self.file.read_text()) if self.file.exists() else None
-        self._wave = int(known[1]) if known else 0
         self._releases = itertools.count()
         directory = folder / "broker"
         directory.mkdir(exist_ok=True)
@@ -213,23 +210,18 @@ class Line:
     def write_file(self, *, once: bool = False, known: bool = False) -> None:
         """Write the pipeline's file; with `known` no record is parked any more.
 
-        The rule is mended wave by wave, and only when no batch is half done: a replay has to meet
-        the rules that its batch began with.
+        The rule is mended wave by wave, also while a batch is half done: a replay has to go by the
+        rules that its batch began with.
         """
-        if not self.file.exists() or self._between_batches():
-            self._wave = NO_WAVE if known else max(0, self._sent // WAVE_RECORDS - 1)
+        wave = NO_WAVE if known else max(0, self._sent // WAVE_RECORDS - 1)
         self.file.write_text(
             FILE.format(
                 trigger="once" if once else "now",
                 records=DRAIN_RECORDS if once else BATCH_RECORDS,
-                rules=RULES.format(wave=self._wave) if self.holding else "",
+                rules=RULES.format(wave=wave) if self.holding else "",
                 errors=ERRORS if self.holding else "",
             )
         )
-
-    def _between_batches(self) -> bool:
-        last = Journal(self.places().journal(QUERY)).last()
-        return last is None or last.done
 
     def places(self) -> Places:
         return Places(load(self.file, bootstrap=self.broker.bootstrap, admin=self.broker.admin_url))

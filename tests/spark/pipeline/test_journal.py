@@ -24,6 +24,16 @@ def test_a_replay_gets_what_the_first_try_had(tmp_path: Path) -> None:
     assert Journal(tmp_path / "j").begun(0, "q") == entry(0)
 
 
+def test_a_batch_says_when_sinks_may_have_rows_of_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.begin(entry(0))
+    assert not journal.read(0).writing
+    journal.write(entry(0))
+    assert journal.read(0).writing
+    journal.finish(entry(0), counts={}, held=0, ms=0)
+    assert (journal.read(0).writing, journal.read(0).done) == (True, True)
+
+
 def test_finished_batches_tell_what_they_did(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     assert journal.last() is None

@@ -103,7 +103,7 @@ class BatchJob:
 
     def _entry(self, batch_id: int, spark_query: str | None) -> Entry:
         known = self.journal.begun(batch_id, spark_query)
-        if known is not None:
+        if known is not None and known.writing:
             return known
         entry = Entry(
             batch_id=batch_id,
@@ -119,7 +119,7 @@ class BatchJob:
 
     def _as_it_began(self, entry: Entry, spark: SparkSession) -> BatchJob:
         """The job by the definition that the batch began under, which may be an older one."""
-        if entry.definition in {"", self.definition}:
+        if entry.definition == self.definition:
             return self
         old = Definitions(self.places.definitions).load(entry.definition, self.spec.run)
         ship(spark, sorted(step.python.file for step in old.spec.steps.values() if step.python))
@@ -141,6 +141,13 @@ class BatchJob:
     def _held_facts(self) -> dict[str, Any]:
         return {}
 
+    def _write(self, work: _Work) -> None:
+        """Write every sink, once it is certain that the batch is not refused."""
+        work.settle_steps()
+        self.journal.write(work.entry)
+        work.write_sinks()
+        work.write_dead_letters()
+
     def _run(self, work: _Work, batch: DataFrame) -> int:
         """Compute and write; returns how many records are held now."""
         raise NotImplementedError
@@ -154,9 +161,7 @@ class RootJob(BatchJob):
         frame = work.keep(batch) if len(self.plan.sinks) > 1 or self.plan.batched else batch
         work.register(self.plan.root or "", frame)
         work.run_steps()
-        work.settle_steps()
-        work.write_sinks()
-        work.write_dead_letters()
+        self._write(work)
         return 0
 
 
@@ -189,9 +194,7 @@ class RecordJob(BatchJob):
         work.run_steps()
         if self.holding:
             return self._hold(work, staying)
-        work.settle_steps()
-        work.write_sinks()
-        work.write_dead_letters()
+        self._write(work)
         return 0
 
     def _with_due(self, work: _Work, batch: DataFrame) -> tuple[DataFrame, pa.Table]:
@@ -233,9 +236,7 @@ class RecordJob(BatchJob):
         held = pa.concat_tables([staying, waiting])
         if held.num_rows > limit:
             raise TooManyHeld(self.plan.name, held.num_rows, limit)
-        work.settle_steps()
-        work.write_sinks()
-        work.write_dead_letters()
+        self._write(work)
         self.lot.save(held, work.entry.batch_id)
         box = ReleaseBox(self.places.releases(self.plan.name))
         box.done(work.released, batch_id=work.entry.batch_id)

@@ -36,7 +36,11 @@ class CheckpointMismatch(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One batch: what it was given, and when it has run, how many rows went where."""
+    """One batch: what it was given, and when it has run, how many rows went where.
+
+    `writing` says that sinks may have rows of it. Until then a replay may choose anew, so that a
+    batch which fails by its own rules can be mended in the file.
+    """
 
     batch_id: int
     query_id: str | None
@@ -45,6 +49,7 @@ class Entry:
     tables: Mapping[str, int | None] = field(default_factory=dict)
     held_version: int | None = None
     releases: tuple[str, ...] = ()
+    writing: bool = False
     done: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)
     held: int = 0
@@ -92,9 +97,14 @@ class Journal:
         """Write a new batch down; durable when it returns."""
         self._write(entry)
 
+    def write(self, entry: Entry) -> None:
+        """Note that sinks are about to be written; durable when it returns."""
+        self._write(replace(entry, writing=True))
+
     def finish(self, entry: Entry, *, counts: Mapping[str, int], held: int, ms: int) -> None:
         """Note what a batch did, and forget old batches."""
-        self._write(replace(entry, done=True, counts=dict(counts), held=held, milliseconds=ms))
+        entry = replace(entry, writing=True, done=True)
+        self._write(replace(entry, counts=dict(counts), held=held, milliseconds=ms))
         for number in self._numbers()[:-ENTRIES_KEPT]:
             self._path(number).unlink(missing_ok=True)
 
