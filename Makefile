@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test check bench serve lock clean
+.PHONY: setup demo test test-long check bench serve lock clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,9 @@ test: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/pytest $(ARGS)
+
+test-long: setup
+	@$(BIN)/pytest -m long $(ARGS)
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)

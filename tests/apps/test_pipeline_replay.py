@@ -155,6 +155,7 @@ def numbers(folder: Path, table: str) -> list[int]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_killed_backfill_goes_on_and_letters_go_back(

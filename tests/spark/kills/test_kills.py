@@ -78,6 +78,7 @@ def test_every_point(folder: Path) -> None:
         assert killed >= {point.name for point in (*DRIVER, *alive)}
 
 
+@pytest.mark.long
 def test_executors(folder: Path) -> None:
     with (
         StandaloneCluster(folder / "spark", workers=2) as cluster,
@@ -92,6 +93,7 @@ def test_executors(folder: Path) -> None:
         assert set(line.kills) >= {point.name for point in EXECUTOR}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("bug", "point", "noticed"),
     [
