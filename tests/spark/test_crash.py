@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from tests.spark.conftest import Topic
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 ROWS: Final = 900
 STEPS: Final = ("staged", "committed", "done")

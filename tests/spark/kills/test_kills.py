@@ -26,7 +26,12 @@ from tests.spark.kills.points import (
     Point,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_200)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(1_200),
+]
 
 SEED = 7
 TRIES_MAX = 3
@@ -78,7 +83,6 @@ def test_every_point(folder: Path) -> None:
         assert killed >= {point.name for point in (*DRIVER, *alive)}
 
 
-@pytest.mark.long
 def test_executors(folder: Path) -> None:
     with (
         StandaloneCluster(folder / "spark", workers=2) as cluster,
@@ -93,7 +97,6 @@ def test_executors(folder: Path) -> None:
         assert set(line.kills) >= {point.name for point in EXECUTOR}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("bug", "point", "noticed"),
     [

@@ -127,6 +127,22 @@ def test_a_python_step_that_is_right(spark: SparkSession, folder: Path) -> None:
     assert problems(load(write(folder, steps)), spark) == ()
 
 
+def test_a_file_named_as_a_module_that_is_there(spark: SparkSession, folder: Path) -> None:
+    (folder / "random.py").write_text("def same(a):\n    return a\n")
+    steps = '[step.s]\npython = "random.py:same"\ninputs = ["a"]'
+    (found,) = problems(load(write(folder, steps)), spark)
+    assert "there is a module random already" in str(found)
+
+
+def test_files_of_one_name_make_way_for_each_other(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"id": [1], "city": ["Rome"]}))
+    (tmp_path / "steps.py").write_text("def other(a):\n    return a\n")
+    assert problems(load(write(tmp_path, python("other"))), spark) == ()
+    assert problems(load(write(folder, python("same"))), spark) == ()
+
+
 def test_window_functions_behind_a_window(spark: SparkSession, folder: Path) -> None:
     steps = (
         "[step.w]\nsql = \"select window(at, '1 minute').start as m, id, count(*) as n from a"

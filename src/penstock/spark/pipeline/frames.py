@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,7 +41,8 @@ class StepFailed(InvalidError):
     code: ClassVar[str] = "invalid_config"
 
 
-Decoders = Mapping[str, Decoder]
+_LOADED: Final[dict[str, Path]] = {}
+"""The modules of Python steps, by name: the file of each."""
 
 
 def decoders(spec: PipelineSpec, inferred: Mapping[str, str]) -> dict[str, Decoder]:
@@ -202,7 +204,7 @@ def run_step(spark: SparkSession, step: Step, views: Mapping[str, DataFrame]) ->
 
 
 def load_function(step: Step) -> Callable[..., DataFrame]:
-    """The function of a Python step; its file is a module of its own, loaded once.
+    """The function of a Python step; its file is a module under its own name, loaded once.
 
     Raises:
         StepFailed: the file cannot be imported, or has no such function.
@@ -211,16 +213,24 @@ def load_function(step: Step) -> Callable[..., DataFrame]:
         raise StepFailed(f"step {step.name} has no Python")
     name = module_name(step)
     module: Any = sys.modules.get(name)
-    if module is None:
+    if module is not None and name not in _LOADED:
+        raise StepFailed(
+            f"step {step.name}: there is a module {name} already ({module!r}): "
+            f"rename {step.python.file}"
+        )
+    # A file of the same name, of another pipeline or an older definition, makes way.
+    if _LOADED.get(name) != step.python.file:
         found = importlib.util.spec_from_file_location(name, step.python.file)
         if found is None or found.loader is None:
             raise StepFailed(f"step {step.name}: {step.python.file} is no Python file")
         module = importlib.util.module_from_spec(found)
         sys.modules[name] = module
+        _LOADED[name] = step.python.file
         try:
             found.loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]
+            _LOADED.pop(name, None)
             raise StepFailed(
                 f"step {step.name}: {step.python.file}: {type(error).__name__}: {error}"
             ) from error
