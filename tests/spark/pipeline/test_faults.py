@@ -7,7 +7,9 @@ import threading
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.runner import PipelineRunner, PipelineRuns, QueryFailed
@@ -139,9 +141,6 @@ def test_a_batch_that_failed_half_way_is_made_of_the_same_rows(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of two sinks fails; the table that both read changes before the replay."""
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
     topic = pipeline.topic("numbers")
     names = str(pipeline.folder / "names")
     write_deltalake(names, pa.table({"n": [0, 1], "name": ["zero", "one"]}))
@@ -204,6 +203,28 @@ def test_a_batch_that_failed_half_way_is_finished_by_the_file_that_it_began_with
     assert sorted(row["n"] for row in pipeline.rows("lake")) == [0, 1, 2, 5, 6, 7]
     assert sorted(row["n"] for row in pipeline.rows("second")) == [0, 1, 2, 5, 6, 7]
     assert sorted(row["n"] for row in pipeline.rows("third")) == [5, 6, 7]
+
+
+def test_a_sink_that_refuses_a_batch_can_be_mended_in_the_file(pipeline: Pipeline) -> None:
+    topic = pipeline.topic("numbers")
+    write_deltalake(str(pipeline.folder / "lake"), pa.table({"n": [-1]}))
+    text = plain(pipeline, topic).replace(
+        "[sink.lake]",
+        """[sink.second]
+        from = "kept"
+        table = "second"
+        [sink.lake]""",
+    )
+    pipeline.send(topic, numbers(0, 3))
+    with pytest.raises(QueryFailed, match="has no column part"):
+        pipeline.run(text)
+    other = text.replace("n, _record.partition as part", "n + 100 as n, _record.partition as part")
+    with pytest.raises(QueryFailed, match="batch 0 is half written and goes by the file"):
+        pipeline.run(other)
+    mended = other.replace('table = "lake"', 'table = "lake"\n        add_columns = true')
+    pipeline.run(mended)
+    assert sorted(row["n"] for row in pipeline.rows("lake")) == [-1, 0, 1, 2]
+    assert sorted(row["n"] for row in pipeline.rows("second")) == [0, 1, 2]
 
 
 def fail_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

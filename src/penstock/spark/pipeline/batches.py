@@ -17,6 +17,7 @@ A record query (`RecordJob`) also judges records and sees to those that are reje
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from penstock.spark import wake
 from penstock.spark.formats import Decoder
 from penstock.spark.pipeline import frames, holds, joining, rules, schemas
 from penstock.spark.pipeline.dead_letters import dead_letters
-from penstock.spark.pipeline.definitions import Definitions
+from penstock.spark.pipeline.definitions import Definitions, with_present_sinks
 from penstock.spark.pipeline.graph import QueryPlan, keeps
 from penstock.spark.pipeline.holding import (
     SCHEMA,
@@ -54,6 +55,8 @@ from penstock.spark.tables import read_table, table_version
 from penstock.spark.workers import ship
 
 MILLISECONDS: Final = 1_000
+
+_LOG: Final = logging.getLogger(__name__)
 NEVER_MS: Final = -1
 """A time at which nothing is due yet."""
 
@@ -62,6 +65,19 @@ class RuleBroken(InvalidError):
     """A row breaks a rule that says `fail`."""
 
     code: ClassVar[str] = "invalid_record"
+
+
+class HalfWritten(InvalidError):
+    """A batch that is finished by an older file is refused."""
+
+    code: ClassVar[str] = "invalid_config"
+
+    def __init__(self, batch_id: int, folder: str, cause: str) -> None:
+        super().__init__(
+            f"{cause} (batch {batch_id} is half written and goes by the file that it began with; "
+            "changes of its sinks count already. To go by the present file, with rows that may "
+            f"differ between sinks, delete {folder})"
+        )
 
 
 class TableMissing(UnavailableError):
@@ -96,6 +112,11 @@ class BatchJob:
         work = _Work(job, batch.sparkSession, entry)
         try:
             held = job._run(work, batch)
+        except InvalidError as error:
+            if job is self:
+                raise
+            folder = Definitions(self.places.definitions).folder(entry.definition)
+            raise HalfWritten(batch_id, str(folder), str(error)) from error
         finally:
             work.release()
         spent_ms = int((self.clock.monotonic() - started) * MILLISECONDS)
@@ -121,7 +142,12 @@ class BatchJob:
         """The job by the definition that the batch began under, which may be an older one."""
         if entry.definition == self.definition:
             return self
-        old = Definitions(self.places.definitions).load(entry.definition, self.spec.run)
+        definitions = Definitions(self.places.definitions)
+        if not definitions.folder(entry.definition).exists():
+            _LOG.warning("batch %d is finished by another file than it began with", entry.batch_id)
+            return self
+        began = definitions.load(entry.definition, self.spec.run)
+        old = with_present_sinks(began.spec, began.plan(self.plan.name), self.spec)
         ship(spark, sorted(step.python.file for step in old.spec.steps.values() if step.python))
         return replace(
             self,

@@ -51,6 +51,22 @@ _KINDS: Final[Mapping[str, type]] = {
 }
 
 
+def with_present_sinks(old: PipelineSpec, plan: QueryPlan, now: PipelineSpec) -> Definition:
+    """An old definition whose sinks are as they are now: how rows are written does not make them.
+
+    So a sink that refuses a batch can be mended, or given up by taking it out of the file.
+    """
+    kept = tuple(name for name in plan.sinks if name in now.sinks)
+    sinks = {
+        name: dataclasses.replace(old.sinks[name], to=now.sinks[name].to) if name in kept else sink
+        for name, sink in old.sinks.items()
+    }
+    return Definition(
+        spec=dataclasses.replace(old, sinks=sinks),
+        plans=(dataclasses.replace(plan, sinks=kept),),
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """A pipeline and the queries that were found for it."""
@@ -89,6 +105,10 @@ class Definitions:
                 write_durably(folder / f"{number}-{path.name}", content)
             write_durably(folder / NAME, body)
         return digest
+
+    def folder(self, digest: str) -> Path:
+        """Where a definition lies, if it was kept."""
+        return self._folder / digest
 
     def load(self, digest: str, run: language.RunOptions) -> Definition:
         """A definition that was kept, with its files as they were, to be run as `run` says.
