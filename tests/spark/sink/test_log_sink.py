@@ -262,6 +262,6 @@ def test_foreach_batch_gives_the_query_as_owner(
     topic.write(10, first=300)
     assert run("one") == owner
     assert target.count() == 310
-    with pytest.raises(Exception, match="sink_owner_changed"):  # Spark's own exception
+    with pytest.raises(Exception, match="producer_fenced"):  # Spark's own exception
         run("two")
     assert target.count() == 310

@@ -95,7 +95,7 @@ def test_an_application_refuses_another_checkpoint(
 ) -> None:
     topic.write(30)
     copy(topic, target, tmp_path / "one", application=target.name)
-    with pytest.raises(Exception, match="sink_owner_changed"):  # Spark's own exception
+    with pytest.raises(Exception, match="producer_fenced"):  # Spark's own exception
         copy(topic, target, tmp_path / "two", application=target.name)
     assert target.count() == 30
 

@@ -50,7 +50,7 @@ _STATUS_OF_CODE: Final = {
     "resource_not_found": 404,
     "duplicate_resource": 409,
     "inconsistent_topic_id": 409,
-    "sink_owner_changed": 409,
+    "producer_fenced": 409,
     "concurrent_transactions": 409,
     "message_too_large": 413,
 }

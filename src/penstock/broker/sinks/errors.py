@@ -34,7 +34,7 @@ class InconsistentTopicId(FencedError):
 class SinkOwnerChanged(FencedError):
     """The query's commits belong to another owner: a copied or replaced checkpoint."""
 
-    code: ClassVar[str] = "sink_owner_changed"
+    code: ClassVar[str] = "producer_fenced"
 
     def __init__(self, query: str, owner: str, found: str) -> None:
         super().__init__(

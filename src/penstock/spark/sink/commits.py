@@ -122,7 +122,7 @@ class Commits:
 
     def _refusal(self, batch_id: int, owner: str | None, answer: Answer) -> PenstockError:
         what = f"{self._what(batch_id)} was refused: {answer.error}: {answer.message}"
-        if answer.error == "sink_owner_changed":
+        if answer.error == "producer_fenced":
             return SinkOwnerChanged(
                 f"{what}. Its earlier batches came from another query than this one ({owner}): the"
                 " checkpoint was deleted or copied, and batch numbers mean other records now. Give"
