@@ -49,7 +49,6 @@ def _counts(client: Client, topic: str) -> Counter[bytes]:
 
 
 def test_a_repeated_batch_is_doubled_by_the_connector_only(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
     try:
         paths = ",".join(str(path) for path in jars("spark"))
     except PartMissing as error:

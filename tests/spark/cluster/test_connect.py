@@ -24,7 +24,8 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(
         find_spec("grpc_status") is None,
-        reason="Spark Connect needs grpcio-status and googleapis-common-protos",
+        reason="the client of Spark Connect is an optional part of PySpark that the lock file does "
+        "not have: pip install 'pyspark[connect]'",
     ),
 ]
 

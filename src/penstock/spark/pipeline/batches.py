@@ -18,6 +18,7 @@ A record query (`RecordJob`) also judges records and sees to those that are reje
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -87,7 +88,7 @@ class TableMissing(UnavailableError):
 
 
 @dataclass(kw_only=True)
-class BatchJob:
+class BatchJob(ABC):
     """What all queries do with a batch; pass it to `foreachBatch`. It can be pickled."""
 
     spec: PipelineSpec
@@ -174,9 +175,9 @@ class BatchJob:
         work.write_sinks()
         work.write_dead_letters()
 
+    @abstractmethod
     def _run(self, work: _Work, batch: DataFrame) -> int:
         """Compute and write; returns how many records are held now."""
-        raise NotImplementedError
 
 
 class RootJob(BatchJob):
