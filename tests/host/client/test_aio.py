@@ -343,8 +343,10 @@ def test_no_descriptor_is_left_and_a_dropped_client_says_so(path: str) -> None:
             gc.collect()
 
     with ThreadAgent(path) as agent:
+        gc.collect()
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
             uvloop.run(use())
-        wait_for(lambda: len(os.listdir("/proc/self/fd")) == before)
+        # Fewer, where something of an earlier test was closed meanwhile.
+        wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)
         asyncio.run(drop())

@@ -792,10 +792,12 @@ def test_no_descriptor_is_left(path: str) -> None:
         return len(os.listdir("/proc/self/fd"))
 
     with ThreadAgent(path) as agent:
+        gc.collect()
         before = count()
         for _ in range(5):
             with HostClient(path, ring_bytes=1 << 20) as client:
                 client.send(b"x", timeout=10)
                 agent.cut()
                 client.send(b"x", timeout=10)
-        wait_for(lambda: count() == before)
+        # Fewer, where something of an earlier test was closed meanwhile.
+        wait_for(lambda: count() <= before)
