@@ -1,0 +1,174 @@
+"""The part of the control plane that diskless topics need: the batch index and its objects.
+
+Every change is one transaction and a compare-and-set; `ControlUnavailable` leaves it unknown
+whether the change took effect, and every method may be repeated: a repeated commit of an object
+returns the first answer.
+
+An object's row goes PENDING → COMMITTED → DELETING → gone, or PENDING → DELETING → gone. Keys
+never come again. Ages of rows are measured by the clock of the plane itself (the database's own,
+where there is one), never by a broker's.
+
+A partition is what its own row says: its high watermark rises in the transaction that adds extents
+below it, so what else goes on in the database never holds readers up.
+
+Source: Aiven's Inkless (`ControlPlane`), `reference/hot-cold-fetch.txt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+from penstock.control.diskless_values import (
+    Backlog,
+    CommitAnswer,
+    Condemned,
+    DisklessExtent,
+    DisklessProducer,
+    FindRequest,
+    Found,
+    ObjectCommit,
+    ObjectLease,
+    ObjectTotals,
+    PartitionKey,
+    PartitionMarks,
+    Retained,
+    SegmentSwap,
+)
+
+
+class DisklessPlane(Protocol):
+    """Objects and the batch index. Partitions come to be with the first commit to them."""
+
+    async def lease_objects(
+        self, *, broker_id: int, incarnation: UUID, count: int
+    ) -> list[ObjectLease]:
+        """Reserve keys for objects, as rows PENDING.
+
+        Raises:
+            StaleBroker: another incarnation owns the broker's id, or it is not registered.
+            TooLarge: more than `OBJECT_LEASES_PER_CALL_MAX`.
+        """
+        ...
+
+    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
+        """Give the entries of a written object their offsets, all in one transaction.
+
+        An entry is refused on its own, by the rules of idempotent producers, or because its
+        topic, which must have `diskless.enable`, or its partition is not there. An object of
+        which nothing was accepted is marked DELETING.
+
+        Raises:
+            ObjectLeaseLost: its row is DELETING or gone; the object is to be written anew under
+                another key.
+            TooLarge: more than `OBJECT_ENTRIES_MAX` entries.
+        """
+        ...
+
+    async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
+        """The extents that each request needs; one answer per request, in their order."""
+        ...
+
+    async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
+        """Where partitions begin and end; a partition without a commit is empty at 0."""
+        ...
+
+    async def extents(
+        self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
+    ) -> list[DisklessExtent]:
+        """The extents that hold offsets of [start, end), by offset, at most `limit` of them."""
+        ...
+
+    async def extent_at_time(
+        self, topic_id: UUID, partition: int, timestamp: int | None
+    ) -> DisklessExtent | None:
+        """The first extent whose highest timestamp is at or after a time.
+
+        None for the time asks for the first extent that has the partition's highest timestamp.
+        """
+        ...
+
+    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[DisklessProducer]:
+        """The idempotent producers that a partition remembers, by producer id."""
+        ...
+
+    async def delete_records(
+        self, topic_id: UUID, partition: int, before_offset: int
+    ) -> PartitionMarks:
+        """Move a partition's start up to an offset; -1 is the high watermark. Never moves back.
+
+        Raises:
+            OffsetBeyondEnd: above the high watermark, or below -1.
+        """
+        ...
+
+    async def retain(
+        self,
+        topic_id: UUID,
+        partition: int,
+        *,
+        before_timestamp: int | None,
+        max_bytes: int | None,
+        limit: int,
+    ) -> Retained:
+        """Drop whole extents from the start: those below it, older than a time, beyond a size.
+
+        The extent that holds the log start stays whole; the start moves to the first extent that
+        is kept. At most `limit` extents in one call.
+        """
+        ...
+
+    async def forget_partitions(self, *, limit: int) -> int:
+        """Drop extents, producers and rows of partitions whose topic is deleted; how many rows.
+
+        Zero when there is nothing left to drop.
+        """
+        ...
+
+    async def forget_producers(self, *, idle_ms: int, limit: int) -> int:
+        """Forget producers that have not appended for a time; how many."""
+        ...
+
+    async def swap_extents(self, swap: SegmentSwap) -> None:
+        """Commit a sealed segment in the place of the extents that it was made of.
+
+        Raises:
+            StaleExtents: one of them is not there any more, or not as it was.
+            ObjectLeaseLost: as in `commit_object`.
+        """
+        ...
+
+    async def backlogs(self, *, min_extents: int, limit: int) -> list[Backlog]:
+        """Partitions with at least so many extents in write-ahead objects, the most first."""
+        ...
+
+    async def condemn(
+        self, *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
+    ) -> list[Condemned]:
+        """Mark objects DELETING that nobody can need any more, and name all that are so marked.
+
+        Those are rows PENDING for longer than `pending_grace_ms`, and COMMITTED objects that no
+        extent has referred to for longer than `unreferenced_grace_ms`. A commit that comes later
+        finds the mark and loses.
+        """
+        ...
+
+    async def forget_objects(self, object_ids: Sequence[int]) -> None:
+        """Drop the rows of objects that are DELETING and whose bytes are gone; repeatable."""
+        ...
+
+    async def object_totals(self) -> list[ObjectTotals]:
+        """How many objects and bytes there are, by state and kind."""
+        ...
+
+    async def referenced_keys(self, *, after: str, limit: int) -> list[tuple[str, ObjectLease]]:
+        """All rows by key, from the first above `after`: (state, lease); for `verify`."""
+        ...
+
+    async def highest_object_id(self) -> int:
+        """The highest id that was ever leased; 0 before the first.
+
+        A store that holds a higher one shows that the database was restored from a backup.
+        """
+        ...

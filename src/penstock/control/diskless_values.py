@@ -1,0 +1,206 @@
+"""The values of diskless topics in the control plane: objects, entries, extents, marks.
+
+A *lease* is a key that a broker may write one object under. An *entry* is what one produce request
+brought for one partition, as it lies in a written object; committing the object gives every entry
+its offsets. What was accepted stands in the batch index as *extents*: adjacent batches of one
+partition in one object, which a reader finds by offset.
+
+The bytes of a write-ahead object are as producers sent them: base offset 0 in every batch. A
+reader stamps the offsets of the extent into them, and the append time where the extent has one. A
+sealed segment carries its offsets; stamping them again changes nothing.
+
+Offsets and sizes are plain ints; times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+ObjectKind = Literal["wal", "segment"]
+ObjectState = Literal["pending", "committed", "deleting"]
+PartitionKey = tuple[UUID, int]
+"""A topic's id and a partition's index."""
+
+
+class ObjectLease(NamedTuple):
+    """A reserved key: its row is PENDING until the object is committed, or swept."""
+
+    object_id: int
+    key: str
+
+
+class BatchEntry(NamedTuple):
+    """Batches that are accepted or refused together, as they lie in an object.
+
+    `layout` is little-endian int32 pairs, one per batch: its bytes, and the offsets that it takes.
+    Where the batches are of an idempotent producer they are all of one, and their sequences are
+    adjacent: `base_sequence` is that of the first record, `last_sequence` of the last.
+    """
+
+    topic_id: UUID
+    partition: int
+    byte_offset: int
+    size_bytes: int
+    offset_count: int
+    max_timestamp: int
+    append_time: bool
+    layout: bytes
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    last_sequence: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectCommit:
+    """A written object and everything in it, in the order in which it was accepted.
+
+    `now_ms` is the broker's time, which LogAppendTime topics get. Entries of one partition are
+    adjacent and rise by byte offset.
+    """
+
+    object_id: int
+    size_bytes: int
+    entries: tuple[BatchEntry, ...]
+    now_ms: int
+
+
+class Placed(NamedTuple):
+    """What became of an entry: its offsets, or why it was refused.
+
+    `error` is a Kafka error name, lower case. A duplicate has the offset of its original.
+    """
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+    error: str | None = None
+    message: str | None = None
+
+
+class DisklessExtent(NamedTuple):
+    """Adjacent batches of one partition that hold the offsets [base_offset, next_offset).
+
+    `append_time_ms` is -1 where the records keep the times of their producers; `layout` as in
+    `BatchEntry`.
+    """
+
+    object_id: int
+    key: str
+    kind: ObjectKind
+    byte_offset: int
+    size_bytes: int
+    base_offset: int
+    next_offset: int
+    max_timestamp: int
+    append_time_ms: int
+    layout: bytes
+
+
+class PartitionMarks(NamedTuple):
+    """Where a diskless partition begins and ends, and the bytes between."""
+
+    log_start_offset: int
+    high_watermark: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitAnswer:
+    """One `Placed` per entry, in their order, and what the partitions became.
+
+    `extents` has what this commit added, by partition, so that the broker that wrote it need not
+    ask; a repeated commit answers with the same.
+    """
+
+    placed: tuple[Placed, ...]
+    marks: Mapping[PartitionKey, PartitionMarks] = field(default_factory=dict)
+    extents: Mapping[PartitionKey, tuple[DisklessExtent, ...]] = field(default_factory=dict)
+
+
+class FindRequest(NamedTuple):
+    """Which extents from an offset on, up to about this many bytes."""
+
+    topic_id: UUID
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+class Found(NamedTuple):
+    """The extents that hold an offset and what follows, without a gap.
+
+    At least one when the offset is below the high watermark, whatever its size; none at the high
+    watermark. `marks` is None where there is no such partition, and `error` then says so, as it
+    does for an offset outside of the log.
+    """
+
+    marks: PartitionMarks | None
+    extents: tuple[DisklessExtent, ...] = ()
+    error: str | None = None
+
+
+class DisklessProducer(NamedTuple):
+    """What a partition remembers of an idempotent producer, for DescribeProducers."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    last_offset: int
+
+
+class Condemned(NamedTuple):
+    """An object that is marked DELETING: nothing refers to it, and nothing will."""
+
+    object_id: int
+    key: str
+    size_bytes: int
+
+
+class Retained(NamedTuple):
+    """What retention or a deletion did to a partition; `more` says that a limit stopped it."""
+
+    marks: PartitionMarks
+    extents_dropped: int
+    bytes_dropped: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSwap:
+    """A sealed object that takes the place of extents of one partition.
+
+    `replaced` are the extents that it was made of, adjacent and by offset; `extents` are those of
+    the new object and cover the same offsets.
+    """
+
+    topic_id: UUID
+    partition: int
+    object_id: int
+    size_bytes: int
+    replaced: tuple[DisklessExtent, ...]
+    extents: tuple[DisklessExtent, ...]
+
+
+class Backlog(NamedTuple):
+    """How much of a partition lies in write-ahead objects, for consolidation to choose by."""
+
+    topic_id: UUID
+    partition: int
+    extents: int
+    size_bytes: int
+    oldest_timestamp: int
+
+
+class ObjectTotals(NamedTuple):
+    """How many objects there are of one state and kind."""
+
+    state: ObjectState
+    kind: ObjectKind
+    objects: int
+    size_bytes: int
