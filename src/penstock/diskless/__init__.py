@@ -1,0 +1,1 @@
+"""Diskless topics: bytes in an object store, order in the control plane, no data on brokers."""

@@ -1,0 +1,206 @@
+"""The write-ahead object: batches of many partitions, readable without the control plane.
+
+Little endian, like the layouts of the batch index:
+
+    header, 32 bytes
+        at  bytes  field
+         0      8  "PNSTKWAL"
+         8      4  version, 1
+        12      4  id of the broker that wrote it
+        16      8  object id
+        24      4  CRC32C of the 24 bytes before
+        28      4  zero
+    bodies: the batches of one partition, then those of the next, without a gap
+    footer
+         …         a row for each partition, in the order of their bodies:
+         0     16      topic id
+        16      4      partition
+        20      4      number of its batches
+        24      8      byte offset of its body in the object
+        32      8      size of its body
+         …         layouts in the same order, per batch: its bytes i32, offsets that it takes i32
+    trailer, 32 bytes, the last of the object
+         0      4  number of partitions
+         4      4  number of batches of all
+         8      8  size of the object
+        16      4  size of the footer, without the trailer
+        20      4  CRC32C of the footer and of the 20 bytes before this field
+        24      8  "PNSTKEND"
+
+Batches are as producers sent them: their base offsets are not in the object but in the control
+plane, and in the order within a partition. Every batch has a checksum of its own; the footer's
+layout says where it begins, so that the fields before its checksum can be told too.
+
+A reader takes the last `FOOTER_TAIL_BYTES`, and `CutFooter` says how many more it needs.
+
+Source: Aiven's Inkless (objects that mix partitions); Parquet's footer at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+
+from penstock.base.crc import Readable, crc32c
+from penstock.base.errors import BugError
+from penstock.diskless.errors import CorruptObject, CutFooter
+from penstock.diskless.limits import FOOTER_PARTITIONS_MAX, OBJECT_BATCHES_MAX
+
+HEADER_BYTES: Final = 32
+TRAILER_BYTES: Final = 32
+ROW_BYTES: Final = 40
+PAIR_BYTES: Final = 8
+VERSION: Final = 1
+MAGIC: Final = b"PNSTKWAL"
+END_MAGIC: Final = b"PNSTKEND"
+
+_HEADER: Final = Struct("<8sIiq")
+_HEADER_CRC: Final = Struct("<II")
+_ROW: Final = Struct("<16siIQQ")
+_TRAILER: Final = Struct("<IIQI")
+_TRAILER_CRC: Final = Struct("<I8s")
+_TRAILER_CRC_AT: Final = 20
+_BATCH_BYTES_MIN: Final = 61
+
+
+class WalHeader(NamedTuple):
+    """Who wrote an object, and under which id."""
+
+    object_id: int
+    broker_id: int
+
+
+class WalRange(NamedTuple):
+    """The body of one partition; `layout` as in `BatchEntry`."""
+
+    topic_id: UUID
+    partition: int
+    byte_offset: int
+    size_bytes: int
+    layout: bytes
+
+    @property
+    def batches(self) -> int:
+        return len(self.layout) // PAIR_BYTES
+
+
+class WalFooter(NamedTuple):
+    """All bodies of an object, in their order, and its size."""
+
+    ranges: tuple[WalRange, ...]
+    size_bytes: int
+
+
+def encode_header(header: WalHeader) -> bytes:
+    """The first 32 bytes of an object."""
+    head = _HEADER.pack(MAGIC, VERSION, header.broker_id, header.object_id)
+    return head + _HEADER_CRC.pack(crc32c(head), 0)
+
+
+def decode_header(data: Readable) -> WalHeader:
+    """Read the header at the beginning of `data`.
+
+    Raises:
+        CorruptObject: cut, another magic, version or checksum.
+    """
+    if len(data) < HEADER_BYTES:
+        raise CorruptObject(f"a header has {HEADER_BYTES} bytes, {len(data)} are there")
+    magic, version, broker_id, object_id = _HEADER.unpack_from(data)
+    checksum, zero = _HEADER_CRC.unpack_from(data, _HEADER.size)
+    if magic != MAGIC:
+        raise CorruptObject(f"the object begins with {magic!r}, not {MAGIC!r}")
+    actual = crc32c(memoryview(data)[: _HEADER.size])
+    if actual != checksum or zero:
+        raise CorruptObject(f"the header has checksum {actual:#010x}, says {checksum:#010x}")
+    if version != VERSION:
+        raise CorruptObject(f"the object has version {version}, this broker reads {VERSION}")
+    return WalHeader(object_id, broker_id)
+
+
+def encode_footer(ranges: Sequence[WalRange]) -> bytes:
+    """Footer and trailer of an object whose bodies are these, adjacent from the header on."""
+    end = HEADER_BYTES
+    rows: list[bytes] = []
+    for topic_id, partition, byte_offset, size_bytes, layout in ranges:
+        if byte_offset != end:
+            raise BugError(f"a body at byte {byte_offset} follows one that ends at {end}")
+        batches = len(layout) // PAIR_BYTES
+        rows.append(_ROW.pack(topic_id.bytes, partition, batches, byte_offset, size_bytes))
+        end += size_bytes
+    footer = b"".join([*rows, *(item.layout for item in ranges)])
+    batches = (len(footer) - ROW_BYTES * len(rows)) // PAIR_BYTES
+    size_bytes = end + len(footer) + TRAILER_BYTES
+    footer += _TRAILER.pack(len(rows), batches, size_bytes, len(footer))
+    return footer + _TRAILER_CRC.pack(crc32c(footer), END_MAGIC)
+
+
+def decode_footer(tail: Readable) -> WalFooter:
+    """Read the footer from the last bytes of an object, or from the whole object.
+
+    Raises:
+        CutFooter: it begins before `tail`; the error says how much of the end is needed.
+        CorruptObject: cut, another magic or checksum, or ranges that cannot be.
+    """
+    data = memoryview(tail)
+    if len(data) < TRAILER_BYTES:
+        raise CorruptObject(f"a trailer has {TRAILER_BYTES} bytes, {len(data)} are there")
+    at = len(data) - TRAILER_BYTES
+    partitions, batches, size_bytes, footer_bytes = _TRAILER.unpack_from(data, at)
+    checksum, magic = _TRAILER_CRC.unpack_from(data, at + _TRAILER_CRC_AT)
+    if magic != END_MAGIC:
+        raise CorruptObject(f"the object ends with {magic!r}, not {END_MAGIC!r}")
+    if not 0 < partitions <= min(batches, FOOTER_PARTITIONS_MAX) or batches > OBJECT_BATCHES_MAX:
+        raise CorruptObject(f"the trailer says {partitions} partitions and {batches} batches")
+    if footer_bytes != partitions * ROW_BYTES + batches * PAIR_BYTES:
+        raise CorruptObject(
+            f"the trailer says {footer_bytes} bytes for {partitions} partitions"
+            f" and {batches} batches"
+        )
+    needed_bytes = footer_bytes + TRAILER_BYTES
+    if size_bytes < HEADER_BYTES + needed_bytes + _BATCH_BYTES_MIN * batches:
+        raise CorruptObject(f"{batches} batches do not fit into {size_bytes} bytes")
+    if needed_bytes > len(data):
+        raise CutFooter(len(data), needed_bytes)
+    start = len(data) - needed_bytes
+    actual = crc32c(data[start : at + _TRAILER_CRC_AT])
+    if actual != checksum:
+        raise CorruptObject(f"the footer has checksum {actual:#010x}, says {checksum:#010x}")
+    rows = _ROW.iter_unpack(data[start : start + partitions * ROW_BYTES])
+    layouts = data[start + partitions * ROW_BYTES : at]
+    return WalFooter(_ranges(rows, layouts, size_bytes - needed_bytes), size_bytes)
+
+
+def _ranges(
+    rows: Iterable[tuple[bytes, int, int, int, int]], layouts: memoryview, bodies_end: int
+) -> tuple[WalRange, ...]:
+    """The rows with their layouts; raises CorruptObject unless they fill the object."""
+    ranges: list[WalRange] = []
+    seen: set[tuple[bytes, int]] = set()
+    end, at = HEADER_BYTES, 0
+    for topic_id, partition, batches, byte_offset, size_bytes in rows:
+        layout = bytes(layouts[at : at + batches * PAIR_BYTES])
+        if len(layout) != batches * PAIR_BYTES or not batches:
+            raise CorruptObject(f"partition {partition} says that it has {batches} batches")
+        at += len(layout)
+        pairs = np.frombuffer(layout, "<i4").reshape(-1, 2)
+        if (
+            byte_offset != end
+            or partition < 0
+            or (topic_id, partition) in seen
+            or int(pairs[:, 0].min()) < _BATCH_BYTES_MIN
+            or int(pairs[:, 1].min()) < 1
+            or int(pairs[:, 0].sum(dtype=np.int64)) != size_bytes
+        ):
+            raise CorruptObject(
+                f"partition {partition} cannot have {size_bytes} bytes at byte {byte_offset}"
+            )
+        seen.add((topic_id, partition))
+        end += size_bytes
+        ranges.append(WalRange(UUID(bytes=topic_id), partition, byte_offset, size_bytes, layout))
+    if at != len(layouts) or end != bodies_end:
+        raise CorruptObject(f"the bodies end at byte {end}, the footer begins at byte {bodies_end}")
+    return tuple(ranges)

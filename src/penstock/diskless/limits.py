@@ -1,0 +1,80 @@
+"""The bounds of this package that are no settings, and the defaults of those that are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BUFFER_BYTES_MAX: Final = 8 << 20
+"""Bytes at which the open object closes."""
+
+LOCAL_COMMIT_INTERVAL_MS: Final = 5
+"""How long an object gathers where a write takes about a millisecond: a directory, memory."""
+
+REMOTE_COMMIT_INTERVAL_MS: Final = 250
+"""How long an object gathers where writes take many milliseconds and are paid for one by one."""
+
+PENDING_BYTES_MAX: Final = 128 << 20
+"""Submitted bytes that are not answered yet."""
+
+PENDING_SUBMISSIONS_MAX: Final = 100_000
+"""Submissions that are not answered yet."""
+
+OBJECTS_IN_FLIGHT_MAX: Final = 8
+"""Objects that are being written, or wait for the commit of one before them."""
+
+OBJECT_ENTRIES_MAX: Final = 10_000
+"""Submissions in one object: what one transaction of the control plane has to look at."""
+
+OBJECT_BATCHES_MAX: Final = 100_000
+"""Batches in one object; the footer takes 8 bytes for each."""
+
+COPIED_SUBMISSION_BYTES_MAX: Final = 16 << 10
+"""Submissions up to this size are copied, so that they do not hold a whole receive buffer."""
+
+LEASE_BLOCK_OBJECTS: Final = 64
+"""Keys that are reserved at once."""
+
+LEASE_LIFE_SHARE: Final = 2
+"""A reserved key is used for one `LEASE_LIFE_SHARE`th of the grace after which it is swept."""
+
+DRAIN_TIMEOUT_MS: Final = 10_000
+"""How long stopping waits for what is being written."""
+
+FOOTER_PARTITIONS_MAX: Final = 100_000
+"""Partitions in one object; more are refused as damage before memory is taken."""
+
+FOOTER_TAIL_BYTES: Final = 64 << 10
+"""What is read from the end of an object for its footer; the rest, if there is more, comes next."""
+
+SWEPT_OBJECTS_MAX: Final = 1_000
+"""Objects that one step of the sweeper deletes."""
+
+SWEEP_STEPS_MAX: Final = 100
+"""Steps of one sweep; what is left waits for the next."""
+
+RETAINED_EXTENTS_MAX: Final = 1_000
+"""Extents that one call drops from a partition."""
+
+RETENTION_CALLS_MAX: Final = 1_000
+"""Calls for one partition in one pass; what is left waits for the next."""
+
+FORGOTTEN_PARTITIONS_MAX: Final = 1_000
+"""Rows of deleted topics' partitions that one call drops."""
+
+FORGOTTEN_PRODUCERS_MAX: Final = 10_000
+"""Idle producers that one call drops."""
+
+LISTED_ROWS_MAX: Final = 1_000
+"""Rows that are compared with a listing of the store at once."""
+
+ORPHANS_DELETED_MAX: Final = 1_000
+"""Orphans that one pass deletes."""
+
+ORPHANS_NAMED_MAX: Final = 20
+"""Orphans that one pass names in the log."""
+
+MARKS_KEPT: Final = 4
+"""Marks that stay in the store; older ones are deleted when a new one is written."""
+
+MARKS_READ_MAX: Final = 10_000
+"""Marks that are looked at at a start; there are a handful unless their deletion fails."""

@@ -1,0 +1,1 @@
+"""Reading diskless partitions: find, plan, fetch, assemble."""

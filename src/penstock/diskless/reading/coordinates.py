@@ -1,0 +1,134 @@
+"""Where the batches of partitions lie, as far as this broker has heard: a short-lived cache.
+
+What a commit of this broker added, and what the control plane answered to a `find`, is kept by
+partition and offset. A consumer at the end of the log is thus served without a question to the
+control plane, and one that lags asks once for many fetches. An extent is never changed; it may be
+replaced (a sealed segment covers the same offsets) or dropped (retention), and its object stays for
+a grace that is far longer than what is kept here. So old knowledge costs nothing but an object
+that could have been a better one.
+
+Bounded in bytes and in time; the oldest knowledge goes first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.control.diskless_values import DisklessExtent, PartitionKey
+from penstock.diskless.reading.limits import EXTENT_OVERHEAD_BYTES
+
+Learned = tuple[DisklessExtent, float]
+_COMPACT_FROM: Final = 1024
+
+
+class _Known:
+    """The known extents of one partition: offsets where they begin, in order, and themselves."""
+
+    __slots__ = ("bases", "extents")
+
+    def __init__(self) -> None:
+        self.bases: list[int] = []
+        self.extents: dict[int, Learned] = {}
+
+
+class Coordinates:
+    """See the module's text. Times are monotonic seconds."""
+
+    __slots__ = ("_age_seconds", "_max_bytes", "_order", "_partitions", "size_bytes")
+
+    def __init__(self, *, max_bytes: int, age_seconds: float) -> None:
+        self._max_bytes = max_bytes
+        self._age_seconds = age_seconds
+        self._partitions: dict[PartitionKey, _Known] = {}
+        self._order: deque[tuple[PartitionKey, int, float]] = deque()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return sum(len(known.bases) for known in self._partitions.values())
+
+    def add(self, key: PartitionKey, extents: Iterable[DisklessExtent], now: float) -> None:
+        """Learn extents of a partition; what they overlap is forgotten."""
+        known = self._partitions.get(key)
+        if known is None:
+            known = self._partitions[key] = _Known()
+        for extent in extents:
+            self._forget_overlapped(known, extent)
+            base = extent.base_offset
+            bases = known.bases
+            if not bases or bases[-1] < base:
+                bases.append(base)
+            else:
+                bases.insert(bisect_left(bases, base), base)
+            known.extents[base] = (extent, now)
+            self._order.append((key, base, now))
+            self.size_bytes += weight(extent)
+        self._evict(now)
+
+    def _forget_overlapped(self, known: _Known, extent: DisklessExtent) -> None:
+        bases = known.bases
+        first = max(0, bisect_right(bases, extent.base_offset) - 1)
+        last = bisect_left(bases, extent.next_offset)
+        for base in bases[first:last]:
+            old, _ = known.extents[base]
+            if old.next_offset > extent.base_offset:
+                self._forget(known, base)
+
+    def _forget(self, known: _Known, base: int) -> None:
+        extent, _ = known.extents.pop(base)
+        del known.bases[bisect_left(known.bases, base)]
+        self.size_bytes -= weight(extent)
+
+    def _evict(self, now: float) -> None:
+        order, oldest = self._order, now - self._age_seconds
+        while order and (
+            order[0][2] < oldest
+            or self.size_bytes > self._max_bytes
+            or len(order) > max(_COMPACT_FROM, 2 * self._max_bytes // EXTENT_OVERHEAD_BYTES)
+        ):
+            key, base, learned = order.popleft()
+            known = self._partitions.get(key)
+            if known is None:
+                continue
+            found = known.extents.get(base)
+            if found is not None and found[1] == learned:
+                self._forget(known, base)
+                if not known.bases:
+                    del self._partitions[key]
+
+    def drop(self, key: PartitionKey) -> None:
+        """Forget a partition: its topic is gone, or what was known proved wrong."""
+        known = self._partitions.pop(key, None)
+        if known is not None:
+            self.size_bytes -= sum(weight(extent) for extent, _ in known.extents.values())
+
+    def find(
+        self, key: PartitionKey, offset: int, max_bytes: int, now: float
+    ) -> list[DisklessExtent]:
+        """The known extents from the one that holds `offset`, without a gap, up to `max_bytes`.
+
+        Empty where that one is not known, or known for too long. The first extent counts only
+        half of its bytes, as `offset` may lie anywhere in it.
+        """
+        known = self._partitions.get(key)
+        if known is None:
+            return []
+        found: list[DisklessExtent] = []
+        place = bisect_right(known.bases, offset) - 1
+        size_bytes, oldest = 0, now - self._age_seconds
+        while 0 <= place < len(known.bases) and size_bytes < max_bytes:
+            extent, learned = known.extents[known.bases[place]]
+            if learned < oldest or not extent.base_offset <= offset < extent.next_offset:
+                break
+            found.append(extent)
+            size_bytes += extent.size_bytes if len(found) > 1 else extent.size_bytes // 2
+            offset = extent.next_offset
+            place += 1
+        return found
+
+
+def weight(extent: DisklessExtent) -> int:
+    """About what an extent costs to keep."""
+    return EXTENT_OVERHEAD_BYTES + len(extent.layout) + len(extent.key)

@@ -1,0 +1,228 @@
+"""The broker's settings that concern diskless topics: writing, sweeping, retention.
+
+Those of the fetch paths are `penstock.objects.FetchSettings`. Names follow Inkless's where it has
+them, under `diskless.`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import INT_MAX, LONG_MAX, setting
+from penstock.diskless import limits
+
+UNSET: Final = -1
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisklessSettings:
+    """How one broker writes the objects of diskless topics, and what it clears away."""
+
+    commit_interval_ms: int = setting(
+        UNSET,
+        name="diskless.commit.interval.ms",
+        doc=(
+            "How long an object gathers batches after its first. -1 is"
+            f" {limits.LOCAL_COMMIT_INTERVAL_MS} for a directory and memory, and"
+            f" {limits.REMOTE_COMMIT_INTERVAL_MS} for all other stores."
+        ),
+        unit="ms",
+        minimum=UNSET,
+        maximum=60_000,
+    )
+    buffer_bytes_max: int = setting(
+        limits.BUFFER_BYTES_MAX,
+        name="diskless.buffer.max.bytes",
+        doc="Size at which an object is written without waiting any longer.",
+        unit="bytes",
+        minimum=64 << 10,
+        maximum=1 << 30,
+    )
+    pending_bytes_max: int = setting(
+        limits.PENDING_BYTES_MAX,
+        name="diskless.pending.bytes.max",
+        doc="Produced bytes that may wait for their objects; more are refused with an error.",
+        unit="bytes",
+        minimum=1 << 20,
+        maximum=LONG_MAX,
+    )
+    objects_in_flight_max: int = setting(
+        limits.OBJECTS_IN_FLIGHT_MAX,
+        name="diskless.objects.in.flight.max",
+        doc=(
+            "Objects that are written at once. While there are so many, the open one gathers on,"
+            " up to diskless.buffer.max.bytes."
+        ),
+        minimum=1,
+        maximum=256,
+    )
+    write_timeout_ms: int = setting(
+        25_000,
+        name="diskless.write.timeout.ms",
+        doc=(
+            "How long writing and committing an object is tried, from its first batch on; then its"
+            " producers get an error that may be retried. Best below their request.timeout.ms."
+        ),
+        unit="ms",
+        minimum=100,
+        maximum=600_000,
+    )
+    put_timeout_ms: int = setting(
+        10_000,
+        name="diskless.put.timeout.ms",
+        doc="How long one attempt to write an object may take before another is made beside it.",
+        unit="ms",
+        minimum=50,
+        maximum=600_000,
+    )
+    retry_backoff_ms: int = setting(
+        50,
+        name="diskless.retry.backoff.ms",
+        doc="Ceiling of the random pause before the first repetition; it doubles every time.",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+    )
+    retry_backoff_max_ms: int = setting(
+        2_000,
+        name="diskless.retry.backoff.max.ms",
+        doc="Ceiling of the random pause between repetitions.",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+    )
+    lease_block_objects: int = setting(
+        limits.LEASE_BLOCK_OBJECTS,
+        name="diskless.lease.block.objects",
+        doc="Keys of objects that are reserved at once, before they are needed.",
+        minimum=2,
+        maximum=1_000,
+    )
+    sweep_interval_ms: int = setting(
+        60_000,
+        name="diskless.sweep.interval.ms",
+        doc="Time between two looks for objects that nobody needs any more.",
+        unit="ms",
+        minimum=10,
+        maximum=_DAY_MS,
+    )
+    sweep_pending_grace_ms: int = setting(
+        3_600_000,
+        name="diskless.sweep.pending.grace.ms",
+        doc=(
+            "Age at which a reserved key whose object was never committed is swept. At least"
+            " twice diskless.write.timeout.ms."
+        ),
+        unit="ms",
+        minimum=200,
+        maximum=30 * _DAY_MS,
+    )
+    sweep_unreferenced_grace_ms: int = setting(
+        600_000,
+        name="diskless.sweep.unreferenced.grace.ms",
+        doc=(
+            "How long an object is kept after nothing refers to it: longer than the longest read"
+            " that may have begun before."
+        ),
+        unit="ms",
+        minimum=0,
+        maximum=30 * _DAY_MS,
+    )
+    orphan_interval_ms: int = setting(
+        6 * 3_600_000,
+        name="diskless.orphan.interval.ms",
+        doc=(
+            "Time between two comparisons of the whole store with the control plane; 0 makes none."
+        ),
+        unit="ms",
+        minimum=0,
+        maximum=30 * _DAY_MS,
+    )
+    orphan_grace_ms: int = setting(
+        _DAY_MS,
+        name="diskless.orphan.grace.ms",
+        doc=(
+            "Age, by the store's own time, at which an object that the control plane does not know"
+            " is deleted; -1 only reports them."
+        ),
+        unit="ms",
+        minimum=-1,
+        maximum=LONG_MAX,
+    )
+    mark_interval_ms: int = setting(
+        15_000,
+        name="diskless.mark.interval.ms",
+        doc=(
+            "Time between two notes in the store of the highest object id, by which a start finds"
+            " out that the database was restored from an older copy."
+        ),
+        unit="ms",
+        minimum=10,
+        maximum=_DAY_MS,
+    )
+    retention_interval_ms: int = setting(
+        30_000,
+        name="diskless.retention.interval.ms",
+        doc="Time between two looks at what retention.ms and retention.bytes let go.",
+        unit="ms",
+        minimum=10,
+        maximum=_DAY_MS,
+    )
+    producer_expiration_ms: int = setting(
+        _DAY_MS,
+        name="diskless.producer.id.expiration.ms",
+        doc="How long the sequence of an idle idempotent producer is remembered.",
+        unit="ms",
+        minimum=1,
+        maximum=LONG_MAX,
+    )
+    drain_timeout_ms: int = setting(
+        limits.DRAIN_TIMEOUT_MS,
+        name="diskless.drain.timeout.ms",
+        doc="How long stopping waits for the objects that are being written.",
+        unit="ms",
+        minimum=0,
+        maximum=INT_MAX,
+    )
+
+    def __post_init__(self) -> None:
+        if self.buffer_bytes_max > self.pending_bytes_max:
+            raise InvalidSetting(
+                "diskless.buffer.max.bytes",
+                self.buffer_bytes_max,
+                f"must not exceed diskless.pending.bytes.max = {self.pending_bytes_max}",
+            )
+        if self.commit_interval_ms >= self.write_timeout_ms:
+            raise InvalidSetting(
+                "diskless.commit.interval.ms",
+                self.commit_interval_ms,
+                f"must be below diskless.write.timeout.ms = {self.write_timeout_ms}",
+            )
+        if self.retry_backoff_ms > self.retry_backoff_max_ms:
+            raise InvalidSetting(
+                "diskless.retry.backoff.ms",
+                self.retry_backoff_ms,
+                f"must not exceed diskless.retry.backoff.max.ms = {self.retry_backoff_max_ms}",
+            )
+        # A key is used for half of its grace, so an object ends before its key may be swept.
+        if self.sweep_pending_grace_ms < limits.LEASE_LIFE_SHARE * self.write_timeout_ms:
+            raise InvalidSetting(
+                "diskless.sweep.pending.grace.ms",
+                self.sweep_pending_grace_ms,
+                f"must be at least {limits.LEASE_LIFE_SHARE} times diskless.write.timeout.ms ="
+                f" {self.write_timeout_ms}",
+            )
+
+    def interval_ms(self, *, local: bool) -> int:
+        """How long an object gathers, on a local or a remote store."""
+        if self.commit_interval_ms != UNSET:
+            return self.commit_interval_ms
+        return limits.LOCAL_COMMIT_INTERVAL_MS if local else limits.REMOTE_COMMIT_INTERVAL_MS
+
+    @property
+    def lease_life_ms(self) -> int:
+        """How long after it was reserved a key may still be taken for an object."""
+        return self.sweep_pending_grace_ms // limits.LEASE_LIFE_SHARE
