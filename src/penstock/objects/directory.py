@@ -1,0 +1,287 @@
+"""Objects as files of a directory: local for one broker, or shared by all of them.
+
+A put writes `.partial/<name>`, syncs it, links it to its key's path and syncs the directory of the
+link (and, once each, the directories above it): a key is seen whole or not at all, and an object
+is on disk when `put` returns. A link never replaces. What a crash leaves in `.partial` is removed
+at an opening, by age, since other brokers may be writing there.
+
+All paths are walked from the root by open directories and without following symlinks. A sync that
+fails with anything but "no room" is final: the kernel may have dropped the bytes and a second sync
+would pass (the "fsyncgate" of 2018), so the store takes no more objects until it is opened anew.
+
+Directories of objects that were deleted stay. Keys that differ in `a` and `a/b` cannot both exist.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.objects import limits
+from penstock.objects.errors import (
+    ObjectExists,
+    ObjectNotFound,
+    ObjectTruncated,
+    StoreFailed,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from penstock.objects.files import MachineFiles, open_root, read_range, write_all
+from penstock.objects.keys import check_key, check_prefix, check_range
+from penstock.objects.port import Buffer, ObjectInfo
+from penstock.objects.threads import Threads
+
+PARTIAL: Final = ".partial"
+_ABSENT: Final = frozenset({errno.ENOENT, errno.EISDIR})
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_REFUSED: Final = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
+        errno.EFBIG, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS,
+        errno.EXDEV, errno.EINVAL,
+    }
+)  # fmt: skip
+
+
+class DirectoryStore:
+    """The store of one root directory, which is made when it is not there.
+
+    Raises:
+        StoreRefused: the root cannot be made or opened.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+        files: MachineFiles | None = None,
+        threads_max: int = limits.DIRECTORY_THREADS,
+    ) -> None:
+        self.root = root
+        self._files = files or MachineFiles()
+        self._threads = Threads(
+            "object-store", threads_max=threads_max, waiting_max=limits.DIRECTORY_WAITING_MAX
+        )
+        self._stem = randomness.uuid().hex
+        self._numbers = itertools.count()
+        self._durable: set[str] = set()
+        self._failed: str | None = None
+        with self._errors("open", str(root)):
+            root.mkdir(parents=True, exist_ok=True)
+            self._root = open_root(root)
+            with suppress(FileExistsError):
+                self._files.make_directory(self._root, PARTIAL)
+            self._partial = self._files.open_directory(self._root, PARTIAL)
+            self.removed_partials = self._remove_partials(clock.now_ms())
+
+    async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        check_key(key)
+        self._check_writable()
+        await self._threads.run(lambda: self._put(key, pieces))
+
+    async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
+        check_range(key, start, size_bytes)
+        return await self._threads.run(lambda: self._get(key, start, size_bytes))
+
+    async def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        return await self._threads.run(lambda: self._head(key))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        await self._threads.run(lambda: self._delete(keys))
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        check_prefix(prefix)
+        found = self._walk(prefix[: prefix.rfind("/") + 1], prefix, after)
+
+        def page() -> list[ObjectInfo]:
+            with self._errors("list", prefix):
+                return list(itertools.islice(found, limits.LIST_PAGE_OBJECTS))
+
+        while infos := await self._threads.run(page):
+            for info in infos:
+                yield info
+
+    async def close(self) -> None:
+        await self._threads.close()
+        root, self._root = self._root, -1
+        partial, self._partial = self._partial, -1
+        if root >= 0 and not self._threads.outstanding:
+            os.close(root)
+            os.close(partial)
+
+    def _put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        name = f"{self._stem}-{next(self._numbers)}"
+        with self._errors("write", key):
+            file = self._files.create(self._partial, name)
+            try:
+                try:
+                    size = write_all(self._files, file, pieces)
+                    self._sync(lambda: self._files.sync_file(file), f"object {key}")
+                    written = os.fstat(file).st_size
+                finally:
+                    os.close(file)
+                if written != size:
+                    raise StoreUnavailable(f"object {key} has {written} bytes of {size} written")
+                self._publish(name, key)
+            finally:
+                with suppress(OSError):
+                    self._files.remove(self._partial, name)
+
+    def _publish(self, name: str, key: str) -> None:
+        with self._directory(key, make=True) as (directory, target):
+            self._check_writable()
+            try:
+                self._files.link(self._partial, name, directory, target)
+            except FileExistsError:
+                # A file server that repeats a call whose answer was lost finds its own link.
+                if os.stat(name, dir_fd=self._partial, follow_symlinks=False).st_nlink < 2:
+                    raise ObjectExists(key) from None
+            self._sync(lambda: self._files.sync_directory(directory), f"the directory of {key}")
+
+    def _get(self, key: str, start: int, size_bytes: int) -> memoryview:
+        with self._errors("read", key, absent=key), self._directory(key) as (directory, name):
+            file = self._files.open(directory, name)
+            try:
+                content = read_range(self._files, file, start, size_bytes)
+                if len(content) < size_bytes:
+                    raise ObjectTruncated(key, start, size_bytes, os.fstat(file).st_size)
+            finally:
+                os.close(file)
+        return memoryview(content)
+
+    def _head(self, key: str) -> ObjectInfo:
+        with self._errors("look at", key, absent=key), self._directory(key) as (directory, name):
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
+                raise ObjectNotFound(key)
+            return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1_000_000)
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        for _, group in itertools.groupby(sorted(keys), key=lambda key: key.rpartition("/")[0]):
+            self._delete_of(list(group))
+
+    def _delete_of(self, keys: Sequence[str]) -> None:
+        """Delete files of one directory."""
+        with (
+            self._errors("delete", keys[0]),
+            suppress(FileNotFoundError),
+            self._directory(keys[0]) as (directory, _),
+        ):
+            for key in keys:
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    self._files.remove(directory, key.rpartition("/")[2])
+            self._files.sync_directory(directory)
+
+    def _walk(self, parent: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """Objects below a directory in the order of their keys, which is that of names where a
+        directory's name ends with its slash."""
+        for key, entry in self._entries(parent):
+            if entry is None:
+                if key.startswith(prefix) and key + "\x7f" > after:
+                    yield from self._walk(key, prefix, after)
+            elif key > after and key.startswith(prefix):
+                yield ObjectInfo(key, entry.st_size, entry.st_mtime_ns // 1_000_000)
+
+    def _entries(self, parent: str) -> Sequence[tuple[str, os.stat_result | None]]:
+        """What is in one directory, sorted: directories with a slash and without a stat."""
+        found: list[tuple[str, os.stat_result | None]] = []
+        try:
+            with self._directory(parent + "-") as (directory, _), os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        found.append((f"{parent}{entry.name}/", None))
+                    elif entry.is_file(follow_symlinks=False):
+                        with suppress(FileNotFoundError):
+                            size = entry.stat(follow_symlinks=False)
+                            found.append((parent + entry.name, size))
+        except FileNotFoundError:
+            return []
+        found.sort(key=lambda item: item[0])
+        return found
+
+    @contextmanager
+    def _directory(self, key: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The open directory of a key, walked to from the root, and the last part of the key."""
+        *parts, name = key.split("/")
+        directory = os.dup(self._root)
+        try:
+            for depth, part in enumerate(parts):
+                path = "/".join(parts[: depth + 1])
+                if make and path not in self._durable:
+                    self._make(directory, part, path)
+                below = self._files.open_directory(directory, part)
+                os.close(directory)
+                directory = below
+            yield directory, name
+        finally:
+            os.close(directory)
+
+    def _make(self, directory: int, part: str, path: str) -> None:
+        """Make a directory durable, whoever made it: another writer may not have synced it yet."""
+        with suppress(FileExistsError):
+            self._files.make_directory(directory, part)
+        self._sync(lambda: self._files.sync_directory(directory), f"the directory of {path}")
+        if len(self._durable) >= limits.DURABLE_DIRECTORIES_MAX:
+            self._durable.clear()
+        self._durable.add(path)
+
+    def _sync(self, sync: Callable[[], None], what: str) -> None:
+        try:
+            sync()
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise
+            self._failed = f"{self.root}: the sync of {what} failed: {error.strerror}"
+            raise StoreFailed(self._failed) from error
+
+    def _check_writable(self) -> None:
+        if self._failed is not None:
+            raise StoreFailed(self._failed)
+
+    def _remove_partials(self, now_ms: int) -> int:
+        removed = 0
+        with os.scandir(self._partial) as entries:
+            for entry in itertools.islice(entries, limits.PARTIAL_REMOVALS_MAX):
+                with suppress(FileNotFoundError):
+                    modified_ms = entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000
+                    if now_ms - modified_ms >= limits.PARTIAL_AGE_MS:
+                        self._files.remove(self._partial, entry.name)
+                        removed += 1
+        return removed
+
+    @contextmanager
+    def _errors(self, doing: str, key: str, *, absent: str | None = None) -> Iterator[None]:
+        """Turn OSErrors into this package's; `absent` is the key that a missing file means."""
+        try:
+            yield
+        except OSError as error:
+            if absent is not None and error.errno in _ABSENT:
+                raise ObjectNotFound(absent) from error
+            raise self._error(error, f"{self.root}: cannot {doing} {key}".rstrip()) from error
+
+    def _error(self, error: OSError, what: str) -> StoreUnavailable | StoreRefused:
+        reason = error.strerror or str(error)
+        if error.errno == errno.ENOENT:
+            self._durable.clear()  # Someone removes directories under us: make them again.
+        if error.errno in _NO_ROOM:
+            return StoreFull(f"{what}: {reason}")
+        if error.errno in _NO_DESCRIPTORS:
+            return StoreUnavailable(f"{what}: {reason}; raise the limit of open files")
+        kind = StoreRefused if error.errno in _REFUSED else StoreUnavailable
+        return kind(f"{what}: {reason}")

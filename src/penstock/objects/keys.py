@@ -1,0 +1,56 @@
+"""What an object's key may be: one rule for all stores, so that none is led astray.
+
+A key is a relative path of parts between `/`; every part begins with a letter, a digit, `_`, `=`
+or `-` and goes on with these or dots. So no part is `.` or `..`, none is empty, and none hides what
+a directory store keeps beside the objects.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from penstock.objects import limits
+from penstock.objects.errors import InvalidKey, InvalidRange
+
+_PART: Final = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*"
+_KEY: Final = re.compile(rf"{_PART}(?:/{_PART})*", re.ASCII)
+_PREFIX: Final = re.compile(rf"(?:{_PART}/)*(?:{_PART})?", re.ASCII)
+
+
+def check_key(key: str) -> None:
+    """Refuse what is no key.
+
+    Raises:
+        InvalidKey: says which rule it breaks.
+    """
+    if len(key) > limits.KEY_BYTES_MAX:
+        limit = limits.KEY_BYTES_MAX
+        raise InvalidKey(key, f"has {len(key)} characters, the limit is {limit}")
+    if _KEY.fullmatch(key) is None:
+        raise InvalidKey(key, "must be parts of A-Z a-z 0-9 . _ = - between /, none led by a dot")
+    if max(map(len, key.split("/"))) > limits.KEY_NAME_BYTES_MAX:
+        limit = limits.KEY_NAME_BYTES_MAX
+        raise InvalidKey(key, f"has a part of more than {limit} characters")
+
+
+def check_prefix(prefix: str) -> None:
+    """Refuse what no key can begin with; the empty prefix is one of all keys.
+
+    Raises:
+        InvalidKey: as `check_key`.
+    """
+    if len(prefix) > limits.KEY_BYTES_MAX or _PREFIX.fullmatch(prefix) is None:
+        raise InvalidKey(prefix, "is not what a key can begin with")
+
+
+def check_range(key: str, start: int, size_bytes: int) -> None:
+    """Refuse empty and negative ranges.
+
+    Raises:
+        InvalidKey: the key is none.
+        InvalidRange: the range is none.
+    """
+    check_key(key)
+    if start < 0 or size_bytes < 1:
+        raise InvalidRange(key, start, size_bytes)

@@ -1,0 +1,123 @@
+"""A bounded set of threads for blocking calls, awaited from event loops.
+
+A call costs two hand-overs (about 50 µs) and is never run by the caller. Calls above the bound are
+refused at once. A call whose caller is cancelled still runs to its end; its result is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from penstock.objects import limits
+from penstock.objects.errors import StoreClosed, StoreThrottled
+
+T = TypeVar("T")
+_Settle = Callable[[Any, BaseException | None], None]
+
+
+class Threads:
+    """Up to `threads_max` threads, started as they are needed."""
+
+    def __init__(self, name: str, *, threads_max: int, waiting_max: int) -> None:
+        self._name = name
+        self._threads_max = threads_max
+        self._calls_max = threads_max + waiting_max
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], _Settle] | None] = (
+            queue.SimpleQueue()
+        )
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._outstanding = 0
+        self._closed = False
+        self._idle: Callable[[], object] | None = None
+
+    @property
+    def outstanding(self) -> int:
+        """Calls that run or wait."""
+        return self._outstanding
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Run a job on a thread; what it raises is raised here.
+
+        Raises:
+            StoreThrottled: as many jobs as may wait are waiting.
+            StoreClosed: `close` was called.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:
+                return  # The loop is closed, and with it whoever waited.
+
+        self._submit(job, settle)
+        return await future
+
+    async def close(self) -> None:
+        """Take no more jobs, wait for those there are (for a bounded time), end the threads."""
+        loop = asyncio.get_running_loop()
+        finished = asyncio.Event()
+        with self._lock:
+            self._closed = True
+            self._idle = partial(loop.call_soon_threadsafe, finished.set)
+            if not self._outstanding:
+                finished.set()
+        try:
+            await asyncio.wait_for(finished.wait(), limits.CLOSE_TIMEOUT_SECONDS)
+        except TimeoutError:
+            return  # A call hangs in the file system; its thread is a daemon.
+        finally:
+            threads, self._threads = self._threads, []
+            for _ in threads:
+                self._jobs.put(None)
+        for thread in threads:
+            thread.join()
+
+    def _submit(self, job: Callable[[], Any], settle: _Settle) -> None:
+        with self._lock:
+            if self._closed:
+                raise StoreClosed(f"{self._name} is closed")
+            if self._outstanding >= self._calls_max:
+                raise StoreThrottled(
+                    f"{self._name}: {self._outstanding} calls run or wait, "
+                    f"the limit is {self._calls_max}"
+                )
+            self._outstanding += 1
+            if self._outstanding > len(self._threads) < self._threads_max:
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._jobs.put((job, settle))
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, settle = item
+            result, error = None, None
+            try:
+                result = job()
+            except BaseException as raised:
+                error = raised
+            del item, job
+            settle(result, error)
+            del result, error, settle
+            with self._lock:
+                self._outstanding -= 1
+                if self._idle is not None and not self._outstanding:
+                    self._idle()
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

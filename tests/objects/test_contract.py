@@ -1,0 +1,171 @@
+"""What every form of the object store must do, as the port says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.objects import (
+    Buffer,
+    InvalidKey,
+    InvalidRange,
+    ObjectExists,
+    ObjectInfo,
+    ObjectNotFound,
+    ObjectStore,
+    ObjectTruncated,
+)
+
+CONTENT = bytes(range(256)) * 8
+
+
+async def keys_of(store: ObjectStore, prefix: str = "", *, after: str = "") -> list[str]:
+    return [info.key async for info in store.list(prefix, after=after)]
+
+
+async def put_all(store: ObjectStore, keys: Sequence[str]) -> None:
+    await asyncio.gather(*(store.put(key, [key.encode()]) for key in keys))
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [CONTENT],
+        [CONTENT[:1], b"", bytearray(CONTENT[1:100]), memoryview(CONTENT)[100:]],
+        [CONTENT[at : at + 1] for at in range(len(CONTENT))],
+    ],
+    ids=["one", "kinds", "many"],
+)
+async def test_what_is_put_is_read(store: ObjectStore, pieces: list[Buffer]) -> None:
+    await store.put("wal/1/a", pieces)
+    assert await store.get("wal/1/a", 0, len(CONTENT)) == CONTENT
+
+
+async def test_ranges(store: ObjectStore) -> None:
+    await store.put("a", [CONTENT])
+    for start, size in [(0, 1), (1, 7), (255, 258), (len(CONTENT) - 1, 1), (0, len(CONTENT))]:
+        content = await store.get("a", start, size)
+        assert isinstance(content, memoryview)
+        assert content == CONTENT[start : start + size]
+
+
+@pytest.mark.parametrize(
+    ("start", "size"), [(0, len(CONTENT) + 1), (len(CONTENT) - 1, 2), (len(CONTENT), 1), (9999, 9)]
+)
+async def test_a_range_beyond_the_end_is_truncated(
+    store: ObjectStore, start: int, size: int
+) -> None:
+    await store.put("a", [CONTENT])
+    with pytest.raises(ObjectTruncated) as raised:
+        await store.get("a", start, size)
+    assert raised.value.object_size_bytes == len(CONTENT)
+
+
+async def test_an_empty_object_has_no_range(store: ObjectStore) -> None:
+    await store.put("empty", [])
+    assert (await store.head("empty")).size_bytes == 0
+    with pytest.raises(ObjectTruncated):
+        await store.get("empty", 0, 1)
+
+
+@pytest.mark.parametrize(("start", "size"), [(-1, 2), (0, 0), (0, -1)])
+async def test_what_is_no_range_is_refused(store: ObjectStore, start: int, size: int) -> None:
+    await store.put("a", [CONTENT])
+    with pytest.raises(InvalidRange):
+        await store.get("a", start, size)
+
+
+async def test_objects_are_never_replaced(store: ObjectStore) -> None:
+    await store.put("a/b", [b"first"])
+    with pytest.raises(ObjectExists, match="a/b"):
+        await store.put("a/b", [b"second"])
+    assert await store.get("a/b", 0, 5) == b"first"
+
+
+async def test_of_many_that_put_one_key_one_succeeds(store: ObjectStore) -> None:
+    outcomes = await asyncio.gather(
+        *(store.put("race", [bytes([number]) * 1000]) for number in range(8)),
+        return_exceptions=True,
+    )
+    assert outcomes.count(None) == 1
+    assert sum(isinstance(outcome, ObjectExists) for outcome in outcomes) == 7
+    winner = outcomes.index(None)
+    assert await store.get("race", 0, 1000) == bytes([winner]) * 1000
+
+
+async def test_what_is_not_there(store: ObjectStore) -> None:
+    with pytest.raises(ObjectNotFound, match="a/b"):
+        await store.get("a/b", 0, 1)
+    with pytest.raises(ObjectNotFound):
+        await store.head("a/b")
+    await store.put("a/b", [b"x"])
+    with pytest.raises(ObjectNotFound):
+        await store.get("a", 0, 1)
+    with pytest.raises(ObjectNotFound):
+        await store.head("a")
+
+
+async def test_head(store: ObjectStore) -> None:
+    await store.put("a/b", [CONTENT])
+    info = await store.head("a/b")
+    assert info == ObjectInfo("a/b", len(CONTENT), info.modified_ms)
+    assert info.modified_ms > 1_600_000_000_000
+
+
+async def test_delete(store: ObjectStore) -> None:
+    await put_all(store, ["a/1", "a/2", "b/1", "c"])
+    await store.delete(["a/1", "c", "never/there", "b/never"])
+    assert await keys_of(store) == ["a/2", "b/1"]
+    with pytest.raises(ObjectNotFound):
+        await store.get("a/1", 0, 1)
+    await store.delete(["a/1"])
+    await store.delete([])
+    assert await keys_of(store) == ["a/2", "b/1"]
+
+
+async def test_list_is_in_the_order_of_keys(store: ObjectStore) -> None:
+    keys = ["a", "a-b", "a.b", "a1", "b/1", "b/2/x", "b-1", "b.1", "b0", "b/1-", "B", "_", "0/9"]
+    await put_all(store, keys)
+    assert await keys_of(store) == sorted(keys)
+    for prefix in ("", "b", "b/", "b/1", "b/2/", "b/2/x", "b-", "z", "0"):
+        expected = [key for key in sorted(keys) if key.startswith(prefix)]
+        assert await keys_of(store, prefix) == expected
+        for after in [*keys, "b/", "b/2", "zz"]:
+            left = [key for key in expected if key > after]
+            assert await keys_of(store, prefix, after=after) == left
+
+
+async def test_list_says_size_and_time(store: ObjectStore) -> None:
+    await store.put("a/b", [CONTENT])
+    assert [info async for info in store.list("a")] == [await store.head("a/b")]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "/", "/a", "a/", "a//b", "..", "a/../b", "../a", ".", ".partial/a", "a/.b", "a b", "ä",
+     "a\x00", "a\n", "a\\b", "x" * 513, "x" * 256],
+)  # fmt: skip
+async def test_what_is_no_key_is_refused(store: ObjectStore, key: str) -> None:
+    with pytest.raises(InvalidKey):
+        await store.put(key, [b"x"])
+    with pytest.raises(InvalidKey):
+        await store.get(key, 0, 1)
+    with pytest.raises(InvalidKey):
+        await store.head(key)
+    with pytest.raises(InvalidKey):
+        await store.delete(["a", key])
+    assert await keys_of(store) == []
+
+
+async def test_long_keys(store: ObjectStore) -> None:
+    key = "/".join(["x" * 127] * 4)
+    await store.put(key, [b"x"])
+    assert await keys_of(store) == [key]
+
+
+async def test_closing_twice(store: ObjectStore) -> None:
+    await store.put("a", [b"x"])
+    await store.close()
+    await store.close()
