@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from penstock.records.crc import Readable, crc32c
 from penstock.records.errors import (
     CorruptBatch,
+    InvalidProducerEpoch,
     InvalidRecord,
     LegacyBatch,
+    OutOfOrderSequence,
     RecordTooLarge,
     UnsupportedCodec,
 )
@@ -38,8 +40,10 @@ __all__ = [
     "BatchHeader",
     "Codec",
     "CorruptBatch",
+    "InvalidProducerEpoch",
     "InvalidRecord",
     "LegacyBatch",
+    "OutOfOrderSequence",
     "Readable",
     "RecordTooLarge",
     "UnsupportedCodec",

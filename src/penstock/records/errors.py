@@ -1,7 +1,8 @@
 """What can be wrong with a record batch, and whose fault it is.
 
-`CorruptBatch` says that bytes are damaged or cut; the three `InvalidError`s say that the bytes
-are whole but ask for something that this log does not do.
+`CorruptBatch` says that bytes are damaged or cut; most `InvalidError`s say that the bytes are
+whole but ask for something that this log does not do. The last two are of idempotent producers,
+whose batches come in the order of their sequences or not at all.
 
 Source: Kafka's `CorruptRecordException`, `RecordTooLargeException`,
 `UnsupportedCompressionTypeException`, `UnsupportedForMessageFormatException` and
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.base.errors import CorruptError, InvalidError
+from penstock.base.errors import CorruptError, FencedError, InvalidError
 
 
 class CorruptBatch(CorruptError):
@@ -43,3 +44,15 @@ class InvalidRecord(InvalidError):
     """A batch or a column that is well formed but may not be produced as it is."""
 
     code: ClassVar[str] = "invalid_record"
+
+
+class OutOfOrderSequence(InvalidError):
+    """An idempotent producer's batch does not follow its last one."""
+
+    code: ClassVar[str] = "out_of_order_sequence_number"
+
+
+class InvalidProducerEpoch(FencedError):
+    """A producer with a newer epoch has written to the partition."""
+
+    code: ClassVar[str] = "invalid_producer_epoch"

@@ -24,3 +24,6 @@ SNAPPY_EXPANSION_MAX: Final = 64
 
 COMPRESSED_MEMBERS_MAX: Final = 64
 """Gzip members or lz4 frames in one batch; clients write one."""
+
+PRODUCER_BATCHES_MAX: Final = 5
+"""Batches remembered per producer: Kafka's clients have at most five in flight."""

@@ -13,6 +13,8 @@ from penstock.base.errors import (
     UnavailableError,
 )
 from penstock.base.ids import TopicPartition
+from penstock.records.errors import InvalidProducerEpoch as InvalidProducerEpoch
+from penstock.records.errors import OutOfOrderSequence as OutOfOrderSequence
 
 
 class StorageError(UnavailableError):
@@ -91,18 +93,6 @@ class BatchesTooLarge(InvalidError):
     """The batches of one append together exceed `segment.bytes`."""
 
     code: ClassVar[str] = "record_list_too_large"
-
-
-class OutOfOrderSequence(InvalidError):
-    """An idempotent producer's batch does not follow its last one."""
-
-    code: ClassVar[str] = "out_of_order_sequence_number"
-
-
-class InvalidProducerEpoch(FencedError):
-    """A producer with a newer epoch has written to the partition."""
-
-    code: ClassVar[str] = "invalid_producer_epoch"
 
 
 class UnknownProducerId(InvalidError):

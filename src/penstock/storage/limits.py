@@ -47,8 +47,5 @@ HOUSEKEEPING_LOGS_MAX: Final = 256
 HOUSEKEEPING_FILES_MAX: Final = 256
 """Files that one call of `housekeeping` removes."""
 
-PRODUCER_BATCHES_MAX: Final = 5
-"""Batches remembered per producer: Kafka's clients have at most five in flight."""
-
 CHECKPOINT_FILE_BYTES_MAX: Final = 256 << 20
 """A checkpoint larger than this is refused as damaged."""

@@ -23,6 +23,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader, stamp, stamp_append_time
+from penstock.records.idempotence import ProducerBatch
 from penstock.storage import lookups
 from penstock.storage.admission import admit, recompressed
 from penstock.storage.appended import Appended, Tail
@@ -45,7 +46,7 @@ from penstock.storage.names import (
     directory_name,
     parse_offset_name,
 )
-from penstock.storage.producers import ProducerBatch, ProducerStates, Undo
+from penstock.storage.producers import ProducerStates, Undo
 from penstock.storage.reading import index_of, read_files, read_tail
 from penstock.storage.rolling import should_roll
 from penstock.storage.segment import UNKNOWN, Segment

@@ -1,19 +1,8 @@
 """What a partition remembers of its idempotent producers: a pure core.
 
-Per producer id: its epoch, and its last five batches, oldest first, because a client may have
-five in flight and retry any of them. A producer's state is an immutable value that is replaced
-by each append, so that an append that did not become durable is undone by putting the old value
-back.
-
-| batch's epoch | batch's sequence                       | answer                             |
-|---------------|----------------------------------------|------------------------------------|
-| older         | any                                    | INVALID_PRODUCER_EPOCH             |
-| same          | one of the last five, same first, last | duplicate: the original's offset   |
-| same          | the last one plus one, wrapping        | append                             |
-| same          | any other                              | OUT_OF_ORDER_SEQUENCE_NUMBER       |
-| newer         | 0                                      | append                             |
-| newer         | any other                              | OUT_OF_ORDER_SEQUENCE_NUMBER       |
-| no such id    | any                                    | append: its state may have expired |
+What one producer's next batch is, `records.idempotence` says. A producer's state is an immutable
+value that is replaced by each append, so that an append that did not become durable is undone by
+putting the old value back.
 
 Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360.
 """
@@ -21,38 +10,13 @@ Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Final, NamedTuple
 
 from penstock.records import BatchHeader
-from penstock.storage.errors import InvalidProducerEpoch, OutOfOrderSequence
+from penstock.records.errors import OutOfOrderSequence
+from penstock.records.idempotence import SEQUENCES, Producer, ProducerBatch, appended, original
+from penstock.records.limits import PRODUCER_BATCHES_MAX
 from penstock.storage.formats.snapshot import SnapshotEntry
-from penstock.storage.limits import PRODUCER_BATCHES_MAX
 from penstock.storage.values import ProducerStateEntry
-
-_MODULUS: Final = 2**31
-
-
-class ProducerBatch(NamedTuple):
-    """A remembered batch."""
-
-    first_sequence: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-
-class Producer(NamedTuple):
-    """A producer's state. `seen_ms` is the broker's time of its last append."""
-
-    epoch: int
-    batches: tuple[ProducerBatch, ...]
-    seen_ms: int
-
 
 Undo = tuple[int, Producer | None]
 """A producer id and what it was before an append."""
@@ -78,30 +42,13 @@ class ProducerStates:
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
-        epoch = header.producer_epoch
-        first = header.base_sequence
-        if epoch == producer.epoch:
-            last = producer.batches[-1]
-            if first == (last.last_sequence + 1) % _MODULUS:
-                return None
-            last_sequence = header.last_sequence
-            for batch in producer.batches:
-                if batch.first_sequence == first and batch.last_sequence == last_sequence:
-                    return batch
-            raise OutOfOrderSequence(
-                f"producer {header.producer_id} of epoch {epoch} sent sequence {first}, "
-                f"expected {(last.last_sequence + 1) % _MODULUS}"
-            )
-        if epoch < producer.epoch:
-            raise InvalidProducerEpoch(
-                f"producer {header.producer_id} has epoch {epoch}, "
-                f"the partition has seen epoch {producer.epoch}"
-            )
-        if first != 0:
-            raise OutOfOrderSequence(
-                f"producer {header.producer_id} begins epoch {epoch} with sequence {first}, not 0"
-            )
-        return None
+        return original(
+            producer,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.last_sequence,
+        )
 
     def check_all(self, headers: list[BatchHeader]) -> ProducerBatch | None:
         """As `check`, for all batches of one append together.
@@ -110,12 +57,12 @@ class ProducerStates:
             OutOfOrderSequence: some are duplicates and some are not, too.
         """
         first = headers[0]
-        original = self.check(first) if first.producer_id >= 0 else None
+        stored = self.check(first) if first.producer_id >= 0 else None
         if len(headers) == 1:
-            return original
-        if original is not None:
+            return stored
+        if stored is not None:
             if all([self.check(header) is not None for header in headers]):
-                return original
+                return stored
             raise OutOfOrderSequence(f"an append of {len(headers)} batches repeats some of them")
         undos: list[Undo] = []
         try:
@@ -142,11 +89,7 @@ class ProducerStates:
             delta,
             header.max_timestamp,
         )
-        if before is None or before.epoch != header.producer_epoch:
-            batches: tuple[ProducerBatch, ...] = (batch,)
-        else:
-            batches = (*before.batches[1 - PRODUCER_BATCHES_MAX :], batch)
-        self._producers[producer_id] = Producer(header.producer_epoch, batches, seen_ms)
+        self._producers[producer_id] = appended(before, header.producer_epoch, batch, seen_ms)
         return producer_id, before
 
     def undo(self, undo: Undo) -> None:
@@ -205,7 +148,7 @@ class ProducerStates:
         for entry in entries:
             delta = entry.offset_delta
             batch = ProducerBatch(
-                (entry.last_sequence - delta) % _MODULUS,
+                (entry.last_sequence - delta) % SEQUENCES,
                 entry.last_sequence,
                 entry.last_offset,
                 delta,
