@@ -22,9 +22,6 @@ PENDING_SUBMISSIONS_MAX: Final = 100_000
 OBJECTS_IN_FLIGHT_MAX: Final = 8
 """Objects that are being written, or wait for the commit of one before them."""
 
-OBJECT_ENTRIES_MAX: Final = 10_000
-"""Submissions in one object: what one transaction of the control plane has to look at."""
-
 OBJECT_BATCHES_MAX: Final = 100_000
 """Batches in one object; the footer takes 8 bytes for each."""
 
@@ -33,6 +30,9 @@ COPIED_SUBMISSION_BYTES_MAX: Final = 16 << 10
 
 LEASE_BLOCK_OBJECTS: Final = 64
 """Keys that are reserved at once."""
+
+ATTEMPTS_AT_ONCE_MAX: Final = 3
+"""PUTs of one object that are under way at once, because those before are overdue."""
 
 LEASE_LIFE_SHARE: Final = 2
 """A reserved key is used for one `LEASE_LIFE_SHARE`th of the grace after which it is swept."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
+from penstock.control.limits import OBJECT_LEASES_PER_CALL_MAX
 from penstock.diskless import limits
 
 UNSET: Final = -1
@@ -99,7 +100,7 @@ class DisklessSettings:
         name="diskless.lease.block.objects",
         doc="Keys of objects that are reserved at once, before they are needed.",
         minimum=2,
-        maximum=1_000,
+        maximum=OBJECT_LEASES_PER_CALL_MAX,
     )
     sweep_interval_ms: int = setting(
         60_000,

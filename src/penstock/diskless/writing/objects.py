@@ -1,0 +1,195 @@
+"""One object on its way: the table of its states, and what it is made of.
+
+| state      | what happens                        | then       |
+|------------|-------------------------------------|------------|
+| WAITING    | a key is there                      | PUTTING    |
+| PUTTING    | the PUT failed, or is overdue       | PAUSED     |
+| PAUSED     | the pause is over                   | WAITING    |
+| WAITING, PUTTING, PAUSED | a PUT of it succeeded | WRITTEN    |
+| WRITTEN    | those before it have ended          | COMMITTING |
+| COMMITTING | the outcome is unknown              | UNKNOWN    |
+| UNKNOWN    | the pause is over                   | COMMITTING |
+| COMMITTING | its key was swept                   | WAITING    |
+| COMMITTING | committed                           | ENDED      |
+| any        | refused for good, or out of time    | ENDED      |
+
+What is not in the table came too late, and changes nothing.
+
+Within an object, bytes are grouped by partition, in the order of submission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from itertools import chain
+from math import inf
+from typing import Final
+from uuid import UUID
+
+from penstock.control.diskless_values import BatchEntry, ObjectLease, PartitionKey
+from penstock.diskless.formats.wal import (
+    HEADER_BYTES,
+    WalHeader,
+    WalRange,
+    encode_footer,
+    encode_header,
+)
+from penstock.diskless.writing.submission import Submission, entry_of
+from penstock.objects.port import Buffer
+
+
+class ObjectPhase(Enum):
+    """Where an object stands."""
+
+    WAITING = auto()
+    PUTTING = auto()
+    PAUSED = auto()
+    WRITTEN = auto()
+    COMMITTING = auto()
+    UNKNOWN = auto()
+    ENDED = auto()
+
+
+class Happening(Enum):
+    """What may happen to an object."""
+
+    KEY = auto()
+    PUT = auto()
+    PUT_FAILED = auto()
+    PAUSE_OVER = auto()
+    TURN = auto()
+    COMMITTED = auto()
+    COMMIT_UNKNOWN = auto()
+    LEASE_LOST = auto()
+    GIVEN_UP = auto()
+
+
+_P, _H = ObjectPhase, Happening
+TRANSITIONS: Final[Mapping[tuple[ObjectPhase, Happening], ObjectPhase]] = {
+    (_P.WAITING, _H.KEY): _P.PUTTING,
+    (_P.WAITING, _H.PUT): _P.WRITTEN,
+    (_P.PUTTING, _H.PUT): _P.WRITTEN,
+    (_P.PUTTING, _H.PUT_FAILED): _P.PAUSED,
+    (_P.PAUSED, _H.PUT): _P.WRITTEN,
+    (_P.PAUSED, _H.PAUSE_OVER): _P.WAITING,
+    (_P.WRITTEN, _H.TURN): _P.COMMITTING,
+    (_P.COMMITTING, _H.COMMITTED): _P.ENDED,
+    (_P.COMMITTING, _H.COMMIT_UNKNOWN): _P.UNKNOWN,
+    (_P.COMMITTING, _H.LEASE_LOST): _P.WAITING,
+    (_P.UNKNOWN, _H.PAUSE_OVER): _P.COMMITTING,
+    **{(phase, _H.GIVEN_UP): _P.ENDED for phase in _P if phase is not _P.ENDED},
+}
+
+
+class OpenObject:
+    """Submissions since the last object closed. `opened_ms` is when the first came."""
+
+    __slots__ = ("batches", "dropped", "groups", "opened_ms", "size_bytes", "submissions")
+
+    def __init__(self, opened_ms: float) -> None:
+        self.opened_ms = opened_ms
+        self.groups: dict[PartitionKey, list[Submission]] = {}
+        self.size_bytes = 0
+        self.batches = 0
+        self.submissions = 0
+        self.dropped: set[int] = set()
+
+    def add(self, submission: Submission) -> None:
+        key = (submission.topic_id, submission.partition)
+        group = self.groups.get(key)
+        if group is None:
+            self.groups[key] = [submission]
+        else:
+            group.append(submission)
+        self.size_bytes += len(submission.batches)
+        self.batches += len(submission.headers)
+        self.submissions += 1
+
+    def all(self) -> Iterable[Submission]:
+        return chain.from_iterable(self.groups.values())
+
+
+class WalObject:
+    """A closed object. `number` counts the objects of this broker's run, in the order of closing.
+
+    Submissions in `dropped`, by identity, have been answered, and are left out of the commit.
+    """
+
+    __slots__ = (
+        "_bodies", "_entries", "_footer", "attempt_ends_ms", "attempts", "batches",
+        "commit_failures", "deadline_ms", "dropped", "lease", "number", "opened_ms",
+        "pause_ends_ms", "phase", "put_failures", "size_bytes", "started", "submissions",
+        "submitted_bytes",
+    )  # fmt: skip
+
+    def __init__(self, number: int, gathered: OpenObject, deadline_ms: float) -> None:
+        self.number = number
+        self.opened_ms = gathered.opened_ms
+        self.deadline_ms = deadline_ms
+        self.phase = ObjectPhase.WAITING
+        self.started = False
+        """Whether it is one of those that may be written now."""
+        self.lease: ObjectLease | None = None
+        """The key under which it is written."""
+        self.attempts: dict[int, ObjectLease] = {}
+        """PUTs under way, by object id."""
+        self.attempt_ends_ms = self.pause_ends_ms = inf
+        self.put_failures = self.commit_failures = 0
+        self.submissions = list(gathered.all())
+        self.submitted_bytes = gathered.size_bytes
+        self.batches = gathered.batches
+        self.dropped = gathered.dropped
+        ranges: list[WalRange] = []
+        self._entries: list[BatchEntry] = []
+        at = HEADER_BYTES
+        for (topic_id, partition), group in gathered.groups.items():
+            start = at
+            entries: list[BatchEntry] = []
+            for submission in group:
+                entries.append(entry_of(submission, at))
+                at += len(submission.batches)
+            layout = b"".join([entry.layout for entry in entries])
+            ranges.append(WalRange(topic_id, partition, start, at - start, layout))
+            self._entries += entries
+        self._bodies: list[Buffer] = [item.batches for item in self.submissions]
+        self._footer = encode_footer(ranges)
+        self.size_bytes = at + len(self._footer)
+
+    def __repr__(self) -> str:
+        return f"<WalObject {self.number} {self.phase.name} {self.lease}>"
+
+    def happens(self, happening: Happening) -> bool:
+        """Go on as the table says; False when it came too late."""
+        following = TRANSITIONS.get((self.phase, happening))
+        if following is None:
+            return False
+        self.phase = following
+        return True
+
+    def pieces(self, object_id: int, broker_id: int) -> list[Buffer]:
+        """The whole object in order, under one of its keys."""
+        header = encode_header(WalHeader(object_id, broker_id))
+        return [header, *self._bodies, self._footer]
+
+    def entries(self) -> tuple[BatchEntry, ...]:
+        """What is to be committed, in the order of `kept`."""
+        if not self.dropped:
+            return tuple(self._entries)
+        pairs = zip(self.submissions, self._entries, strict=True)
+        return tuple(entry for item, entry in pairs if id(item) not in self.dropped)
+
+    def kept(self) -> list[Submission]:
+        """Submissions that are not answered yet."""
+        if not self.dropped:
+            return self.submissions
+        return [item for item in self.submissions if id(item) not in self.dropped]
+
+
+def lanes(submissions: Iterable[Submission]) -> set[tuple[UUID, int, int]]:
+    """The idempotent producers of submissions, by topic id, partition and producer id."""
+    return {
+        (item.topic_id, item.partition, item.headers[0].producer_id)
+        for item in submissions
+        if item.headers[0].producer_id >= 0
+    }

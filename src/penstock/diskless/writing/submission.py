@@ -1,0 +1,106 @@
+"""What one produce request brings for one partition, and what of it goes into the batch index.
+
+A submission becomes one entry of an object's commit: it is accepted or refused as a whole. So
+batches of an idempotent producer must be all of one, and their sequences must adjoin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.control.diskless_values import BatchEntry, Placed
+from penstock.diskless.errors import MixedBatches, SubmissionTooLarge
+from penstock.diskless.limits import OBJECT_BATCHES_MAX
+from penstock.records import BatchHeader, OutOfOrderSequence
+from penstock.storage.values import Lease
+
+Outcome = Placed | PenstockError
+"""Where a submission went, or was refused by the control plane; or why it may not be there."""
+
+Done = Callable[[Outcome], None]
+
+_PAIR: Final = Struct("<ii")
+_LENGTH_OVERHEAD_BYTES: Final = 12
+_SEQUENCE_MODULUS: Final = 2**31
+
+
+class Submission(NamedTuple):
+    """Admitted batches of one partition, and who waits for them.
+
+    `batches` must not change until `done` has been called; with a lease, its bytes are used until
+    it is released. Without `append_time` the records keep the times of their producers.
+    """
+
+    topic_id: UUID
+    partition: int
+    batches: memoryview
+    headers: list[BatchHeader]
+    append_time: bool
+    lease: Lease | None
+    done: Done
+
+
+def check(submission: Submission) -> None:
+    """Refuse batches that cannot succeed or fail together. One alone always can.
+
+    Raises:
+        SubmissionTooLarge: more batches than an object may have.
+        MixedBatches: of several producers or epochs, or some of none.
+        OutOfOrderSequence: their sequences do not adjoin.
+    """
+    headers = submission.headers
+    if len(headers) > OBJECT_BATCHES_MAX:
+        raise SubmissionTooLarge(
+            f"{len(headers)} batches for one partition, an object has at most {OBJECT_BATCHES_MAX}"
+        )
+    first = headers[0]
+    identity = (first.producer_id, first.producer_epoch)
+    expected = first.base_sequence
+    for header in headers:
+        if header.producer_id < 0 and first.producer_id < 0:
+            continue
+        if (header.producer_id, header.producer_epoch) != identity:
+            raise MixedBatches(
+                f"batches of producers {first.producer_id} of epoch {first.producer_epoch} and"
+                f" {header.producer_id} of epoch {header.producer_epoch} in one append"
+            )
+        if header.base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} sent sequence {header.base_sequence} behind"
+                f" {expected - 1} in one append"
+            )
+        expected = (header.last_sequence + 1) % _SEQUENCE_MODULUS
+
+
+def entry_of(submission: Submission, byte_offset: int) -> BatchEntry:
+    """The submission as an entry of the batch index, at a place in its object."""
+    headers = submission.headers
+    first = last = headers[0]
+    offset_count = first.last_offset_delta + 1
+    max_timestamp = first.max_timestamp
+    layout = _PAIR.pack(first.batch_length + _LENGTH_OVERHEAD_BYTES, offset_count)
+    if len(headers) > 1:
+        last = headers[-1]
+        counts = [header.last_offset_delta + 1 for header in headers]
+        offset_count = sum(counts)
+        max_timestamp = max([header.max_timestamp for header in headers])
+        layout = b"".join(
+            [
+                _PAIR.pack(header.batch_length + _LENGTH_OVERHEAD_BYTES, count)
+                for header, count in zip(headers, counts, strict=True)
+            ]
+        )
+    if first.producer_id < 0:
+        return BatchEntry(
+            submission.topic_id, submission.partition, byte_offset, len(submission.batches),
+            offset_count, max_timestamp, submission.append_time, layout,
+        )  # fmt: skip
+    return BatchEntry(
+        submission.topic_id, submission.partition, byte_offset, len(submission.batches),
+        offset_count, max_timestamp, submission.append_time, layout,
+        first.producer_id, first.producer_epoch, first.base_sequence, last.last_sequence,
+    )  # fmt: skip

@@ -1,0 +1,271 @@
+"""The shell of the gathering core on an event loop: PUTs, commits, leases, timers, answers.
+
+It decides nothing. What the core asks for is performed at once: PUTs, commits and leases as tasks,
+answers by calling `done`. When an object is committed, its bytes go to `keep`, then `on_commit` is
+called, then the submissions are answered: whoever is woken finds the bytes in the cache.
+
+A small submission is copied, so that it does not hold a receive buffer of many times its size; a
+larger one holds its lease until its object has ended. What is under way for an object that has
+ended is cancelled; a PUT that reads the memory after that writes an object that nobody commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from math import inf
+from typing import Any
+from uuid import UUID
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.base.metrics import Sample
+from penstock.base.system import Clock, Randomness
+from penstock.control.diskless_port import DisklessPlane
+from penstock.control.diskless_values import CommitAnswer, ObjectCommit
+from penstock.diskless.errors import WriteFailed, WriterStopped
+from penstock.diskless.limits import COPIED_SUBMISSION_BYTES_MAX
+from penstock.diskless.metrics import WriteTimes, writing_samples
+from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.writing.effects import (
+    Answer,
+    CommitObject,
+    Effect,
+    Finished,
+    LeaseKeys,
+    PutObject,
+)
+from penstock.diskless.writing.gathering import Gathering
+from penstock.diskless.writing.submission import Submission
+from penstock.objects import DirectoryStore, MemoryStore
+from penstock.objects.port import Buffer, ObjectStore
+
+logger = logging.getLogger(__name__)
+
+OnCommit = Callable[[CommitAnswer], None]
+Keep = Callable[[str, Sequence[Buffer]], None]
+
+
+class ObjectWriter:
+    """Writes what is submitted; belongs to one event loop."""
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        store: ObjectStore,
+        broker_id: int,
+        incarnation: UUID,
+        clock: Clock,
+        randomness: Randomness,
+        on_commit: OnCommit,
+        keep: Keep,
+    ) -> None:
+        local = isinstance(store, (DirectoryStore, MemoryStore))
+        self.core = Gathering(
+            settings, interval_ms=settings.interval_ms(local=local), broker_id=broker_id
+        )
+        self.times = WriteTimes()
+        self._settings = settings
+        self._plane = plane
+        self._store = store
+        self._broker_id = broker_id
+        self._incarnation = incarnation
+        self._clock = clock
+        self._randomness = randomness
+        self._on_commit = on_commit
+        self._keep = keep
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ms = inf
+        self._performing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._by_object: dict[int, list[asyncio.Task[None]]] = {}
+        self._idle = asyncio.Event()
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to a loop, which has to be the caller's from now on."""
+        self._loop = loop
+
+    def submit(self, submission: Submission) -> None:
+        """Take batches in; `done` is called once, later, on the loop.
+
+        Raises:
+            WriterStopped: after `stop`, or another incarnation owns the broker's id.
+            WriteBacklog: too much is not answered yet; the same may be tried later.
+            SubmissionTooLarge, MixedBatches, OutOfOrderSequence: it cannot be one entry.
+        """
+        if self._loop is None:
+            raise BugError("the writer has not been attached to a loop")
+        core, lease = self.core, submission.lease
+        if len(submission.batches) <= COPIED_SUBMISSION_BYTES_MAX:
+            copy = memoryview(bytes(submission.batches))
+            submission, lease = submission._replace(batches=copy, lease=None), None
+        core.submit(submission, self._now_ms())
+        if lease is not None:
+            lease.retain()
+        self._perform()
+
+    async def stop(self) -> None:
+        """Write what is here, within `diskless.drain.timeout.ms`; fail what is left."""
+        core = self.core
+        core.stop(self._now_ms())
+        self._perform()
+        if not core.idle:
+            try:
+                async with asyncio.timeout(self._settings.drain_timeout_ms / 1000):
+                    await self._idle.wait()
+            except TimeoutError:
+                logger.warning("%d objects were not committed in time", core.objects_in_flight)
+        core.abandon(WriterStopped("the writer of diskless topics has been stopped"))
+        self._perform()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def samples(self) -> Iterator[Sample]:
+        """What a scrape gets."""
+        return writing_samples(self.core, self.times)
+
+    # Effects
+
+    def _perform(self) -> None:
+        """Do what the core asks for, until it asks for nothing; answers may submit more."""
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while effects := self.core.take():
+                for effect in effects:
+                    self._do(effect)
+        finally:
+            self._performing = False
+        if self.core.wake_ms != self._armed_ms:
+            self._arm()
+        if self.core.stopped is not None and self.core.idle:
+            self._idle.set()
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Answer(outcomes):
+                for submission, outcome in outcomes:
+                    _call(submission.done, outcome)
+            case PutObject(number):
+                self._spawn(self._put(effect), number)
+            case CommitObject(number):
+                self._spawn(self._commit(effect), number)
+            case Finished():
+                self._finished(effect)
+            case LeaseKeys(count):
+                self._spawn(self._lease(count))
+
+    def _finished(self, effect: Finished) -> None:
+        current = asyncio.current_task()
+        for task in self._by_object.pop(effect.number, ()):
+            if task is not current:
+                task.cancel()
+        if effect.answer is not None and effect.lease is not None:
+            _call(self._keep, effect.lease.key, effect.pieces)
+            _call(self._on_commit, effect.answer)
+        else:
+            logger.warning("an object of %d appends was given up", len(effect.submissions))
+        for submission in effect.submissions:
+            if submission.lease is not None:
+                submission.lease.release()
+
+    async def _put(self, effect: PutObject) -> None:
+        number, lease, pieces = effect
+        begun = self._clock.monotonic()
+        try:
+            await self._store.put(lease.key, pieces)
+        except Exception as error:
+            failure = _known(error, f"writing {lease.key}")
+            logger.info("writing %s failed: %s", lease.key, failure)
+            self.core.put_failed(
+                number, lease.object_id, failure, self._now_ms(), self._randomness.uniform()
+            )
+        else:
+            self.times.put.observe(self._clock.monotonic() - begun)
+            self.core.put_done(number, lease.object_id, self._now_ms())
+        self._perform()
+
+    async def _commit(self, effect: CommitObject) -> None:
+        number, lease, size_bytes, entries = effect
+        begun = self._clock.monotonic()
+        commit = ObjectCommit(
+            object_id=lease.object_id,
+            size_bytes=size_bytes,
+            entries=entries,
+            now_ms=self._clock.now_ms(),
+        )
+        try:
+            answer = await self._plane.commit_object(commit)
+        except Exception as error:
+            failure = _known(error, f"committing {lease.key}")
+            logger.info("committing %s failed: %s", lease.key, failure)
+            self.core.commit_failed(number, failure, self._now_ms(), self._randomness.uniform())
+        else:
+            times = self.times
+            times.commit.observe(self._clock.monotonic() - begun)
+            times.size.observe(size_bytes)
+            times.batches.observe(sum([len(entry.layout) for entry in entries]) // 8)
+            times.bytes_total += size_bytes
+            self.core.committed(number, answer, self._now_ms())
+        self._perform()
+
+    async def _lease(self, count: int) -> None:
+        try:
+            leases = await self._plane.lease_objects(
+                broker_id=self._broker_id, incarnation=self._incarnation, count=count
+            )
+        except Exception as error:
+            failure = _known(error, "reserving keys of objects")
+            logger.warning("no keys of objects could be reserved: %s", failure)
+            self.core.lease_failed(failure, self._now_ms(), self._randomness.uniform())
+        else:
+            self.core.leased(leases, self._now_ms())
+        self._perform()
+
+    # The loop
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic() * 1000
+
+    def _arm(self) -> None:
+        wake_ms = self._armed_ms = self.core.wake_ms
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_ms != inf and self._loop is not None:
+            pause_ms = max(0.0, wake_ms - self._now_ms())
+            self._timer = self._loop.call_later(pause_ms / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._timer, self._armed_ms = None, inf
+        self.core.tick(self._now_ms(), self._randomness.uniform())
+        self._perform()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], number: int | None = None) -> None:
+        if self._loop is None:
+            raise BugError("the writer has not been attached to a loop")
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if number is not None:
+            self._by_object.setdefault(number, []).append(task)
+
+
+def _known(error: Exception, what: str) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    logger.error("%s failed", what, exc_info=error)
+    return WriteFailed(f"{what}: {error!r}")
+
+
+def _call(function: Callable[..., None], *arguments: object) -> None:
+    try:
+        function(*arguments)
+    except Exception:
+        logger.exception("a callback of the writer of diskless topics failed")
