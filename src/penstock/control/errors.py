@@ -6,6 +6,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from penstock.base.errors import FencedError, InvalidError, UnavailableError
+from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
 
 
 class TopicExists(InvalidError):
@@ -97,13 +98,26 @@ class StaleSink(FencedError):
 
 
 class StaleBroker(FencedError):
-    """A newer incarnation of this broker has registered."""
+    """A newer incarnation of this broker has registered, or it is not registered any more."""
 
     code: ClassVar[str] = "stale_broker_epoch"
 
-    def __init__(self, broker_id: int) -> None:
-        super().__init__(f"broker {broker_id} was registered by a newer incarnation")
+    def __init__(self, broker_id: int, *, registered: bool = True) -> None:
+        reason = "was registered by a newer incarnation" if registered else "is not registered"
+        super().__init__(f"broker {broker_id} {reason}")
         self.broker_id = broker_id
+        self.registered = registered
+
+
+class StaleMembership(FencedError):
+    """Brokers have come or gone since the caller looked: another one may own the group now."""
+
+    code: ClassVar[str] = "not_coordinator"
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"the cluster's membership is {found}, the change expected {expected}")
+        self.expected = expected
+        self.found = found
 
 
 class ControlUnavailable(UnavailableError):
@@ -124,6 +138,10 @@ class DatabaseDamaged(ControlUnavailable):
     """The file is no database, or its pages are damaged."""
 
 
+class DatabaseSlow(ControlUnavailable):
+    """The database did not finish a statement in the time allowed; it may work again at once."""
+
+
 class DatabaseStopped(ControlUnavailable):
     """Reading, writing or syncing failed: nothing is tried again before a restart."""
 
@@ -138,7 +156,61 @@ class ControlBusy(UnavailableError):
         self.limit = limit
 
 
+class UnstorableText(InvalidError):
+    """A text holds what the database cannot store, such as a zero byte."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
 class IncompatibleDatabase(InvalidError):
     """The database was written by a newer Penstock, or is not one of ours."""
 
     code: ClassVar[str] = "unsupported_version"
+
+
+class ObjectLeaseLost(FencedError):
+    """The sweeper marked an object before it was committed; its bytes go under a new key."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+    def __init__(self, object_id: int) -> None:
+        super().__init__(f"object {object_id} is marked for deletion, or gone: its lease is lost")
+        self.object_id = object_id
+
+
+class CommitForgotten(FencedError):
+    """An object was committed so long ago that the answer is not kept any more."""
+
+    code: ClassVar[str] = "request_timed_out"
+
+    def __init__(self, object_id: int) -> None:
+        super().__init__(
+            f"object {object_id} was committed more than {COMMIT_ANSWER_KEPT_MS} ms ago:"
+            f" its first answer is forgotten"
+        )
+        self.object_id = object_id
+
+
+class InvalidCommit(InvalidError):
+    """An object whose entries contradict each other, or its size."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class StaleExtents(FencedError):
+    """Extents that were to be replaced have changed or are gone."""
+
+    code: ClassVar[str] = "invalid_update_version"
+
+
+class OffsetBeyondEnd(InvalidError):
+    """Records are to be deleted up to an offset that a partition does not have."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+    def __init__(self, topic_id: UUID, partition: int, offset: int, high_watermark: int) -> None:
+        super().__init__(
+            f"partition {partition} of topic {topic_id}: offset {offset} is not within"
+            f" -1 and the high watermark {high_watermark}"
+        )
+        self.offset = offset

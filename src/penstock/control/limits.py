@@ -13,6 +13,43 @@ GROUP_OPERATIONS_MAX: Final = 512
 BUSY_TIMEOUT_SECONDS: Final = 2.0
 """How long the database's owner is waited for when it is opened."""
 
+POSTGRES_CONNECTIONS_MAX: Final = 8
+"""Connections to PostgreSQL that one broker's operations share; another one listens."""
+
+CONNECT_TIMEOUT_SECONDS: Final = 3.0
+"""How long one attempt to connect to PostgreSQL may take."""
+
+OPERATION_TIMEOUT_SECONDS: Final = 8.0
+"""How long an operation waits for a connection and is tried again, in all."""
+
+OPERATION_ATTEMPTS_MAX: Final = 12
+"""How often an operation is tried: after a lost connection, a deadlock, a serialisation failure."""
+
+STATEMENT_TIMEOUT_SECONDS: Final = 10.0
+"""What PostgreSQL gives one statement; the client gives up a little later."""
+
+LOCK_TIMEOUT_SECONDS: Final = 5.0
+"""How long a statement waits for a lock. Longer than what an idle transaction is given, so that
+whoever waits for one that was left behind outlives it."""
+
+IDLE_TRANSACTION_SECONDS: Final = 2.0
+"""How long a transaction may wait for its own broker before PostgreSQL ends it."""
+
+MIGRATION_TIMEOUT_SECONDS: Final = 120.0
+"""What one migration is given, and how long others that start meanwhile wait for it."""
+
+RECONNECT_SECONDS_MAX: Final = 1.0
+"""The longest pause between attempts to connect; jittered, and shorter at first."""
+
+LISTEN_PROBE_SECONDS: Final = 10.0
+"""How often the listening connection is asked whether it still is one."""
+
+NOTICE_BYTES_MAX: Final = 7_900
+"""Bytes of one NOTIFY; PostgreSQL's own limit is 8000."""
+
+NOTICES_WAITING_MAX: Final = 100_000
+"""Partitions whose marks wait to be told to other brokers; above it the oldest are left out."""
+
 TOPIC_PARTITIONS_MAX: Final = 100_000
 """Partitions of one topic, whatever the broker's own limit says."""
 
@@ -33,3 +70,15 @@ SINK_LANES_MAX: Final = 50_000
 
 SINK_MANIFEST_BYTES_MAX: Final = 16 << 20
 """Bytes of one saved manifest, which is compressed."""
+
+OBJECT_LEASES_PER_CALL_MAX: Final = 256
+"""Keys of objects that one call leases."""
+
+OBJECT_ENTRIES_MAX: Final = 10_000
+"""Entries in one object's commit."""
+
+COMMIT_ANSWER_KEPT_MS: Final = 3_600_000
+"""How long a repeated commit is sure to get the first answer."""
+
+FIND_EXTENTS_MAX: Final = 1_000
+"""Extents that a find returns for one partition, however small they are."""

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.control import rules, sink_rules
+from penstock.control.memory_diskless import MemoryDiskless
 from penstock.control.values import (
     Broker,
     CommittedOffset,
@@ -17,10 +19,17 @@ from penstock.control.values import (
 )
 
 
-class MemoryControlPlane:
+class MemoryControlPlane(MemoryDiskless):
     """Holds everything in this object; nothing outlives it."""
 
-    def __init__(self, *, cluster_id: str = "penstock-in-memory") -> None:
+    def __init__(
+        self,
+        *,
+        cluster_id: str = "penstock-in-memory",
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        super().__init__(clock=clock, randomness=randomness)
         self._image = MetadataImage(version=0, cluster_id=cluster_id)
         self._broker_epochs: dict[int, int] = {}
         self._next_producer_id = 0
