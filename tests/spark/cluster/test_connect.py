@@ -6,7 +6,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(
-        find_spec("grpc_status") is None,
-        reason="the client of Spark Connect is an optional part of PySpark that the lock file does "
-        "not have: pip install 'pyspark[connect]'",
-    ),
 ]
 
 MODULE = """

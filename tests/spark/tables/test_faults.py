@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from penstock.spark.tables.kept import TableState
 from penstock.testing import Broker
 from tests.machine import lacking
 from tests.spark.conftest import Topic
+from tests.spark.driver_deaths import assert_each_once, outlive
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -29,20 +28,11 @@ ROWS: Final = 600
 STEPS: Final = ("staged", "committed", "done")
 DISK_BYTES: Final = 8 << 20
 LEFT_BYTES: Final = 1 << 20
-DRIVER: Final = '''
-import os, signal, sys, threading
+DRIVER: Final = """
+import threading
 from penstock.spark import session
 from penstock.spark.tables import DeltaSink, Materialiser
 from penstock.spark.tables import keeper
-
-folder, bootstrap, admin, *steps = sys.argv[1:]
-
-def die(step):
-    """Kill this process group once per step, for good."""
-    mark = os.path.join(folder, "died-" + step)
-    if step in steps and not os.path.exists(mark):
-        open(mark, "w").close()
-        os.killpg(0, signal.SIGKILL)
 
 class Sink(DeltaSink):
     def write(self, batch, batch_id, **more):
@@ -73,7 +63,7 @@ fast = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.drive
 job = Job(session(cores=1, settings=fast), bootstrap=bootstrap, admin_url=admin, root=folder)
 states = job.run(threading.Event(), once=True)
 assert [state.phase for state in states] == ["done"], states
-'''
+"""
 
 
 @pytest.fixture
@@ -83,33 +73,13 @@ def kept(topic: Topic) -> Iterator[Topic]:
     topic.client.alter_configs("topic", topic.name, delete=["table.format"])
 
 
-def drive(topic: Topic, folder: Path) -> int:
-    arguments = (str(folder), topic.broker.bootstrap, topic.broker.admin_url, *STEPS)
-    child = subprocess.run(
-        [sys.executable, "-c", DRIVER, *arguments],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    assert child.returncode in (0, -signal.SIGKILL), child.stderr.decode()[-3_000:]
-    return child.returncode
-
-
 @pytest.mark.timeout(600)
 def test_no_record_is_lost_or_doubled_by_kills(kept: Topic, tmp_path: Path) -> None:
     written = kept.write(ROWS)
-    deaths = 0
-    while drive(kept, tmp_path) != 0:
-        deaths += 1
-        assert deaths <= len(STEPS)
-    died = {name for name in os.listdir(tmp_path) if name.startswith("died-")}
-    assert died == {f"died-{step}" for step in STEPS}
+    broker = kept.broker
+    outlive(DRIVER, tmp_path, broker.bootstrap, broker.admin_url, kept.name, steps=STEPS)
     table = DeltaTable(str(tmp_path / kept.name))
-    read = table.to_pyarrow_table()
-    assert Counter(read["value"].to_pylist()) == Counter(written["value"].to_pylist())
-    places = Counter(zip(*read.select(["partition", "offset"]).to_pydict().values(), strict=True))
-    assert max(places.values()) == 1
+    assert_each_once(table, written)
     topic_id = str(kept.client.describe_topic(kept.name).topic_id)
     ends = kept.client.list_offsets(kept.name)
     assert ends == {
