@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.objects import DirectoryStore, MemoryStore, ObjectStore
+from penstock.objects import DirectoryStore, MemoryStore, ObjectStore, open_store
+from tests.s3 import S3Server, s3_server
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server for the session."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "directory", "s3"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     opened: ObjectStore
     if request.param == "memory":
         opened = MemoryStore()
-    else:
+    elif request.param == "directory":
         opened = DirectoryStore(tmp_path / "objects")
+    else:
+        server: S3Server = request.getfixturevalue("s3")
+        opened = open_store(server.fresh_url(), options=server.options())
     yield opened
     await opened.close()

@@ -15,12 +15,17 @@ from penstock.objects.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
+from penstock.objects.fetch_paths import FetchPaths, ObjectRange
 from penstock.objects.memory import MemoryStore
+from penstock.objects.opening import is_local, open_store
 from penstock.objects.port import Buffer, ObjectInfo, ObjectStore
+from penstock.objects.settings import FetchSettings
 
 __all__ = [
     "Buffer",
     "DirectoryStore",
+    "FetchPaths",
+    "FetchSettings",
     "InvalidKey",
     "InvalidRange",
     "LaggingConsumerRejected",
@@ -28,6 +33,7 @@ __all__ = [
     "ObjectExists",
     "ObjectInfo",
     "ObjectNotFound",
+    "ObjectRange",
     "ObjectStore",
     "ObjectTruncated",
     "StoreClosed",
@@ -36,4 +42,6 @@ __all__ = [
     "StoreRefused",
     "StoreThrottled",
     "StoreUnavailable",
+    "is_local",
+    "open_store",
 ]

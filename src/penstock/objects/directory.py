@@ -47,7 +47,7 @@ _REFUSED: Final = frozenset(
     {
         errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
         errno.EFBIG, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS,
-        errno.EXDEV, errno.EINVAL,
+        errno.EXDEV, errno.EINVAL, errno.EEXIST,
     }
 )  # fmt: skip
 

@@ -34,3 +34,56 @@ LIST_PAGE_OBJECTS: Final = 1000
 
 CLOSE_TIMEOUT_SECONDS: Final = 10.0
 """How long closing waits for calls in flight."""
+
+DELETE_KEYS_MAX: Final = 1000
+"""Keys of one request to delete (S3's own bound)."""
+
+REQUEST_TIMEOUT_MS: Final = 10_000
+"""What a request to a remote store may take where nothing else is said."""
+
+CONNECT_TIMEOUT_MS: Final = 3_000
+"""What connecting to a remote store may take, within the request's time."""
+
+LAGGING_WAITING_PER_WORKER: Final = 100
+"""Requests of the cold path that wait, per request that runs."""
+
+RECENT_WAITING_PER_WORKER: Final = 100
+"""Loads of the hot path that wait, per load that runs."""
+
+LAGGING_RANGE_BYTES_MAX: Final = 64 << 20
+"""Ranges of one object are read as one while together they span no more than this."""
+
+GET_ATTEMPTS_MAX: Final = 3
+"""How often a read is tried that the store did not answer."""
+
+GET_PAUSE_SECONDS: Final = 0.05
+"""Ceiling of the random pause before the second attempt; it doubles for the third."""
+
+THROTTLED_PAUSES: Final = 4
+"""How much longer the pause is where the store asked for fewer requests."""
+
+HEDGE_WINDOW: Final = 512
+"""Latencies that the percentile is taken of; the oldest are forgotten."""
+
+HEDGE_SAMPLES_MIN: Final = 64
+"""Latencies without which nothing is hedged."""
+
+HEDGE_REFRESH: Final = 32
+"""Latencies between two computations of the percentile."""
+
+HEDGE_PERCENTILE: Final = 0.99
+
+HEDGE_DELAY_MIN_SECONDS: Final = 0.02
+"""Requests younger than this are not hedged: the second would not be faster than the first."""
+
+HEDGE_SHARE: Final = 0.05
+"""Hedges per request, in the long run: when all are slow, a second request helps none."""
+
+HEDGES_SAVED_MAX: Final = 8.0
+"""Hedges that may be made at once after a time without."""
+
+CACHE_BLOCK_OVERHEAD_BYTES: Final = 512
+"""What a cached block costs beside its bytes."""
+
+CACHE_EXPIRY_CHECKS: Final = 4
+"""How often per lifespan the cache is looked through for what has expired."""

@@ -1,0 +1,354 @@
+"""Reading ranges of objects: recent data through the cache, old data past it.
+
+The age of the newest data of a request decides, not the consumer's lag:
+`max(0, now − newest timestamp) > threshold` is the cold path.
+
+- **Hot path**: whole blocks, kept in the cache, one load per block however many ask, a pool of its
+  own and no rate limit. What this broker wrote is in the cache from the start (`keep`).
+- **Cold path**: neither looks into the cache nor fills it, since objects mix partitions and what a
+  lagging consumer reads is of no use to the others. One bounding range per object and call, its own
+  client of the store, its own bounded pool, a rate limit. A full queue rejects at once.
+
+Nothing here blocks: what cannot be let in is an error at once, and errors are values, one per
+range, so that a caller serves what precedes the first failure.
+
+Source: the hot and cold path separation of Inkless (Aiven's diskless Kafka), December 2025.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.base.metrics import Sample
+from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.objects import limits, metrics
+from penstock.objects.cache import Block, BlockCache, Pending
+from penstock.objects.errors import (
+    InvalidRange,
+    LaggingConsumerRejected,
+    ObjectTruncated,
+    StoreClosed,
+    StoreThrottled,
+)
+from penstock.objects.hedging import Hedging
+from penstock.objects.pool import Pool
+from penstock.objects.port import Buffer, ObjectStore
+from penstock.objects.rate_limit import TokenBucket
+from penstock.objects.settings import FetchSettings
+from penstock.objects.store_path import Future, Pause, Result, StorePath
+
+
+class ObjectRange(NamedTuple):
+    """Bytes of an object; its size is -1 where it is not known, which costs a request more."""
+
+    key: str
+    start: int
+    size_bytes: int
+    object_size_bytes: int
+
+
+async def pause(seconds: float) -> None:
+    """Wait, by a timer of the loop."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, _over, future)
+    try:
+        await future
+    finally:
+        timer.cancel()
+
+
+class FetchPaths:
+    """The hot and the cold path of one broker. The stores stay the caller's, who closes them."""
+
+    def __init__(
+        self,
+        settings: FetchSettings,
+        *,
+        hot: ObjectStore,
+        cold: ObjectStore,
+        clock: Clock,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+        pause: Pause = pause,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._cache: BlockCache[Future] = BlockCache(
+            block_bytes=settings.cache_block_bytes,
+            bytes_max=settings.cache_bytes_max,
+            lifespan_ms=settings.cache_lifespan_seconds * 1000,
+        )
+        rate = settings.lagging_rate_limit
+
+        def path(
+            store: ObjectStore, size: int, waiting: int, limit: TokenBucket | None
+        ) -> StorePath:
+            return StorePath(
+                store,
+                pool=Pool(running_max=size, waiting_max=size * waiting),
+                rate_limit=limit,
+                hedging=Hedging() if settings.hedging else None,
+                timeout_ms=settings.request_timeout_ms,
+                clock=clock,
+                randomness=randomness,
+                pause=pause,
+            )
+
+        self._hot = path(hot, settings.data_pool_size, limits.RECENT_WAITING_PER_WORKER, None)
+        self._cold = path(
+            cold,
+            settings.lagging_pool_size,
+            limits.LAGGING_WAITING_PER_WORKER,
+            TokenBucket(rate, now=clock.monotonic()) if rate else None,
+        )
+        self._recent_requests = 0
+        self._lagging_requests = 0
+        self._lagging_rejected = 0
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def fetch(
+        self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
+    ) -> list[memoryview | PenstockError]:
+        """Read ranges; one answer per range, in their order, bytes or the error.
+
+        `newest_timestamp_ms` is the newest of all batches asked for; it decides the path. Store
+        errors are never raised. Cancelling ends requests of the cold path; loads of blocks go on,
+        for those that ask next.
+        """
+        now_ms = self._clock.now_ms()
+        if self._settings.lagging(now_ms=now_ms, newest_timestamp_ms=newest_timestamp_ms):
+            return await self._fetch_cold(ranges)
+        return await self._fetch_hot(ranges)
+
+    def cached(
+        self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
+    ) -> list[memoryview] | None:
+        """The bytes of recent ranges that are all in the cache, without waiting; else None, and
+        nothing is counted or loaded."""
+        now_ms = self._clock.now_ms()
+        if self._settings.lagging(now_ms=now_ms, newest_timestamp_ms=newest_timestamp_ms):
+            return None
+        monotonic_ms = self._monotonic_ms()
+        for wanted in ranges:
+            for block in self._cache.blocks(wanted.key, wanted.start, wanted.size_bytes):
+                if self._cache.peek(block, monotonic_ms) is None:
+                    return None
+        answers = [self._assemble(wanted, self._ask(wanted)) for wanted in ranges]
+        found = [answer for answer in answers if not isinstance(answer, PenstockError)]
+        if len(found) < len(answers):
+            return None
+        self._recent_requests += len({wanted.key for wanted in ranges})
+        return found
+
+    def keep(self, key: str, pieces: Sequence[Buffer]) -> None:
+        """Put an object that was just written into the cache; the pieces are copied."""
+        if self._closed:
+            return
+        content = memoryview(b"".join(pieces))
+        for cut, askers in self._cache.keep(key, content, self._monotonic_ms()):
+            _answer(askers, cut)
+        self._watch_expiry()
+
+    async def close(self) -> None:
+        """End all requests; those who wait are told. Idempotent."""
+        self._closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        closed = StoreClosed("the fetch paths are closed")
+        _answer([job.future for job in await self._hot.close()], closed)
+        for job in await self._cold.close():
+            if not job.future.done():
+                self._lagging_rejected += 1
+                job.future.set_result(LaggingConsumerRejected("the fetch paths are closing"))
+        _answer(self._cache.clear(), closed)
+
+    def samples(self) -> Iterator[Sample]:
+        """The metrics of both paths and the cache."""
+        self._cache.expire(self._monotonic_ms())
+        yield from metrics.samples(
+            cache=self._cache,
+            paths={"hot": self._hot, "cold": self._cold},
+            recent_requests=self._recent_requests,
+            lagging_requests=self._lagging_requests,
+            lagging_rejected=self._lagging_rejected,
+        )
+
+    async def _fetch_hot(self, ranges: Sequence[ObjectRange]) -> list[Result]:
+        self._recent_requests += len({wanted.key for wanted in ranges})
+        asked = [self._ask(wanted) for wanted in ranges]
+        waiting = {part for parts in asked for part in parts if isinstance(part, asyncio.Future)}
+        try:
+            if waiting:
+                await asyncio.wait(waiting)
+        finally:
+            for future in waiting:
+                future.cancel()
+        return [self._assemble(wanted, parts) for wanted, parts in zip(ranges, asked, strict=True)]
+
+    def _ask(self, wanted: ObjectRange) -> list[Result | Future]:
+        """The blocks of a range: bytes, or futures of what is being loaded."""
+        if self._closed:
+            return [StoreClosed("the fetch paths are closed")]
+        refusal = _refusal(wanted)
+        if refusal is not None:
+            return [refusal]
+        loop = asyncio.get_running_loop()
+        parts: list[Result | Future] = []
+        for block in self._cache.blocks(wanted.key, wanted.start, wanted.size_bytes):
+            future: Future = loop.create_future()
+            found = self._cache.ask(block, future, self._monotonic_ms())
+            if found is Pending.LOAD:
+                self._load(block, wanted.object_size_bytes)
+            parts.append(found if isinstance(found, memoryview) else future)
+        return parts
+
+    def _load(self, block: Block, object_size_bytes: int) -> None:
+        start = block.number * self._cache.block_bytes
+        size = self._cache.block_bytes
+        if object_size_bytes >= 0:
+            size = min(size, object_size_bytes - start)
+        future = self._hot.submit(block.key, start, size, clamp=object_size_bytes < 0)
+        if future is None:
+            waiting = self._hot.pool.waiting
+            error = StoreThrottled(f"{waiting} loads of recent data wait, the limit is {waiting}")
+            _answer(self._cache.failed(block), error)
+            return
+        future.add_done_callback(lambda future: self._loaded(block, future.result()))
+
+    def _loaded(self, block: Block, result: Result) -> None:
+        if isinstance(result, PenstockError):
+            _answer(self._cache.failed(block), result)
+        elif not self._closed:
+            _answer(self._cache.loaded(block, result, self._monotonic_ms()), result)
+            self._watch_expiry()
+
+    def _assemble(self, wanted: ObjectRange, parts: Sequence[Result | Future]) -> Result:
+        """Cut a range out of its blocks; the first error is its answer."""
+        contents: list[memoryview] = []
+        for part in parts:
+            result = part.result() if isinstance(part, asyncio.Future) else part
+            if isinstance(result, PenstockError):
+                return result
+            contents.append(result)
+        start = wanted.start % self._cache.block_bytes
+        content = contents[0] if len(contents) == 1 else memoryview(b"".join(contents))
+        cut = content[start : start + wanted.size_bytes]
+        if len(cut) < wanted.size_bytes:
+            end = wanted.start - start + len(content)
+            return ObjectTruncated(wanted.key, wanted.start, wanted.size_bytes, end)
+        return cut
+
+    async def _fetch_cold(self, ranges: Sequence[ObjectRange]) -> list[Result]:
+        answers: list[Result | None] = [_refusal(wanted) for wanted in ranges]
+        waiting: list[tuple[_Span, Future]] = []
+        for span in bounding(ranges, [n for n, answer in enumerate(answers) if answer is None]):
+            self._lagging_requests += 1
+            future = self._cold.submit(span.key, span.start, span.end - span.start)
+            if future is None:
+                self._lagging_rejected += 1
+                error = self._rejection()
+                for index in span.indexes:
+                    answers[index] = error
+            else:
+                waiting.append((span, future))
+        try:
+            if waiting:
+                await asyncio.wait([future for _, future in waiting])
+        finally:
+            for _, future in waiting:
+                future.cancel()
+        for span, future in waiting:
+            result = future.result()
+            for index in span.indexes:
+                answers[index] = _cut(ranges[index], span, result)
+        return [answer if answer is not None else _unanswered() for answer in answers]
+
+    def _rejection(self) -> LaggingConsumerRejected:
+        if self._closed:
+            return LaggingConsumerRejected("the fetch paths are closing")
+        pool = self._cold.pool
+        return LaggingConsumerRejected(
+            f"{pool.waiting} requests for old data wait, the limit is {pool.waiting_max}"
+        )
+
+    def _monotonic_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    def _watch_expiry(self) -> None:
+        """Look through the cache from time to time while there is something in it."""
+        if self._expiry is None and len(self._cache) and not self._closed:
+            seconds = self._settings.cache_lifespan_seconds / limits.CACHE_EXPIRY_CHECKS
+            self._expiry = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self._cache.expire(self._monotonic_ms())
+        self._watch_expiry()
+
+
+class _Span(NamedTuple):
+    """A bounding range [start, end) of one object, and which ranges lie in it."""
+
+    key: str
+    start: int
+    end: int
+    indexes: list[int]
+
+
+def bounding(ranges: Sequence[ObjectRange], indexes: Sequence[int]) -> Iterator[_Span]:
+    """One bounding range per object for the ranges at `indexes`; more than one where it would
+    exceed LAGGING_RANGE_BYTES_MAX."""
+    by_key: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for index in indexes:
+        wanted = ranges[index]
+        by_key[wanted.key].append((wanted.start, wanted.start + wanted.size_bytes, index))
+    for key, items in by_key.items():
+        items.sort()
+        start, end, index = items[0]
+        inside = [index]
+        for next_start, next_end, index in items[1:]:
+            if max(end, next_end) - start > limits.LAGGING_RANGE_BYTES_MAX:
+                yield _Span(key, start, end, inside)
+                start, end, inside = next_start, next_end, [index]
+            else:
+                end = max(end, next_end)
+                inside.append(index)
+        yield _Span(key, start, end, inside)
+
+
+def _refusal(wanted: ObjectRange) -> PenstockError | None:
+    """Why a range can never be read, without asking the store."""
+    key, start, size, object_size = wanted
+    if start < 0 or size < 1:
+        return InvalidRange(key, start, size)
+    if 0 <= object_size < start + size:
+        return ObjectTruncated(key, start, size, object_size)
+    return None
+
+
+def _cut(wanted: ObjectRange, span: _Span, result: Result) -> Result:
+    if isinstance(result, PenstockError):
+        return result
+    start = wanted.start - span.start
+    return result[start : start + wanted.size_bytes]
+
+
+def _answer(askers: Sequence[Future], result: Result) -> None:
+    for asker in askers:
+        if not asker.done():
+            asker.set_result(result)
+
+
+def _over(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _unanswered() -> BugError:
+    return BugError("a range of a request was not planned")

@@ -1,0 +1,52 @@
+"""When a slow request is made a second time: after the observed 99th percentile, and seldom.
+
+The percentile is that of the last latencies, so that it follows the store. A budget bounds the
+second requests to a share of the first ones: when the store is slow for everybody they would only
+make it slower.
+
+Source: Dean and Barroso, "The Tail at Scale" (2013), hedged requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock.objects import limits
+
+
+class Hedging:
+    """The latencies and the budget of one path's requests."""
+
+    __slots__ = ("_budget", "_delay", "_fresh", "_latencies")
+
+    def __init__(self) -> None:
+        self._latencies: deque[float] = deque(maxlen=limits.HEDGE_WINDOW)
+        self._fresh = 0
+        self._delay: float | None = None
+        self._budget = 1.0
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds after which a request is slow; None while too few are known."""
+        return self._delay
+
+    def observe(self, seconds: float) -> None:
+        """A request was answered after so long; each earns a part of a hedge."""
+        self._latencies.append(seconds)
+        self._budget = min(limits.HEDGES_SAVED_MAX, self._budget + limits.HEDGE_SHARE)
+        self._fresh += 1
+        known = len(self._latencies)
+        if known < limits.HEDGE_SAMPLES_MIN:
+            return
+        if self._delay is None or self._fresh >= limits.HEDGE_REFRESH:
+            self._fresh = 0
+            ordered = sorted(self._latencies)
+            slow = ordered[min(known - 1, int(known * limits.HEDGE_PERCENTILE))]
+            self._delay = max(limits.HEDGE_DELAY_MIN_SECONDS, slow)
+
+    def spend(self) -> bool:
+        """Whether a slow request may be hedged now; it counts as hedged then."""
+        if self._budget < 1.0:
+            return False
+        self._budget -= 1.0
+        return True

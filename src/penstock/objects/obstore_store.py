@@ -1,0 +1,218 @@
+"""Objects in S3, Google Cloud Storage, Azure Blob Storage and what speaks as they do.
+
+`obstore` (the Rust crate `object_store`) makes the requests on threads of its own. Its retries are
+off: who calls this store decides what is tried again, and a put is never sent twice under one key.
+
+A put is conditional (`If-None-Match: *`), so that an object is never replaced; where a store does
+not know that, puts go without, since keys are used once anyway. Its length and checksum are the
+store's to verify: an S3 request is signed over the SHA-256 of its body. A read compares what came
+with what was asked for.
+
+A request that is cancelled or times out drops its connection; whether a put then took effect is
+unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+
+from penstock.base.errors import PenstockError
+from penstock.objects import limits
+from penstock.objects.errors import (
+    ObjectExists,
+    ObjectNotFound,
+    ObjectTruncated,
+    StoreClosed,
+    StoreRefused,
+    StoreThrottled,
+    StoreUnavailable,
+)
+from penstock.objects.keys import check_key, check_prefix, check_range
+from penstock.objects.port import Buffer, ObjectInfo
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore as Client
+
+_REFUSALS: Final = (
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+_STATUS: Final = re.compile(r"status code:? (\d\d\d)|\bstatus: (\d\d\d)|Client error.*?(\d\d\d)")
+_THROTTLED: Final = re.compile(r"SlowDown|TooManyRequests|RequestLimitExceeded|ServerBusy")
+_THROTTLED_STATUS: Final = frozenset({429, 503})
+_RANGE_STATUS: Final = 416
+_NOT_IMPLEMENTED_STATUS: Final = 501
+_REASON_CHARACTERS_MAX: Final = 300
+
+
+class RemoteStore:
+    """A store over one client of obstore. `name` is what errors call it."""
+
+    def __init__(self, client: Client, *, name: str, request_timeout_ms: int) -> None:
+        self._client = client
+        self._name = name
+        self._timeout_seconds = request_timeout_ms / 1000
+        self._conditional = True
+        self._closed = False
+
+    async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        check_key(key)
+        body = b"".join(pieces)
+        if self._conditional:
+            try:
+                return await self._put(key, body, conditional=True)
+            except _NotImplemented:
+                self._conditional = False
+        return await self._put(key, body, conditional=False)
+
+    async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
+        check_range(key, start, size_bytes)
+        try:
+            return await self._get(key, start, size_bytes)
+        except _RangeBeyond:
+            found = await self.head(key)
+        raise ObjectTruncated(key, start, size_bytes, found.size_bytes)
+
+    async def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        with self._errors("look at", key):
+            async with asyncio.timeout(self._timeout_seconds):
+                found = await obstore.head_async(self._client, key)
+        return _info(found)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        for first in range(0, len(keys), limits.DELETE_KEYS_MAX):
+            await self._delete(list(keys[first : first + limits.DELETE_KEYS_MAX]))
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        check_prefix(prefix)
+        # The client's prefixes are whole parts of keys, so it lists the directory of ours.
+        directory = prefix.rpartition("/")[0] or None
+        pages = obstore.list(
+            self._client,
+            directory,
+            offset=after or None,
+            chunk_size=limits.LIST_PAGE_OBJECTS,
+        ).__aiter__()
+        while True:
+            with self._errors("list", prefix):
+                async with asyncio.timeout(self._timeout_seconds):
+                    page = await anext(pages, None)
+            if page is None:
+                return
+            for meta in page:
+                info = _info(meta)
+                if info.key.startswith(prefix):
+                    yield info
+                elif info.key > prefix:
+                    return
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def _put(self, key: str, body: bytes, *, conditional: bool) -> None:
+        with self._errors("write", key):
+            async with asyncio.timeout(self._timeout_seconds):
+                await obstore.put_async(
+                    self._client,
+                    key,
+                    body,
+                    mode="create" if conditional else "overwrite",
+                    use_multipart=False,
+                )
+
+    async def _get(self, key: str, start: int, size_bytes: int) -> memoryview:
+        with self._errors("read", key):
+            async with asyncio.timeout(self._timeout_seconds):
+                found = await obstore.get_async(
+                    self._client, key, options={"range": (start, start + size_bytes)}
+                )
+                content = memoryview(await found.bytes_async())
+        object_size = found.meta["size"]
+        if object_size < start + size_bytes:
+            raise ObjectTruncated(key, start, size_bytes, object_size)
+        if len(content) != size_bytes:
+            raise StoreUnavailable(
+                f"{self._name}: read {len(content)} bytes of object {key}, asked for {size_bytes}"
+            )
+        return content
+
+    async def _delete(self, keys: Sequence[str]) -> None:
+        with self._errors("delete", f"{keys[0]} and {len(keys) - 1} more"):
+            async with asyncio.timeout(self._timeout_seconds):
+                try:
+                    await obstore.delete_async(self._client, keys)
+                    return
+                except FileNotFoundError:
+                    if len(keys) == 1:
+                        return
+        for key in keys:
+            await self._delete([key])
+
+    @contextmanager
+    def _errors(self, doing: str, key: str) -> Iterator[None]:
+        """Turn what the client raises into this package's errors."""
+        if self._closed:
+            raise StoreClosed(f"{self._name} is closed")
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise ObjectNotFound(key) from error
+        except AlreadyExistsError as error:
+            raise ObjectExists(key) from error
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._name}: cannot {doing} {key}: no answer within {self._timeout_seconds:g} s"
+            ) from error
+        except (BaseError, OSError, ValueError) as error:
+            raise _translated(error, f"{self._name}: cannot {doing} {key}") from error
+
+
+class _NotImplemented(StoreRefused):
+    """The store does not know a header of the request."""
+
+
+class _RangeBeyond(StoreRefused):
+    """The range begins at or after the object's end."""
+
+
+def _translated(error: Exception, what: str) -> PenstockError:
+    text = str(error)
+    reason = text.partition("\n")[0][:_REASON_CHARACTERS_MAX]
+    message = f"{what}: {reason}"
+    found = _STATUS.search(text)
+    status = int(next(filter(None, found.groups()))) if found else 0
+    if status == _NOT_IMPLEMENTED_STATUS:
+        return _NotImplemented(message)
+    if status == _RANGE_STATUS or "InvalidRange" in text:
+        return _RangeBeyond(message)
+    if isinstance(error, _REFUSALS):
+        return StoreRefused(message)
+    if status in _THROTTLED_STATUS or _THROTTLED.search(text):
+        return StoreThrottled(message)
+    return StoreRefused(message) if 400 <= status < 500 else StoreUnavailable(message)
+
+
+def _info(meta: ObjectMeta) -> ObjectInfo:
+    modified: datetime = meta["last_modified"]
+    return ObjectInfo(meta["path"], meta["size"], int(modified.timestamp() * 1000))

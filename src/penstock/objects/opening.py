@@ -1,0 +1,106 @@
+"""The store that a URL names.
+
+| URL                                          | store                                            |
+|----------------------------------------------|--------------------------------------------------|
+| `file:///path`                               | a directory of this machine, or one it shares    |
+| `memory://name`                              | this process's memory; one store per name        |
+| `s3://bucket/prefix`, `gs://…`, `az://…`     | S3, Google Cloud Storage, Azure, and what speaks |
+|                                              | their protocols                                  |
+
+Credentials come from `options`, else from the environment and the machine's own identity, as
+obstore documents it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.objects import limits
+from penstock.objects.directory import DirectoryStore
+from penstock.objects.memory import MemoryStore
+from penstock.objects.port import ObjectStore
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+SETTING: Final = "diskless.storage.url"
+_NO_OPTIONS: Final[Mapping[str, str]] = {}
+_MEMORY: Final[WeakValueDictionary[str, MemoryStore]] = WeakValueDictionary()
+_ENDPOINTS: Final = ("endpoint", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
+
+
+def open_store(
+    url: str,
+    *,
+    options: Mapping[str, str] = _NO_OPTIONS,
+    request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> ObjectStore:
+    """Open a store. Every call makes a client of its own, with connections of its own.
+
+    `options` are obstore's, such as `aws_endpoint`, `aws_access_key_id`, `aws_region`; an endpoint
+    that begins with `http://` is allowed by naming it. Nothing is asked of a remote store yet.
+
+    Raises:
+        InvalidSetting: the URL or an option is not one.
+        StoreRefused: a directory cannot be made or opened.
+    """
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if scheme == "file":
+        return DirectoryStore(_directory(url), clock=clock)
+    if scheme == "memory":
+        name = url.partition("://")[2]
+        found = _MEMORY.get(name)
+        if found is None:
+            found = _MEMORY[name] = MemoryStore(clock=clock)
+        return found
+    if scheme in REMOTE_SCHEMES:
+        return _open_remote(url, options, request_timeout_ms)
+    schemes = ", ".join(("file", "memory", *REMOTE_SCHEMES))
+    raise InvalidSetting(SETTING, url, f"must begin with one of {schemes} and ://")
+
+
+def is_local(url: str) -> bool:
+    """Whether a store answers within milliseconds: memory or a directory."""
+    return url.partition("://")[0].lower() in ("file", "memory")
+
+
+def _directory(url: str) -> Path:
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path))
+    if parts.netloc not in ("", "localhost") or not path.is_absolute():
+        raise InvalidSetting(SETTING, url, "must name an absolute path: file:///path")
+    return path
+
+
+def _open_remote(url: str, options: Mapping[str, str], request_timeout_ms: int) -> ObjectStore:
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    from penstock.objects.obstore_store import RemoteStore
+
+    timeout = timedelta(milliseconds=request_timeout_ms)
+    connect = timedelta(milliseconds=min(request_timeout_ms, limits.CONNECT_TIMEOUT_MS))
+    client_options: ClientConfig = {"timeout": timeout, "connect_timeout": connect}
+    if any(options.get(name, "").startswith("http://") for name in _ENDPOINTS):
+        client_options["allow_http"] = True
+    retry: RetryConfig = {"max_retries": 0, "retry_timeout": timeout}
+    try:
+        client = from_url(
+            url,
+            config=dict(options),  # type: ignore[call-overload]
+            client_options=client_options,
+            retry_config=retry,
+        )
+    except (BaseError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidSetting(SETTING, url, reason) from error
+    return RemoteStore(client, name=url, request_timeout_ms=request_timeout_ms)

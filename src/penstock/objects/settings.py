@@ -1,0 +1,138 @@
+"""The broker's settings of reading objects: the cache, the hot and the cold path, hedging.
+
+Names and defaults are Inkless's, under `diskless.`. Settings of writing are `penstock.diskless`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import INT_MAX, LONG_MAX, setting
+
+AUTO: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """How one broker reads objects of diskless topics.
+
+    Raises:
+        InvalidSetting: two settings contradict each other.
+    """
+
+    data_pool_size: int = setting(
+        32,
+        name="diskless.fetch.data.thread.pool.size",
+        doc="Blocks of recent data that are loaded at once.",
+        minimum=1,
+        maximum=1024,
+    )
+    lagging_pool_size: int = setting(
+        16,
+        name="diskless.fetch.lagging.consumer.thread.pool.size",
+        doc=(
+            "Requests for old data that run at once, beside a hundred per each that wait; more"
+            " are rejected. 0 turns the split off: all data is read as recent data is."
+        ),
+        minimum=0,
+        maximum=1024,
+    )
+    lagging_threshold_ms: int = setting(
+        AUTO,
+        name="diskless.fetch.lagging.consumer.threshold.ms",
+        doc=(
+            "Data older than this is read past the cache, as for a lagging consumer. -1 is the"
+            " cache's lifespan; a value below the lifespan is refused."
+        ),
+        unit="ms",
+        minimum=AUTO,
+        maximum=LONG_MAX,
+    )
+    lagging_rate_limit: int = setting(
+        200,
+        name="diskless.fetch.lagging.consumer.request.rate.limit",
+        doc=(
+            "Requests per second to the store for old data, with bursts of as many. 0 is no limit."
+        ),
+        unit="requests/s",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    cache_lifespan_seconds: int = setting(
+        60,
+        name="diskless.consume.cache.expiration.lifespan.sec",
+        doc="How long a block stays in the cache after it was last written or read.",
+        unit="s",
+        minimum=1,
+        maximum=86_400,
+    )
+    cache_bytes_max: int = setting(
+        256 << 20,
+        name="diskless.consume.cache.max.bytes",
+        doc=(
+            "Memory that cached blocks take; above, the one is dropped that was not read for the"
+            " longest time. Blocks that are being loaded come on top."
+        ),
+        unit="bytes",
+        minimum=1 << 16,
+        maximum=LONG_MAX,
+    )
+    cache_block_bytes: int = setting(
+        16 << 20,
+        name="diskless.consume.cache.block.bytes",
+        doc="Blocks are cut at multiples of this and loaded whole, once for all who ask.",
+        unit="bytes",
+        minimum=1 << 12,
+        maximum=INT_MAX,
+    )
+    request_timeout_ms: int = setting(
+        10_000,
+        name="diskless.fetch.request.timeout.ms",
+        doc="How long one request for bytes of an object may take before it is tried again.",
+        unit="ms",
+        minimum=10,
+        maximum=600_000,
+    )
+    hedging: bool = setting(
+        True,
+        name="diskless.fetch.hedge.enable",
+        doc=(
+            "Whether a request that takes longer than 99 in 100 did lately is made a second time,"
+            " and the first answer taken."
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        lifespan_ms = self.cache_lifespan_seconds * 1000
+        if self.lagging_threshold_ms != AUTO and self.lagging_threshold_ms < lifespan_ms:
+            raise InvalidSetting(
+                "diskless.fetch.lagging.consumer.threshold.ms",
+                self.lagging_threshold_ms,
+                "must be -1 or at least diskless.consume.cache.expiration.lifespan.sec"
+                f" ({lifespan_ms} ms): what is in the cache would be read past it",
+            )
+        if self.cache_block_bytes > self.cache_bytes_max:
+            raise InvalidSetting(
+                "diskless.consume.cache.block.bytes",
+                self.cache_block_bytes,
+                f"must be at most diskless.consume.cache.max.bytes ({self.cache_bytes_max}):"
+                " no block would fit",
+            )
+
+    @property
+    def threshold_ms(self) -> int:
+        """Age above which data is old: the explicit one, or the cache's lifespan."""
+        if self.lagging_threshold_ms == AUTO:
+            return self.cache_lifespan_seconds * 1000
+        return self.lagging_threshold_ms
+
+    def lagging(self, *, now_ms: int, newest_timestamp_ms: int) -> bool:
+        """Whether a request is one of a lagging consumer.
+
+        A clock that runs ahead, and data without a timestamp (below 0), count as recent.
+        """
+        if not self.lagging_pool_size or newest_timestamp_ms < 0:
+            return False
+        return max(0, now_ms - newest_timestamp_ms) > self.threshold_ms

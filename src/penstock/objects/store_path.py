@@ -1,0 +1,253 @@
+"""The requests of one fetch path to its store: so many at once, tried again, hedged, counted.
+
+The pool, the rate limit and the hedging decide; this performs. A result is bytes or an error as a
+value, since one failed request must not fail what it was asked together with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.base.metrics import Histogram
+from penstock.base.system import Clock, Randomness
+from penstock.objects import limits
+from penstock.objects.errors import (
+    ObjectTruncated,
+    StoreClosed,
+    StoreThrottled,
+    StoreUnavailable,
+)
+from penstock.objects.hedging import Hedging
+from penstock.objects.pool import Admission, Pool
+from penstock.objects.port import ObjectStore
+from penstock.objects.rate_limit import TokenBucket
+
+Pause = Callable[[float], Awaitable[None]]
+Result = memoryview | PenstockError
+Future = asyncio.Future[Result]
+
+
+@dataclass(slots=True)
+class PathCounters:
+    """What one path counts."""
+
+    seconds: Histogram = field(default_factory=Histogram)
+    rate_limit_seconds: Histogram = field(default_factory=Histogram)
+    read_bytes: int = 0
+    failures: int = 0
+    retries: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+
+
+class Job(NamedTuple):
+    """A range to read. Without a known end (`clamp`) it ends where the object does, at the latest
+    after `size_bytes`."""
+
+    key: str
+    start: int
+    size_bytes: int
+    clamp: bool
+    future: Future
+
+
+class StorePath:
+    """One path: its store client, its pool and its counters."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        pool: Pool[Job],
+        rate_limit: TokenBucket | None,
+        hedging: Hedging | None,
+        timeout_ms: int,
+        clock: Clock,
+        randomness: Randomness,
+        pause: Pause,
+    ) -> None:
+        self.counters = PathCounters()
+        self.pool = pool
+        self._store = store
+        self._rate_limit = rate_limit
+        self._hedging = hedging
+        self._timeout_seconds = timeout_ms / 1000
+        self._clock = clock
+        self._randomness = randomness
+        self._pause = pause
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def submit(
+        self, key: str, start: int, size_bytes: int, *, clamp: bool = False
+    ) -> Future | None:
+        """Have a range read; None, at once, when as many wait as may, or after `close`.
+
+        A future that is cancelled ends its request.
+        """
+        if self._closed:
+            return None
+        future: Future = asyncio.get_running_loop().create_future()
+        job = Job(key, start, size_bytes, clamp, future)
+        admission = self.pool.offer(job)
+        if admission is Admission.REJECT:
+            return None
+        if admission is Admission.START:
+            self._start(job)
+        return future
+
+    async def close(self) -> list[Job]:
+        """End all requests with StoreClosed; the jobs that had not begun, unanswered."""
+        self._closed = True
+        waiting = self.pool.drain()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=limits.CLOSE_TIMEOUT_SECONDS)
+        return waiting
+
+    def _start(self, job: Job) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(job))
+        self._tasks.add(task)
+        job.future.add_done_callback(lambda future: task.cancel() if future.cancelled() else None)
+        task.add_done_callback(lambda task: self._ended(task, job))
+
+    def _ended(self, task: asyncio.Task[None], job: Job) -> None:
+        self._tasks.discard(task)
+        if not job.future.done():
+            job.future.set_result(StoreClosed("the fetch paths are closed"))
+        following = self.pool.finish()
+        while following is not None and following.future.cancelled():
+            following = self.pool.finish()
+        if following is not None:
+            self._start(following)
+
+    async def _run(self, job: Job) -> None:
+        began = self._clock.monotonic()
+        try:
+            result: Result = await self._read(job)
+        except PenstockError as error:
+            result = error
+        except Exception as error:
+            result = BugError(f"reading {job.key} failed with {error!r}")
+        if isinstance(result, PenstockError):
+            self.counters.failures += 1
+        else:
+            self.counters.read_bytes += len(result)
+            self.counters.seconds.observe(self._clock.monotonic() - began)
+        if not job.future.done():
+            job.future.set_result(result)
+
+    async def _read(self, job: Job) -> memoryview:
+        for attempt in range(1, limits.GET_ATTEMPTS_MAX + 1):
+            await self._limit()
+            try:
+                return await self._attempt(job)
+            except StoreUnavailable as error:
+                if attempt == limits.GET_ATTEMPTS_MAX:
+                    raise
+                self.counters.retries += 1
+                await self._pause(self._backoff(attempt, error))
+        raise BugError(f"{job.key} was given up without an error")
+
+    async def _limit(self) -> None:
+        if self._rate_limit is None:
+            return
+        wait = self._rate_limit.take(self._clock.monotonic())
+        self.counters.rate_limit_seconds.observe(wait)
+        if wait > 0.0:
+            await self._pause(wait)
+
+    def _backoff(self, attempt: int, error: StoreUnavailable) -> float:
+        ceiling = limits.GET_PAUSE_SECONDS * float(2 ** (attempt - 1))
+        if isinstance(error, StoreThrottled):
+            ceiling *= limits.THROTTLED_PAUSES
+        return ceiling * (0.5 + self._randomness.uniform() / 2)
+
+    async def _attempt(self, job: Job) -> memoryview:
+        size = job.size_bytes
+        if job.clamp:
+            size = await self._size_left(job)
+        began = self._clock.monotonic()
+        content = await self._hedged(lambda: self._get(job.key, job.start, size))
+        if self._hedging is not None:
+            self._hedging.observe(self._clock.monotonic() - began)
+        return content
+
+    async def _size_left(self, job: Job) -> int:
+        async with _deadline(self._timeout_seconds, job.key):
+            found = await self._store.head(job.key)
+        size = min(job.size_bytes, found.size_bytes - job.start)
+        if size <= 0:
+            raise ObjectTruncated(job.key, job.start, job.size_bytes, found.size_bytes)
+        return size
+
+    async def _get(self, key: str, start: int, size_bytes: int) -> memoryview:
+        async with _deadline(self._timeout_seconds, key):
+            return await self._store.get(key, start, size_bytes)
+
+    async def _hedged(self, get: Callable[[], Awaitable[memoryview]]) -> memoryview:
+        delay = self._hedging.delay if self._hedging is not None else None
+        if self._hedging is None or delay is None:
+            return await get()
+        first = asyncio.ensure_future(get())
+        timer = asyncio.ensure_future(self._pause(delay))
+        tasks: set[asyncio.Future[memoryview]] = {first}
+        try:
+            await asyncio.wait({first, timer}, return_when=asyncio.FIRST_COMPLETED)
+            if not first.done() and self._hedging.spend():
+                self.counters.hedges += 1
+                tasks.add(asyncio.ensure_future(get()))
+            answered = await _first_success(tasks)
+            self.counters.hedges_won += answered is not first
+            return answered.result()
+        finally:
+            await _cancel(timer, *tasks)
+
+
+async def _first_success(
+    tasks: set[asyncio.Future[memoryview]],
+) -> asyncio.Future[memoryview]:
+    """The first that succeeds, or the last to fail."""
+    pending = set(tasks)
+    while True:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if task.exception() is None:
+                return task
+        if not pending:
+            return done.pop()
+
+
+async def _cancel(*tasks: asyncio.Future[memoryview] | asyncio.Future[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # Looked at: the answer that counts is another's.
+
+
+class _deadline:  # noqa: N801  (reads as the statement that it is)
+    """`asyncio.timeout` that raises this package's error."""
+
+    def __init__(self, seconds: float, key: str) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._seconds = seconds
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *exception: object) -> None:
+        try:
+            await self._timeout.__aexit__(*exception)  # type: ignore[arg-type]
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"object {self._key}: no answer within {self._seconds:g} s"
+            ) from error

@@ -1,0 +1,39 @@
+"""A token bucket: bursts, the rate in the long run, clocks that stand still."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.objects.rate_limit import TokenBucket
+
+
+def test_a_burst_of_the_capacity_does_not_wait() -> None:
+    bucket = TokenBucket(200, now=10.0)
+    assert [bucket.take(10.0) for _ in range(200)] == [0.0] * 200
+    assert bucket.take(10.0) == pytest.approx(1 / 200)
+    assert bucket.take(10.0) == pytest.approx(2 / 200)
+
+
+def test_tokens_come_back_at_the_rate_and_up_to_the_capacity() -> None:
+    bucket = TokenBucket(10, now=0.0)
+    for _ in range(10):
+        bucket.take(0.0)
+    assert bucket.take(0.5) == 0.0
+    assert [bucket.take(1000.0) for _ in range(10)] == [0.0] * 10
+    assert bucket.take(1000.0) == pytest.approx(0.1)
+
+
+def test_takers_that_wait_keep_to_the_rate() -> None:
+    bucket = TokenBucket(50, now=0.0)
+    now, taken = 0.0, 0
+    while now < 20.0:
+        now += bucket.take(now)
+        taken += 1
+    assert taken == pytest.approx(50 + 20 * 50, abs=2)
+
+
+def test_a_clock_that_stands_still_or_goes_back_gives_no_tokens() -> None:
+    bucket = TokenBucket(1, now=5.0)
+    assert bucket.take(5.0) == 0.0
+    assert bucket.take(1.0) == 1.0
+    assert bucket.take(5.0) == 2.0
