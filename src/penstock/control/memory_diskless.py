@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.base.system import Clock, Randomness
+from penstock.control import diskless_commit_rules as commit_rules
 from penstock.control import diskless_index_rules as index_rules
 from penstock.control import diskless_rules as rules
 from penstock.control.diskless_values import (
@@ -40,6 +41,7 @@ class StoredObject:
 
     lease: ObjectLease
     changed_ms: int
+    committed_ms: int = 0
     state: ObjectState = "pending"
     kind: ObjectKind = "wal"
     size_bytes: int = 0
@@ -81,7 +83,7 @@ class MemoryDiskless:
         return leases
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
-        rules.check_commit(commit)
+        commit_rules.check_commit(commit)
         row = self._objects.get(commit.object_id)
         if row is None:
             raise ObjectLeaseLost(commit.object_id)
@@ -89,7 +91,7 @@ class MemoryDiskless:
         if answer is not None:
             return answer
         now_ms = self._clock.now_ms()
-        plan = rules.plan_commit(
+        plan = commit_rules.plan_commit(
             commit,
             row.lease,
             topics=self._by_id(),
@@ -101,7 +103,8 @@ class MemoryDiskless:
         self._states.update(plan.producers)
         for key, added in plan.answer.extents.items():
             self._extents.setdefault(key, []).extend(added)
-        row.state, row.changed_ms, row.answer = plan.state, now_ms, plan.answer
+        row.state, row.answer = plan.state, plan.answer
+        row.changed_ms = row.committed_ms = now_ms
         row.size_bytes, row.references = commit.size_bytes, plan.references
         return plan.answer
 
@@ -243,7 +246,7 @@ class MemoryDiskless:
                 row.state, row.changed_ms = "deleting", now_ms
                 condemned.append(row)
         kept = [row for row in self._objects.values() if row.answer is not None]
-        for row in [one for one in kept if now_ms - one.changed_ms >= COMMIT_ANSWER_KEPT_MS][
+        for row in [one for one in kept if now_ms - one.committed_ms >= COMMIT_ANSWER_KEPT_MS][
             :limit
         ]:
             row.answer = None
@@ -264,7 +267,8 @@ class MemoryDiskless:
 
     async def referenced_keys(self, *, after: str, limit: int) -> list[tuple[str, ObjectLease]]:
         rows = sorted(self._objects.values(), key=lambda row: row.lease.key)
-        return [(row.state, row.lease) for row in rows if row.lease.key > after][:limit]
+        found: list[tuple[str, ObjectLease]] = [(row.state, row.lease) for row in rows]
+        return [one for one in found if one[1].key > after][:limit]
 
     async def highest_object_id(self) -> int:
         return self._highest_object_id

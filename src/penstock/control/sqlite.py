@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.control import rules, sink_rules, sqlite_sinks
 from penstock.control import sqlite_tables as tables
 from penstock.control.errors import ControlUnavailable, IncompatibleDatabase
+from penstock.control.sqlite_diskless import SqliteDiskless
 from penstock.control.sqlite_writer import SqliteWriter
 from penstock.control.values import (
     Broker,
@@ -35,11 +36,19 @@ from penstock.control.values import (
 )
 
 
-class SqliteControlPlane:
+class SqliteControlPlane(SqliteDiskless):
     """The port over one file; `start` opens or creates it."""
 
-    def __init__(self, path: Path, *, randomness: Randomness = SYSTEM_RANDOMNESS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        super().__init__()
         self._path = path
+        self._clock = clock
         self._randomness = randomness
         self._writer = self._new_writer()
         self._committed: MetadataImage | None = None

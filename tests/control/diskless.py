@@ -1,0 +1,135 @@
+"""What tests of diskless topics share: entries, written objects, and a clock that is set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from struct import pack
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from penstock.control import (
+    BatchEntry,
+    CommitAnswer,
+    ControlPlane,
+    DisklessPlane,
+    ObjectCommit,
+    ObjectLease,
+    Placed,
+)
+
+BROKER = 1
+INCARNATION = UUID(int=11)
+TOPIC = UUID(int=7)
+OTHER = UUID(int=8)
+LOCAL = UUID(int=9)
+DISKLESS: Mapping[str, str] = {"diskless.enable": "true"}
+
+
+class Plane(ControlPlane, DisklessPlane, Protocol):
+    """One object that is both ports."""
+
+
+class SetClock:
+    """Shows what it is set to."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+class Sequenced(NamedTuple):
+    """An idempotent producer and the first sequence of an entry."""
+
+    producer_id: int
+    sequence: int
+    epoch: int = 0
+
+
+async def furnish(plane: Plane, *, partitions: int = 3) -> None:
+    """A broker, two diskless topics and a local one."""
+    await plane.register_broker(
+        broker_id=BROKER, host="h", port=9, rack=None, incarnation=INCARNATION
+    )
+    for name, topic_id, configs in (
+        ("flights", TOPIC, DISKLESS),
+        ("other", OTHER, DISKLESS),
+        ("local", LOCAL, {}),
+    ):
+        await plane.create_topic(
+            name=name, topic_id=topic_id, partitions=[[BROKER]] * partitions, configs=configs
+        )
+
+
+def entry(
+    partition: int = 0,
+    *batches: tuple[int, int],
+    at: int = 0,
+    by: Sequenced | None = None,
+    topic_id: UUID = TOPIC,
+    timestamp: int = 500,
+    append_time: bool = False,
+) -> BatchEntry:
+    """An entry of batches of (bytes, offsets); of one of 100 bytes and 5 offsets if none."""
+    layout = batches or ((100, 5),)
+    count = sum(offsets for _, offsets in layout)
+    made = BatchEntry(
+        topic_id=topic_id,
+        partition=partition,
+        byte_offset=at,
+        size_bytes=sum(size for size, _ in layout),
+        offset_count=count,
+        max_timestamp=timestamp,
+        append_time=append_time,
+        layout=b"".join(pack("<ii", *batch) for batch in layout),
+    )
+    if by is None:
+        return made
+    return made._replace(
+        producer_id=by.producer_id,
+        producer_epoch=by.epoch,
+        base_sequence=by.sequence,
+        last_sequence=(by.sequence + count - 1) % 2**31,
+    )
+
+
+def written(
+    lease: ObjectLease, entries: Sequence[BatchEntry], *, now_ms: int = 900, spread: bool = False
+) -> ObjectCommit:
+    """An object in which the entries lie one behind the other, or apart where `spread`."""
+    placed, end = [], 10
+    for one in entries:
+        placed.append(one._replace(byte_offset=end))
+        end += one.size_bytes + spread
+    return ObjectCommit(
+        object_id=lease.object_id, size_bytes=end + 30, entries=tuple(placed), now_ms=now_ms
+    )
+
+
+async def lease(plane: DisklessPlane, count: int = 1) -> list[ObjectLease]:
+    return await plane.lease_objects(broker_id=BROKER, incarnation=INCARNATION, count=count)
+
+
+async def put(
+    plane: DisklessPlane, *entries: BatchEntry, now_ms: int = 900, spread: bool = False
+) -> CommitAnswer:
+    """Commit one object with these entries."""
+    [key] = await lease(plane)
+    return await plane.commit_object(written(key, entries, now_ms=now_ms, spread=spread))
+
+
+def bases(answer: CommitAnswer) -> list[int]:
+    return [placed.base_offset for placed in answer.placed]
+
+
+def errors(answer: CommitAnswer) -> list[str | None]:
+    return [placed.error for placed in answer.placed]
+
+
+def plain(base_offset: int, start: int = 0) -> Placed:
+    """The place of an entry that was accepted and keeps its own times."""
+    return Placed(base_offset, -1, start)
