@@ -109,8 +109,8 @@ class Coordinates:
     ) -> list[DisklessExtent]:
         """The known extents from the one that holds `offset`, without a gap, up to `max_bytes`.
 
-        Empty where that one is not known, or known for too long. The first extent counts only
-        half of its bytes, as `offset` may lie anywhere in it.
+        Empty where that one is not known, or known for too long. The first extent's bytes do not
+        count, as `offset` may lie anywhere in it.
         """
         known = self._partitions.get(key)
         if known is None:
@@ -123,7 +123,7 @@ class Coordinates:
             if learned < oldest or not extent.base_offset <= offset < extent.next_offset:
                 break
             found.append(extent)
-            size_bytes += extent.size_bytes if len(found) > 1 else extent.size_bytes // 2
+            size_bytes += extent.size_bytes if len(found) > 1 else 0
             offset = extent.next_offset
             place += 1
         return found

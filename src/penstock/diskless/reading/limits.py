@@ -48,3 +48,6 @@ LOOKUP_EXTENTS: Final = 1000
 """Extents of one page where a look-up by time goes through them."""
 
 LOOKUP_PAGES_MAX: Final = 10_000
+
+LOOKUPS_AT_ONCE: Final = 16
+"""Positions by time that are looked up side by side."""

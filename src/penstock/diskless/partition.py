@@ -1,0 +1,168 @@
+"""One diskless partition as request handlers see it: what `PartitionLog` is for a local one.
+
+It holds no data. Where it begins and ends is what this broker last heard, from commits of its own,
+from notices of other brokers, and from answers of the control plane; the control plane alone
+decides. Both ends only rise.
+
+`submit` takes the place of `append`: the answer comes when the object that holds the batches is
+committed. `read` answers with what is loaded, or not yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.control.diskless_values import (
+    DisklessProducer,
+    PartitionKey,
+    PartitionMarks,
+    Placed,
+)
+from penstock.diskless.reading.assembly import LEADER_EPOCH
+from penstock.diskless.reading.errors import OffsetOutOfRange
+from penstock.diskless.reading.reader import Want
+from penstock.storage.admission import admit, recompressed
+
+if TYPE_CHECKING:
+    from penstock.diskless.service import DisklessService
+    from penstock.storage import Lease, LogConfig, Read
+
+UNKNOWN: Final = -1
+
+
+class DisklessPartition:
+    """See the module's text. Made by `DisklessService`; belongs to the event loop."""
+
+    __slots__ = (
+        "_service", "closed", "high_watermark", "key", "log_start_offset", "size_bytes",
+        "topic_id", "topic_partition",
+    )  # fmt: skip
+
+    leader_epoch: Final = LEADER_EPOCH
+    segment_count: Final = 0
+
+    def __init__(
+        self, service: DisklessService, topic_partition: TopicPartition, topic_id: UUID
+    ) -> None:
+        self._service = service
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.key: PartitionKey = (topic_id, topic_partition.partition)
+        self.log_start_offset = 0
+        self.high_watermark = UNKNOWN
+        self.size_bytes = 0
+        self.closed: PenstockError | None = None
+
+    def __repr__(self) -> str:
+        offsets = f"[{self.log_start_offset}, {self.high_watermark})"
+        return f"<DisklessPartition {self.topic_partition} {offsets}>"
+
+    @property
+    def known(self) -> bool:
+        """Whether the control plane has said where the partition ends."""
+        return self.high_watermark >= 0
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it all transactions are decided; there are none."""
+        return self.high_watermark
+
+    @property
+    def log_end_offset(self) -> int:
+        """There is nothing above what is committed."""
+        return self.high_watermark
+
+    @property
+    def config(self) -> LogConfig:
+        return self._service.config_of(self.topic_partition.topic)
+
+    def learn(self, marks: PartitionMarks) -> bool:
+        """Take over where the partition begins and ends; true if there is more to read."""
+        if marks.high_watermark < self.high_watermark:
+            return False
+        risen = marks.high_watermark > self.high_watermark
+        if marks.log_start_offset >= self.log_start_offset:
+            self.log_start_offset = marks.log_start_offset
+            self.size_bytes = marks.size_bytes
+        self.high_watermark = marks.high_watermark
+        return risen
+
+    def note_marks(self, high_watermark: int, log_start_offset: int) -> bool:
+        """As `learn`, where the size is not told."""
+        return self.learn(PartitionMarks(log_start_offset, high_watermark, self.size_bytes))
+
+    def submit(
+        self,
+        batches: memoryview,
+        *,
+        now_ms: int,
+        lease: Lease | None,
+        done: Callable[[Placed | PenstockError], None],
+    ) -> None:
+        """Check batches as a local log does, and hand them to the writer.
+
+        `done` is called once, later, from the event loop: when they are committed or refused.
+
+        Raises:
+            CorruptBatch, InvalidRecord, UnsupportedCodec, RecordTooLarge, BatchesTooLarge,
+            InvalidTimestamp: the batches cannot be stored.
+            MixedBatches, OutOfOrderSequence: batches of one request do not belong together.
+            WriteBacklog: too much waits for its object.
+        """
+        if self.closed is not None:
+            raise self.closed
+        config = self.config
+        headers = admit(batches, config, now_ms, internal=False)
+        if config.compression_type != "producer":
+            packed = recompressed(batches, headers, config)
+            if packed is not None:
+                batches, lease = packed, None
+                headers = admit(batches, config, now_ms, internal=False)
+        append_time = config.message_timestamp_type != "CreateTime"
+        self._service.submit(self.key, batches, headers, append_time, lease, done)
+
+    def read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> Read | None:
+        """Whole batches from the one that holds `offset`, if they are loaded; else None.
+
+        Up to `max_bytes`; the first even if it is larger, with `at_least_one`.
+
+        Raises:
+            OffsetOutOfRange: below the start, or above the end by what the control plane says.
+            PenstockError: loading it failed a moment ago.
+        """
+        if self.closed is not None:
+            raise self.closed
+        if offset < self.log_start_offset:
+            raise OffsetOutOfRange(
+                f"{self.topic_partition}: offset {offset} is below the log's start"
+                f" {self.log_start_offset}"
+            )
+        return self._service.read(self.key, offset, max_bytes, at_least_one=at_least_one)
+
+    def want(self, offset: int, max_bytes: int) -> Want:
+        """What to ask of `DisklessService.load` where `read` had nothing."""
+        return Want(self.key, offset, max_bytes)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, which is 0, and where it ends; else (-1, -1)."""
+        return (LEADER_EPOCH, self.high_watermark) if epoch >= LEADER_EPOCH else (-1, -1)
+
+    def latest_epoch_at(self, offset: int) -> int:
+        """The epoch that wrote `offset`."""
+        return LEADER_EPOCH
+
+    async def delete_records(self, before_offset: int) -> int:
+        """Move the start up to an offset; -1 is the high watermark. Returns the new start.
+
+        Raises:
+            OffsetBeyondEnd: above the high watermark, or below -1.
+        """
+        return await self._service.delete_records(self, before_offset)
+
+    async def producers(self) -> list[DisklessProducer]:
+        """The idempotent producers that the partition remembers."""
+        return await self._service.producers(self)

@@ -1,0 +1,136 @@
+"""From the bytes of objects to batches that a consumer takes: checked, copied, stamped.
+
+The bytes of a write-ahead object are as producers sent them. A reader gives every batch its base
+offset and leader epoch 0, in a copy, and the time of its append where the topic wants it, which
+renews the checksum. Before that, what was read must be what the batch index says: sizes and
+offsets of every header as in the layout, and the checksum, since bytes from a store may be damaged.
+
+No record is opened. One `Run` is what a partition answers: batches back to back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from penstock.base.errors import PenstockError
+from penstock.diskless.errors import CorruptObject
+from penstock.diskless.reading.planning import Piece
+from penstock.records import (
+    CorruptBatch,
+    LegacyBatch,
+    decode_header,
+    stamp,
+    stamp_append_time,
+    verify_crc,
+)
+from penstock.storage import Read
+
+LEADER_EPOCH = 0
+"""Diskless partitions never change their leader's epoch: none of the brokers leads."""
+
+Result = memoryview | PenstockError
+
+
+class Run:
+    """Adjacent batches in memory, as a consumer gets them, from `base_offset` to `next_offset`.
+
+    `offsets[n]` is the base offset of batch n, `ends[n]` the byte after it.
+    """
+
+    __slots__ = ("base_offset", "data", "ends", "next_offset", "offsets")
+
+    def __init__(
+        self,
+        data: memoryview,
+        offsets: list[int],
+        ends: list[int],
+        next_offset: int,
+    ) -> None:
+        self.data = data
+        self.offsets = offsets
+        self.ends = ends
+        self.base_offset = offsets[0]
+        self.next_offset = next_offset
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> Read:
+        """Whole batches from the one that holds `offset`, up to `max_bytes`.
+
+        The first even if it is larger, with `at_least_one`; `offset` must be of this run.
+        """
+        first = bisect_right(self.offsets, offset) - 1
+        start = self.ends[first - 1] if first else 0
+        last = bisect_right(self.ends, start + max_bytes)
+        if last <= first and at_least_one:
+            last = first + 1
+        if last <= first:
+            return Read([], 0, offset)
+        end = self.ends[last - 1]
+        next_offset = self.offsets[last] if last < len(self.offsets) else self.next_offset
+        return Read([self.data[start:end]], end - start, next_offset)
+
+
+def assemble(
+    pieces: Sequence[Piece], results: Sequence[Result]
+) -> tuple[Run | None, PenstockError | None]:
+    """The run of adjacent pieces, up to the first that failed, and why that one failed.
+
+    `results` has the bytes of each piece, or an error, in the order of the pieces.
+    """
+    view = memoryview(bytearray(sum(piece.size_bytes for piece in pieces)))
+    offsets: list[int] = []
+    ends: list[int] = []
+    next_offset = -1
+    failure: PenstockError | None = None
+    for piece, result in zip(pieces, results, strict=True):
+        if isinstance(result, PenstockError):
+            failure = result
+            break
+        position, offset = ends[-1] if ends else 0, piece.base_offset
+        try:
+            _copy(piece, result, view[position : position + piece.size_bytes])
+        except CorruptObject as error:
+            failure = error
+            break
+        for size_bytes, count in piece.batches:
+            position += size_bytes
+            offsets.append(offset)
+            ends.append(position)
+            offset += count
+        next_offset = piece.next_offset
+    if not offsets:
+        return None, failure
+    return Run(view[: ends[-1]], offsets, ends, next_offset), failure
+
+
+def _copy(piece: Piece, data: memoryview, target: memoryview) -> None:
+    """Copy the batches and give them their offsets, after a check against the layout."""
+    if len(data) != piece.size_bytes:
+        raise CorruptObject(f"{_where(piece)} has {piece.size_bytes} bytes, {len(data)} were read")
+    target[:] = data
+    append_time_ms = piece.extent.append_time_ms
+    position, offset = 0, piece.base_offset
+    for size_bytes, count in piece.batches:
+        try:
+            header = decode_header(target, position)
+            if header.size_bytes != size_bytes or header.last_offset_delta + 1 != count:
+                raise CorruptBatch(
+                    f"the batch of offset {offset} should have {size_bytes} bytes and {count}"
+                    f" offsets, its header says {header.size_bytes} and"
+                    f" {header.last_offset_delta + 1}"
+                )
+            verify_crc(target, header, position)
+        except (CorruptBatch, LegacyBatch) as error:
+            raise CorruptObject(f"{_where(piece)}: {error}") from None
+        stamp(target, position, base_offset=offset, leader_epoch=LEADER_EPOCH)
+        if append_time_ms >= 0:
+            stamp_append_time(target, position, append_time_ms)
+        position += size_bytes
+        offset += count
+
+
+def _where(piece: Piece) -> str:
+    return f"object {piece.extent.key} at byte {piece.start}"

@@ -1,0 +1,147 @@
+"""Which bytes of which objects a fetch needs: extents are trimmed to batches, ranges are merged.
+
+Each partition's extents are cut to the batches from the wanted offset up to its limit, by what the
+batch index knows of their sizes (`layout`), so that no byte is read to find out where a batch ends.
+What lies in one object close together is read as one range.
+
+    extents of a partition    [b b b b][b b b]          wanted: from here ─┐
+    pieces                      └ trimmed: [· b b b][b b ·]  <─────────────┘
+    ranges of an object       |────────────|   |────|        a gap of up to MERGE_GAP_BYTES is read
+
+Source: Inkless's `FetchPlanner` and `FindBatchesJob`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import iter_unpack
+from typing import NamedTuple
+
+from penstock.control.diskless_values import DisklessExtent
+from penstock.diskless.reading.limits import MERGE_GAP_BYTES
+
+LAYOUT = "<ii"
+"""Of each batch: its bytes, and the offsets that it takes."""
+
+
+class Piece(NamedTuple):
+    """Adjacent batches of one extent: where they lie, and what each must look like."""
+
+    extent: DisklessExtent
+    start: int
+    size_bytes: int
+    base_offset: int
+    next_offset: int
+    batches: tuple[tuple[int, int], ...]
+
+
+class Range(NamedTuple):
+    """Bytes of an object that are read at once."""
+
+    key: str
+    start: int
+    size_bytes: int
+
+
+class Place(NamedTuple):
+    """Where a piece lies: in which range, and how far into it."""
+
+    range_index: int
+    offset: int
+
+
+class Plan(NamedTuple):
+    """Ranges to read, and where in them each of the pieces lies, in the order of the pieces."""
+
+    ranges: list[Range]
+    places: list[Place]
+
+
+def layout_of(extent: DisklessExtent) -> list[tuple[int, int]]:
+    """The batches of an extent as (bytes, offsets)."""
+    return list(iter_unpack(LAYOUT, extent.layout))
+
+
+def trim(
+    extents: Sequence[DisklessExtent],
+    offset: int,
+    *,
+    max_bytes: int,
+    at_least_one: bool,
+) -> list[Piece]:
+    """The batches from the one that holds `offset` on, up to `max_bytes`; extents are adjacent.
+
+    The first batch even if it is larger, with `at_least_one`. Ends at a gap between extents.
+    """
+    pieces: list[Piece] = []
+    left = max_bytes
+    for extent in extents:
+        if pieces and pieces[-1].next_offset != extent.base_offset:
+            break
+        piece, whole = _trimmed(extent, offset, left, at_least_one and not pieces)
+        if piece is not None:
+            pieces.append(piece)
+            left -= piece.size_bytes
+        if not whole:
+            break
+    return pieces
+
+
+def _trimmed(
+    extent: DisklessExtent, offset: int, left: int, at_least_one: bool
+) -> tuple[Piece | None, bool]:
+    """The part of one extent, and whether it reaches to the extent's end."""
+    position = extent.byte_offset
+    base = extent.base_offset
+    start, first_offset, size_bytes = position, base, 0
+    batches: list[tuple[int, int]] = []
+    whole = True
+    for batch in iter_unpack(LAYOUT, extent.layout):
+        batch_bytes, offsets = batch
+        after = base + offsets
+        if after > offset:
+            if size_bytes + batch_bytes > left and not (at_least_one and not batches):
+                whole = False
+                break
+            if not batches:
+                start, first_offset = position, base
+            batches.append((batch_bytes, offsets))
+            size_bytes += batch_bytes
+        position += batch_bytes
+        base = after
+    if not batches:
+        return None, whole
+    return Piece(extent, start, size_bytes, first_offset, base, tuple(batches)), whole
+
+
+def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
+    """Ranges that cover all pieces: grouped by object, those close together as one."""
+    by_key: dict[str, list[int]] = {}
+    for index, piece in enumerate(pieces):
+        by_key.setdefault(piece.extent.key, []).append(index)
+    ranges: list[Range] = []
+    places: list[Place] = [Place(0, 0)] * len(pieces)
+    for key, indexes in by_key.items():
+        indexes.sort(key=lambda index: pieces[index].start)
+        for index in indexes:
+            piece = pieces[index]
+            last = ranges[-1] if ranges and ranges[-1].key == key else None
+            end = piece.start + piece.size_bytes
+            if last is not None and piece.start <= last.start + last.size_bytes + gap_bytes:
+                size_bytes = max(last.start + last.size_bytes, end) - last.start
+                ranges[-1] = last._replace(size_bytes=size_bytes)
+            else:
+                ranges.append(Range(key, piece.start, piece.size_bytes))
+            places[index] = Place(len(ranges) - 1, piece.start - ranges[-1].start)
+    return Plan(ranges, places)
+
+
+def newest_timestamp(pieces: Iterable[Piece]) -> int:
+    """The newest timestamp of all batches of a request; -1 without any.
+
+    A time of the append counts as the batches' own, which it replaces.
+    """
+    return max(
+        (max(piece.extent.max_timestamp, piece.extent.append_time_ms) for piece in pieces),
+        default=-1,
+    )

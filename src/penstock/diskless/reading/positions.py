@@ -1,0 +1,152 @@
+"""Positions in diskless partitions by time, for ListOffsets: which extent, then which record.
+
+The control plane names the extent, by its highest timestamp; its batches are loaded, and the one
+that decides is opened by columns, so that the answer is exact. NumPy and Arrow are imported there.
+
+Where records were deleted within an extent, what is left of it may not be what the control plane
+went by; then the extents behind it are looked through.
+
+Source: KIP-79, KIP-734; `storage.lookups` for local logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.control.diskless_values import DisklessExtent, PartitionKey, PartitionMarks
+from penstock.diskless.reading import limits
+from penstock.diskless.reading.assembly import LEADER_EPOCH, Run
+from penstock.diskless.reading.errors import told
+from penstock.records import BatchHeader, decode_header
+
+if TYPE_CHECKING:
+    from penstock.control.diskless_port import DisklessPlane
+    from penstock.diskless.reading.reader import Reader
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+Position = tuple[int, int, int]
+"""(offset, timestamp, leader epoch); -1 where there is none."""
+NOWHERE: Final[Position] = (-1, -1, -1)
+
+
+class Positions:
+    """Looks positions up; the caller has asked for the marks already."""
+
+    def __init__(self, *, plane: DisklessPlane, reader: Reader) -> None:
+        self._plane = plane
+        self._reader = reader
+        self._turns = asyncio.Semaphore(limits.LOOKUPS_AT_ONCE)
+
+    async def of(
+        self, key: PartitionKey, timestamp: int, marks: PartitionMarks
+    ) -> Position | PenstockError:
+        """The position that a `timestamp` of ListOffsets asks for, or why it cannot be had."""
+        if timestamp == LATEST:
+            return marks.high_watermark, -1, LEADER_EPOCH
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return marks.log_start_offset, -1, LEADER_EPOCH
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return NOWHERE
+        if timestamp < MAX_TIMESTAMP:
+            return InvalidError(f"timestamp {timestamp} has no meaning in ListOffsets")
+        try:
+            async with self._turns:
+                if timestamp == MAX_TIMESTAMP:
+                    return await self._newest(key, marks)
+                return await self._first(key, timestamp, marks)
+        except PenstockError as error:
+            return told(error)
+
+    async def _first(self, key: PartitionKey, timestamp: int, marks: PartitionMarks) -> Position:
+        """The first record at or after a time."""
+        extent = await self._plane.extent_at_time(*key, timestamp)
+        if extent is None:
+            return NOWHERE
+        found = first_at_or_after(
+            await self._reader.run_of(extent), timestamp, marks.log_start_offset
+        )
+        if found is not None:
+            return found
+        async for later in self._extents(key, extent.next_offset, marks.high_watermark):
+            if later.max_timestamp >= timestamp:
+                found = first_at_or_after(
+                    await self._reader.run_of(later), timestamp, marks.log_start_offset
+                )
+                if found is not None:
+                    return found
+        return NOWHERE
+
+    async def _newest(self, key: PartitionKey, marks: PartitionMarks) -> Position:
+        """The first record of the highest timestamp."""
+        extent = await self._plane.extent_at_time(*key, None)
+        start = marks.log_start_offset
+        if extent is None or extent.max_timestamp < 0:
+            return NOWHERE
+        found = first_at_or_after(await self._reader.run_of(extent), extent.max_timestamp, start)
+        if found is not None:
+            return found
+        # Its newest record is deleted: the newest of the rest of it, or of those behind it.
+        run = await self._reader.run_of(extent)
+        left = [header for _, header in batches_from(run, start)]
+        highest = max((header.max_timestamp for header in left), default=-1)
+        async for later in self._extents(key, extent.next_offset, marks.high_watermark):
+            if later.max_timestamp > highest:
+                extent, highest = later, later.max_timestamp
+        if highest < 0:
+            return NOWHERE
+        run = await self._reader.run_of(extent)
+        return first_at_or_after(run, highest, start) or NOWHERE
+
+    async def _extents(
+        self, key: PartitionKey, start: int, end: int
+    ) -> AsyncIterator[DisklessExtent]:
+        for _ in range(limits.LOOKUP_PAGES_MAX):
+            if start >= end:
+                return
+            page: Sequence[DisklessExtent] = await self._plane.extents(
+                *key, start=start, end=end, limit=limits.LOOKUP_EXTENTS
+            )
+            if not page:
+                return
+            for extent in page:
+                yield extent
+            start = page[-1].next_offset
+
+
+def batches_from(run: Run, start: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Where each batch of a run begins, and its header; those that end below `start` left out."""
+    position = 0
+    for end in run.ends:
+        header = decode_header(run.data, position)
+        if header.next_offset > start:
+            yield position, header
+        position = end
+
+
+def first_at_or_after(run: Run, timestamp: int, start: int) -> Position | None:
+    """The first record of a run at or after a time, and not below `start`."""
+    from penstock.records.columnar.decode import decode_batches
+
+    for position, header in batches_from(run, start):
+        if header.max_timestamp < timestamp:
+            continue
+        columns: Any = decode_batches(
+            run.data[position : position + header.size_bytes],
+            columns=("offset", "timestamp"),
+            start_offset=start,
+        )
+        times = columns.column(1).to_numpy()
+        matches = (times >= timestamp).nonzero()[0]
+        if len(matches):
+            row = int(matches[0])
+            return int(columns.column(0)[row].as_py()), int(times[row]), LEADER_EPOCH
+    return None

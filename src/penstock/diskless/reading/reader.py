@@ -1,0 +1,323 @@
+"""Loads what fetches want of diskless partitions: find, plan, fetch, assemble, keep ready.
+
+`read` answers from what is ready, at once; what is not is asked for with `load`, all partitions of
+one fetch request together, so that they share objects and one decision about hot and cold. When
+the load is done, those who wait are woken and read again. Everything here runs on the event loop;
+bytes are copied and checked on a thread where there are many.
+
+A coordinate that turns out to be old (its object is gone) is asked for anew, once. What still
+cannot be read is a failure of its extent alone: the partition is answered up to it.
+
+Source: Inkless's `Reader` and `FetchCompleter`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from penstock.base.errors import PenstockError
+from penstock.control.diskless_values import (
+    CommitAnswer,
+    DisklessExtent,
+    FindRequest,
+    Found,
+    PartitionKey,
+    PartitionMarks,
+)
+from penstock.diskless.reading import limits, metrics
+from penstock.diskless.reading.assembly import Result, Run, assemble
+from penstock.diskless.reading.budget import ByteBudget
+from penstock.diskless.reading.coordinates import Coordinates
+from penstock.diskless.reading.errors import OffsetOutOfRange, PartitionGone, Unreadable, told
+from penstock.diskless.reading.planning import Piece, merge, newest_timestamp, trim
+from penstock.diskless.reading.ready import Failure, Ready
+from penstock.objects import LaggingConsumerRejected, ObjectNotFound
+from penstock.objects.fetch_paths import ObjectRange
+
+if TYPE_CHECKING:
+    from penstock.base.metrics import Sample
+    from penstock.base.system import Clock
+    from penstock.control.diskless_port import DisklessPlane
+    from penstock.storage import Read
+
+logger = logging.getLogger(__name__)
+
+
+class Paths(Protocol):
+    """What is needed of `penstock.objects.FetchPaths`."""
+
+    async def fetch(
+        self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
+    ) -> list[memoryview | PenstockError]:
+        """One answer per range; never raises for errors of the store."""
+        ...
+
+
+class Want(NamedTuple):
+    """What a fetch asks of one partition."""
+
+    key: PartitionKey
+    offset: int
+    max_bytes: int
+
+
+Lot = tuple[Want, list[Piece]]
+
+
+class Reader:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        plane: DisklessPlane,
+        paths: Paths,
+        clock: Clock,
+        learn: Callable[[PartitionKey, PartitionMarks], None],
+        wake: Callable[[Sequence[PartitionKey]], None],
+    ) -> None:
+        """`learn` is told where partitions begin and end, `wake` whose loads have ended."""
+        self._plane = plane
+        self._paths = paths
+        self._clock = clock
+        self._learn = learn
+        self._wake = wake
+        self._coordinates = Coordinates(
+            max_bytes=limits.COORDINATES_MAX_BYTES, age_seconds=limits.COORDINATES_AGE_SECONDS
+        )
+        self._ready = Ready(max_bytes=limits.READY_MAX_BYTES, seconds=limits.READY_SECONDS)
+        self._budget = ByteBudget(limits.LOADING_MAX_BYTES)
+        self._loading: set[tuple[PartitionKey, int]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+        self.counters = metrics.ReadCounters()
+
+    # -- what is here ------------------------------------------------------------------------
+
+    def committed(self, answer: CommitAnswer) -> None:
+        """Learn where the batches of a commit of this broker lie."""
+        now = self._clock.monotonic()
+        for key, extents in answer.extents.items():
+            self._coordinates.add(key, extents, now)
+
+    def read(
+        self, key: PartitionKey, offset: int, *, max_bytes: int, at_least_one: bool
+    ) -> Read | None:
+        """What is ready from `offset` on; None if it must be loaded first.
+
+        Raises:
+            OffsetOutOfRange, PartitionGone: the control plane says so.
+            PenstockError: loading it failed a moment ago.
+        """
+        run = self._ready.run(key, offset)
+        if run is not None:
+            return run.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
+        failure = self._ready.failure(key, offset, self._clock.monotonic())
+        if failure is not None and not failure.quiet:
+            raise failure.error
+        return None
+
+    def load(self, wants: Sequence[Want], max_bytes: int) -> None:
+        """Begin to load what is not under way, up to `max_bytes` over all of them.
+
+        The first batch is loaded even if it is larger. Nothing happens while too much is under way.
+        """
+        now = self._clock.monotonic()
+        fresh = [
+            want
+            for want in dict.fromkeys(wants)
+            if (want.key, want.offset) not in self._loading
+            and self._ready.failure(want.key, want.offset, now) is None
+        ]
+        if not fresh or self._stopped or len(self._loading) >= limits.LOADS_MAX:
+            return
+        self._loading.update((want.key, want.offset) for want in fresh)
+        task = asyncio.get_running_loop().create_task(self._load(fresh, max_bytes))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def forget(self, key: PartitionKey) -> None:
+        """Drop all that is known and loaded of a partition."""
+        self._coordinates.drop(key)
+        self._ready.drop(key)
+
+    def upkeep(self) -> None:
+        """Let go of what nobody came for; to be called now and then."""
+        self._ready.evict(self._clock.monotonic())
+
+    async def stop(self) -> None:
+        """End all loads. Idempotent."""
+        self._stopped = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run_of(self, extent: DisklessExtent) -> Run:
+        """All batches of one extent, for look-ups.
+
+        Raises:
+            PenstockError: it cannot be read.
+        """
+        pieces = trim([extent], extent.base_offset, max_bytes=extent.size_bytes, at_least_one=True)
+        results = await self._fetch(pieces)
+        run, failure = await _assembled(pieces, results)
+        if failure is not None or run is None:
+            raise failure or Unreadable(f"object {extent.key} has no batches")
+        return run
+
+    def samples(self) -> Iterator[Sample]:
+        """Metrics of this moment."""
+        yield from metrics.samples(
+            self.counters,
+            extents=len(self._coordinates),
+            ready_bytes=self._ready.size_bytes,
+            loading_bytes=self._budget.used_bytes,
+        )
+
+    # -- loads -------------------------------------------------------------------------------
+
+    async def _load(self, wants: list[Want], max_bytes: int) -> None:
+        try:
+            for attempt in range(1, limits.READ_ATTEMPTS_MAX + 1):
+                last = attempt == limits.READ_ATTEMPTS_MAX
+                wants = await self._attempt(wants, max_bytes, last=last)
+                if not wants:
+                    return
+        except PenstockError as error:
+            for want in wants:
+                self._failed(want, want.offset, error)
+        except Exception:
+            logger.exception("loading %d diskless partitions failed", len(wants))
+            for want in wants:
+                fault = Unreadable("the broker failed on this read; its log has the cause")
+                self._failed(want, want.offset, fault)
+        finally:
+            self._end(wants)
+
+    def _end(self, wants: Sequence[Want]) -> None:
+        self._loading.difference_update((want.key, want.offset) for want in wants)
+        if wants:
+            self._wake([want.key for want in wants])
+
+    async def _attempt(self, wants: list[Want], max_bytes: int, *, last: bool) -> list[Want]:
+        """Load once; returns those whose objects were gone, to be asked for anew."""
+        lots = _trimmed(await self._located(wants), max_bytes)
+        results = await self._fetch([piece for _, lot in lots for piece in lot])
+        again: list[Want] = []
+        at = 0
+        for want, lot in lots:
+            part = results[at : at + len(lot)]
+            at += len(lot)
+            if isinstance(part[0], ObjectNotFound) and not last:
+                self._coordinates.drop(want.key)
+                again.append(want)
+                continue
+            run, failure = await _assembled(lot, part)
+            if run is not None:
+                self._ready.put(want.key, run, self._clock.monotonic())
+                self.counters.batches_bytes += len(run)
+            if failure is not None:
+                self._failed(want, want.offset if run is None else run.next_offset, failure)
+        self._end([want for want in wants if want not in again])
+        return again
+
+    async def _located(self, wants: Sequence[Want]) -> list[tuple[Want, Sequence[DisklessExtent]]]:
+        """The extents of each: what is known of them, else what the control plane says."""
+        now = self._clock.monotonic()
+        located: list[tuple[Want, Sequence[DisklessExtent]]] = []
+        unknown: list[int] = []
+        for place, want in enumerate(wants):
+            known = self._coordinates.find(want.key, want.offset, max(1, want.max_bytes), now)
+            if not known:
+                unknown.append(place)
+            located.append((want, known))
+        self.counters.known += len(wants) - len(unknown)
+        for start in range(0, len(unknown), limits.FIND_REQUESTS_MAX):
+            places = unknown[start : start + limits.FIND_REQUESTS_MAX]
+            asked = [wants[place] for place in places]
+            answers = await self._plane.find(
+                [FindRequest(*want.key, want.offset, max(1, want.max_bytes)) for want in asked]
+            )
+            self.counters.finds += len(asked)
+            for place, want, found in zip(places, asked, answers, strict=True):
+                self._found(want, found)
+                located[place] = want, found.extents
+        return located
+
+    def _found(self, want: Want, found: Found) -> None:
+        if found.marks is not None:
+            self._learn(want.key, found.marks)
+        if found.error is not None:
+            self._failed(want, want.offset, _refusal(want, found))
+        self._coordinates.add(want.key, found.extents, self._clock.monotonic())
+
+    async def _fetch(self, pieces: Sequence[Piece]) -> list[Result]:
+        """The bytes of pieces, or why there are none, in their order."""
+        if not pieces:
+            return []
+        plan = merge(pieces)
+        size_bytes = sum(one.size_bytes for one in plan.ranges)
+        await self._budget.take(size_bytes)
+        try:
+            answers = await self._paths.fetch(
+                [ObjectRange(one.key, one.start, one.size_bytes, -1) for one in plan.ranges],
+                newest_timestamp_ms=newest_timestamp(pieces),
+            )
+        finally:
+            self._budget.give(size_bytes)
+        results: list[Result] = []
+        for piece, (index, offset) in zip(pieces, plan.places, strict=True):
+            answer = answers[index]
+            if isinstance(answer, PenstockError):
+                results.append(answer)
+            else:
+                results.append(answer[offset : offset + piece.size_bytes])
+        return results
+
+    def _failed(self, want: Want, offset: int, error: PenstockError) -> None:
+        """Remember a failure, for a moment."""
+        quiet = isinstance(error, LaggingConsumerRejected)
+        told_error = told(error)
+        if told_error.code == Unreadable.code:
+            self.counters.failures += 1
+            if not quiet:
+                logger.warning(
+                    "partition %d of topic %s cannot be read at offset %d: %s",
+                    want.key[1], want.key[0], offset, error,
+                )  # fmt: skip
+        until = self._clock.monotonic() + limits.FAILURE_SECONDS
+        self._ready.fail(want.key, offset, Failure(told_error, until, quiet))
+
+
+def _trimmed(located: Iterable[tuple[Want, Sequence[DisklessExtent]]], max_bytes: int) -> list[Lot]:
+    """The pieces of each within the limits of all; those without any are left out."""
+    lots: list[Lot] = []
+    left = max_bytes
+    for want, extents in located:
+        pieces = trim(
+            extents, want.offset, max_bytes=min(want.max_bytes, left), at_least_one=not lots
+        )
+        if pieces:
+            lots.append((want, pieces))
+            left -= sum(piece.size_bytes for piece in pieces)
+    return lots
+
+
+async def _assembled(
+    pieces: Sequence[Piece], results: Sequence[Result]
+) -> tuple[Run | None, PenstockError | None]:
+    size_bytes = sum(piece.size_bytes for piece in pieces)
+    if size_bytes <= limits.INLINE_BYTES_MAX:
+        return assemble(pieces, results)
+    return await asyncio.to_thread(assemble, pieces, results)
+
+
+def _refusal(want: Want, found: Found) -> PenstockError:
+    if found.error == OffsetOutOfRange.code and found.marks is not None:
+        start, end, _ = found.marks
+        return OffsetOutOfRange(f"offset {want.offset} is not within [{start}, {end}]")
+    return PartitionGone(f"there is no partition {want.key[1]} of topic id {want.key[0]}")

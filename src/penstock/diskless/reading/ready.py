@@ -1,0 +1,98 @@
+"""What is loaded and waits for the fetch that wants it, and what is being loaded.
+
+A load may take longer than a consumer is willing to wait: its request is then answered empty, and
+its next one finds the bytes here. Consumers of one partition share what is here. Bounded in bytes
+and time, the oldest goes first; the newest always stays, however large, so that everyone gets on.
+
+A load that failed is remembered for a moment, with its error, so that a consumer who comes again at
+once does not put more load on what is failing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.control.diskless_values import PartitionKey
+from penstock.diskless.reading.assembly import Run
+from penstock.diskless.reading.limits import READY_PER_PARTITION_MAX
+
+
+class Failure(NamedTuple):
+    """Why nothing can be read at an offset for now. A quiet one is not told to the consumer."""
+
+    error: PenstockError
+    until: float
+    quiet: bool
+
+
+class Ready:
+    """See the module's text. Times are monotonic seconds."""
+
+    __slots__ = ("_failures", "_max_bytes", "_order", "_runs", "_seconds", "size_bytes")
+
+    def __init__(self, *, max_bytes: int, seconds: float) -> None:
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._runs: dict[PartitionKey, list[Run]] = {}
+        self._order: deque[tuple[float, PartitionKey, Run]] = deque()
+        self._failures: dict[tuple[PartitionKey, int], Failure] = {}
+        self.size_bytes = 0
+
+    def put(self, key: PartitionKey, run: Run, now: float) -> None:
+        """Keep a run; of several that hold an offset the newest is taken."""
+        runs = self._runs.setdefault(key, [])
+        runs.append(run)
+        self._order.append((now, key, run))
+        self.size_bytes += len(run)
+        if len(runs) > READY_PER_PARTITION_MAX:
+            self._remove(key, runs[0])
+        self.evict(now)
+
+    def fail(self, key: PartitionKey, offset: int, failure: Failure) -> None:
+        """Remember a failure until its time is over."""
+        self._failures.pop((key, offset), None)
+        self._failures[key, offset] = failure
+
+    def run(self, key: PartitionKey, offset: int) -> Run | None:
+        """The newest run that holds an offset."""
+        for run in reversed(self._runs.get(key, ())):
+            if run.base_offset <= offset < run.next_offset:
+                return run
+        return None
+
+    def failure(self, key: PartitionKey, offset: int, now: float) -> Failure | None:
+        """The failure at an offset, while it is remembered."""
+        found = self._failures.get((key, offset))
+        if found is not None and found.until <= now:
+            del self._failures[key, offset]
+            return None
+        return found
+
+    def drop(self, key: PartitionKey) -> None:
+        """Forget a partition."""
+        for run in list(self._runs.get(key, ())):
+            self._remove(key, run)
+        for place in [place for place in self._failures if place[0] == key]:
+            del self._failures[place]
+
+    def evict(self, now: float) -> None:
+        """Forget what is too old or too much."""
+        order, oldest = self._order, now - self._seconds
+        while order and (
+            order[0][0] < oldest or (self.size_bytes > self._max_bytes and len(order) > 1)
+        ):
+            _, key, run = order.popleft()
+            self._remove(key, run)
+        while self._failures and next(iter(self._failures.values())).until <= now:
+            del self._failures[next(iter(self._failures))]
+
+    def _remove(self, key: PartitionKey, run: Run) -> None:
+        runs = self._runs.get(key)
+        if runs is None or run not in runs:
+            return
+        runs.remove(run)
+        self.size_bytes -= len(run)
+        if not runs:
+            del self._runs[key]

@@ -1,0 +1,444 @@
+"""Diskless topics on one broker: writer, reader and what clears away, with their timers.
+
+    produce ──> DisklessPartition.submit ──> ObjectWriter ──> store, control plane
+                                                │ committed: extents, marks, bytes
+    fetch <── DisklessPartition.read <── Reader <┘ <── FetchPaths <── store
+
+The service is *active* once the first diskless topic is seen, or if there ever were objects: only
+then are stores opened and keys leased. Before it serves, it makes sure that store and control
+plane belong together; while it cannot, its partitions answer with an error that may be retried, the
+readiness check names it, and it is tried again.
+
+What other brokers commit comes as notices (`others_committed`); where there are several brokers,
+the partitions that consumers wait for are also asked for every second, so that a lost notice
+delays nobody for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+from uuid import UUID
+
+from penstock.base.errors import BugError, PenstockError, RetriableError
+from penstock.base.ids import TopicPartition
+from penstock.control.diskless_rules import DISKLESS_CONFIG
+from penstock.diskless.limits import MARKS_PER_CALL_MAX
+from penstock.diskless.partition import DisklessPartition
+from penstock.diskless.reading.positions import Position, Positions
+from penstock.diskless.reading.reader import Reader, Want
+
+if TYPE_CHECKING:
+    from penstock.base.metrics import Sample
+    from penstock.base.system import Clock, Randomness
+    from penstock.control import MetadataImage, Topic
+    from penstock.control.diskless_port import DisklessPlane
+    from penstock.control.diskless_values import (
+        CommitAnswer,
+        DisklessProducer,
+        PartitionKey,
+        PartitionMarks,
+        Placed,
+    )
+    from penstock.diskless.collection import RetentionTarget
+    from penstock.diskless.settings import DisklessSettings
+    from penstock.objects import FetchSettings, ObjectStore
+    from penstock.records import BatchHeader
+    from penstock.storage import Lease, LogConfig, Read
+
+logger = logging.getLogger(__name__)
+
+MARKS_SECONDS: Final = 1.0
+"""How often the ends of partitions that consumers wait for are asked for, with other brokers."""
+
+AWAITED_MAX: Final = 10_000
+"""Partitions that one such look asks for; the others have their turn in the next."""
+
+UPKEEP_SECONDS: Final = 5.0
+ACTIVATION_SECONDS: Final = 10.0
+"""How long one attempt to begin may take, and how long after a failed one the next is made."""
+
+
+class NotServing(RetriableError):
+    """This broker cannot serve diskless topics for now; the message has the cause."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class DisklessService:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        fetch_settings: FetchSettings,
+        *,
+        plane: DisklessPlane,
+        open_store: Callable[[], ObjectStore],
+        clock: Clock,
+        randomness: Randomness,
+        broker_id: int,
+        config_of: Callable[[str], LogConfig],
+    ) -> None:
+        """`open_store` makes a client of the store; it is called for each use of its own."""
+        self._settings = settings
+        self._fetch_settings = fetch_settings
+        self._plane = plane
+        self._open_store = open_store
+        self._clock = clock
+        self._randomness = randomness
+        self._broker_id = broker_id
+        self.config_of = config_of
+        self._partitions: dict[PartitionKey, DisklessPartition] = {}
+        self._image: MetadataImage | None = None
+        self._incarnation: UUID | None = None
+        self._advanced: Callable[[Iterable[DisklessPartition]], None] = _nobody
+        self._awaited: Callable[[], Iterable[DisklessPartition]] = tuple
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._active: _Active | None = None
+        self._wanted = False
+        self._stopped = False
+        self.failure = ""
+        """Why diskless topics are not served, empty when they are, or nobody needs them."""
+
+    # -- life --------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        *,
+        incarnation: UUID,
+        advanced: Callable[[Iterable[DisklessPartition]], None],
+        awaited: Callable[[], Iterable[DisklessPartition]],
+    ) -> None:
+        """Belong to the running loop and to a registered incarnation of the broker.
+
+        `advanced` is told of partitions that have more to read, or whose loads have ended;
+        `awaited` names those that consumers wait for.
+        """
+        self._incarnation = incarnation
+        self._advanced, self._awaited = advanced, awaited
+        try:
+            self._wanted = await self._plane.highest_object_id() > 0
+        except PenstockError as error:
+            logger.warning("the control plane was not asked for its objects: %s", error)
+
+    async def stop(self) -> None:
+        """Finish what is being written, end all else. Idempotent."""
+        self._stopped = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        active, self._active = self._active, None
+        if active is not None:
+            await active.stop()
+
+    async def prepare(self, image: MetadataImage) -> None:
+        """Before an image counts: know its diskless partitions and where they end."""
+        self._image = image
+        fresh = [
+            self._partition(topic, partition.index)
+            for topic in image.topics.values()
+            if topic.configs.get(DISKLESS_CONFIG) == "true"
+            for partition in topic.partitions
+            if (topic.topic_id, partition.index) not in self._partitions
+        ]
+        self._wanted = self._wanted or bool(fresh)
+        if self._wanted and self._active is None and not self.failure:
+            await self._activate()
+        await self._try_marks(fresh)
+
+    def partitions_of(self, topic: Topic) -> list[DisklessPartition]:
+        """The partitions of a diskless topic, by index; the same objects every time."""
+        return [self._partition(topic, partition.index) for partition in topic.partitions]
+
+    def _partition(self, topic: Topic, index: int) -> DisklessPartition:
+        key = (topic.topic_id, index)
+        partition = self._partitions.get(key)
+        if partition is None:
+            where = TopicPartition(topic.name, index)
+            partition = self._partitions[key] = DisklessPartition(self, where, topic.topic_id)
+        return partition
+
+    def forget_gone(self, image: MetadataImage) -> None:
+        """Drop the partitions of topics that there are no more."""
+        there = {topic.topic_id for topic in image.topics.values()}
+        for key in [key for key in self._partitions if key[0] not in there]:
+            partition = self._partitions.pop(key)
+            partition.closed = NotServing(f"{partition.topic_partition} is deleted")
+            if self._active is not None:
+                self._active.reader.forget(key)
+
+    # -- becoming active ---------------------------------------------------------------------
+
+    async def _activate(self) -> None:
+        """Try to begin; what fails is tried again later."""
+        try:
+            async with asyncio.timeout(ACTIVATION_SECONDS):
+                self._active = await self._begin()
+        except (PenstockError, TimeoutError) as error:
+            self.failure = str(error) or f"the object store took more than {ACTIVATION_SECONDS} s"
+            logger.error("diskless topics cannot be served: %s", self.failure)
+            self._spawn(self._activate_later())
+            return
+        self.failure = ""
+        for job in self._active.collection.jobs():
+            self._spawn(self._repeat(job.interval_ms / 1000, job.run))
+        self._spawn(self._repeat(MARKS_SECONDS, self._look_for_others))
+        self._spawn(self._repeat(UPKEEP_SECONDS, self._upkeep))
+
+    async def _activate_later(self) -> None:
+        await _pause(ACTIVATION_SECONDS)
+        await self._activate()
+
+    async def _begin(self) -> _Active:
+        if self._incarnation is None or self._image is None:
+            raise BugError("the service of diskless topics was not started")
+        active = _Active(self, self._image.cluster_id, self._incarnation)
+        try:
+            await active.collection.start()
+        except BaseException:
+            await active.stop()
+            raise
+        active.writer.attach(asyncio.get_running_loop())
+        return active
+
+    def _serving(self) -> _Active:
+        if self._active is None:
+            cause = self.failure or ("the broker stops" if self._stopped else "not started yet")
+            raise NotServing(f"diskless topics cannot be served: {cause}")
+        return self._active
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _repeat(self, seconds: float, run: Callable[[], Awaitable[None]]) -> None:
+        while not self._stopped:
+            await _pause(seconds)
+            await run()
+
+    # -- what partitions ask -----------------------------------------------------------------
+
+    def submit(
+        self,
+        key: PartitionKey,
+        batches: memoryview,
+        headers: list[BatchHeader],
+        append_time: bool,
+        lease: Lease | None,
+        done: Callable[[Placed | PenstockError], None],
+    ) -> None:
+        """Hand admitted batches to the writer; raises as `ObjectWriter.submit`, or NotServing."""
+        active = self._serving()
+        active.writer.submit(active.submission(*key, batches, headers, append_time, lease, done))
+
+    def read(
+        self, key: PartitionKey, offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> Read | None:
+        """What is ready of a partition; raises as `Reader.read`, or NotServing."""
+        return self._serving().reader.read(
+            key, offset, max_bytes=max_bytes, at_least_one=at_least_one
+        )
+
+    def load(self, wants: Sequence[Want], max_bytes: int) -> None:
+        """Load what one fetch request wants, up to `max_bytes` over all partitions."""
+        if self._active is not None:
+            self._active.reader.load(wants, max_bytes)
+
+    async def delete_records(self, partition: DisklessPartition, before_offset: int) -> int:
+        """Move a partition's start; raises as `DisklessPlane.delete_records`."""
+        marks = await self._plane.delete_records(*partition.key, before_offset)
+        self._learn(partition.key, marks)
+        return marks.log_start_offset
+
+    async def producers(self, partition: DisklessPartition) -> list[DisklessProducer]:
+        """The idempotent producers that a partition remembers."""
+        return await self._plane.diskless_producers(*partition.key)
+
+    async def positions(
+        self, asked: Sequence[tuple[DisklessPartition, int]]
+    ) -> list[Position | PenstockError]:
+        """Positions by the timestamps of ListOffsets, as the control plane sees them now."""
+        try:
+            positions = self._serving().positions
+            marks = await self._marks([partition for partition, _ in asked])
+        except PenstockError as error:
+            return [error] * len(asked)
+        return await asyncio.gather(
+            *(
+                positions.of(partition.key, timestamp, mark)
+                for (partition, timestamp), mark in zip(asked, marks, strict=True)
+            )
+        )
+
+    async def look_up_marks(self, partitions: Sequence[DisklessPartition]) -> None:
+        """Ask where partitions begin and end now."""
+        await self._marks(partitions)
+
+    async def _marks(self, partitions: Sequence[DisklessPartition]) -> list[PartitionMarks]:
+        marks: list[PartitionMarks] = []
+        for start in range(0, len(partitions), MARKS_PER_CALL_MAX):
+            part = partitions[start : start + MARKS_PER_CALL_MAX]
+            marks += await self._plane.marks([partition.key for partition in part])
+        for partition, mark in zip(partitions, marks, strict=True):
+            self._learn(partition.key, mark)
+        return marks
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def others_committed(self, rows: Iterable[tuple[UUID, int, int, int]]) -> None:
+        """Notices: (topic id, partition, high watermark, log start offset)."""
+        risen = []
+        for topic_id, index, high_watermark, log_start_offset in rows:
+            partition = self._partitions.get((topic_id, index))
+            if partition is not None and partition.note_marks(high_watermark, log_start_offset):
+                risen.append(partition)
+        self._advanced(risen)
+
+    def notices_lost(self) -> None:
+        """Notices may have been missed: look at what consumers wait for."""
+        if self._active is not None and not self._stopped:
+            self._spawn(self._look())
+
+    def committed(self, answer: CommitAnswer) -> None:
+        """The writer has committed an object; its producers are answered after this."""
+        if self._active is not None:
+            self._active.reader.committed(answer)
+        risen = []
+        for key, marks in answer.marks.items():
+            partition = self._partitions.get(key)
+            if partition is not None and partition.learn(marks):
+                risen.append(partition)
+        self._advanced(risen)
+
+    def learn(self, key: PartitionKey, marks: PartitionMarks) -> None:
+        """The control plane has said where a partition begins and ends."""
+        self._learn(key, marks)
+
+    def _learn(self, key: PartitionKey, marks: PartitionMarks) -> None:
+        partition = self._partitions.get(key)
+        if partition is not None and partition.learn(marks):
+            self._advanced([partition])
+
+    def wake(self, keys: Iterable[PartitionKey]) -> None:
+        """Loads have ended: whoever waits for them reads again."""
+        partitions = (self._partitions.get(key) for key in keys)
+        self._advanced([partition for partition in partitions if partition is not None])
+
+    def targets(self) -> Iterator[RetentionTarget]:
+        """The partitions and what their topics keep."""
+        from penstock.diskless.collection import RetentionTarget
+
+        for partition in list(self._partitions.values()):
+            config = partition.config
+            yield RetentionTarget(
+                *partition.key,
+                retention_ms=config.retention_ms,
+                retention_bytes=config.retention_bytes,
+            )
+
+    # -- timers ------------------------------------------------------------------------------
+
+    async def _look_for_others(self) -> None:
+        """Ask for the ends of what is waited for, if anybody else could have moved them."""
+        if self._image is not None and len(self._image.brokers) > 1:
+            await self._look()
+
+    async def _look(self) -> None:
+        awaited = [partition for partition in self._awaited() if partition.closed is None]
+        await self._try_marks(awaited[:AWAITED_MAX])
+
+    async def _upkeep(self) -> None:
+        self._serving().reader.upkeep()
+        unknown = [partition for partition in self._partitions.values() if not partition.known]
+        await self._try_marks(unknown[:AWAITED_MAX])
+
+    async def _try_marks(self, partitions: Sequence[DisklessPartition]) -> None:
+        if not partitions:
+            return
+        try:
+            await self.look_up_marks(partitions)
+        except PenstockError as error:
+            logger.warning("%d diskless partitions, ends unknown: %s", len(partitions), error)
+
+    def samples(self) -> Iterator[Sample]:
+        """Metrics of all parts."""
+        if self._active is not None:
+            yield from self._active.samples()
+
+
+class _Active:
+    """The parts of a service that serves; what they import is not loaded before."""
+
+    def __init__(self, service: DisklessService, cluster_id: str, incarnation: UUID) -> None:
+        from penstock.diskless.collection import Collection
+        from penstock.diskless.writing import ObjectWriter, Submission
+        from penstock.objects.fetch_paths import FetchPaths
+
+        self.submission = Submission
+        plane, clock = service._plane, service._clock
+        open_store = service._open_store
+        self._stores: list[ObjectStore] = []
+        writing, hot, cold = (self._opened(open_store) for _ in range(3))
+        self.paths = FetchPaths(
+            service._fetch_settings, hot=hot, cold=cold, clock=clock, randomness=service._randomness
+        )
+        self.writer = ObjectWriter(
+            service._settings,
+            plane=plane,
+            store=writing,
+            broker_id=service._broker_id,
+            incarnation=incarnation,
+            clock=clock,
+            randomness=service._randomness,
+            on_commit=service.committed,
+            keep=self.paths.keep,
+        )
+        self.reader = Reader(
+            plane=plane, paths=self.paths, clock=clock, learn=service.learn, wake=service.wake
+        )
+        self.positions = Positions(plane=plane, reader=self.reader)
+        self.collection = Collection(
+            service._settings,
+            plane=plane,
+            store=writing,
+            cluster_id=cluster_id,
+            clock=clock,
+            targets=service.targets,
+            on_marks=service.learn,
+        )
+
+    def _opened(self, open_store: Callable[[], ObjectStore]) -> ObjectStore:
+        self._stores.append(open_store())
+        return self._stores[-1]
+
+    async def stop(self) -> None:
+        await self.reader.stop()
+        await self.writer.stop()
+        await self.paths.close()
+        for store in self._stores:
+            await store.close()
+
+    def samples(self) -> Iterator[Sample]:
+        yield from self.writer.samples()
+        yield from self.reader.samples()
+        yield from self.paths.samples()
+        yield from self.collection.samples()
+
+
+def _nobody(partitions: Iterable[DisklessPartition]) -> None:
+    """Nobody waits before the service is started."""
+
+
+async def _pause(seconds: float) -> None:
+    """Wait, by a timer of the loop."""
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    timer = loop.call_later(seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()
