@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from penstock.base.errors import FencedError, InvalidError, PenstockError, RetriableError
+from penstock.base.errors import (
+    FencedError,
+    InvalidError,
+    PenstockError,
+    RetriableError,
+    UnavailableError,
+)
 from penstock.wire.kafka.schema import error_codes
 
 UNKNOWN_SERVER_ERROR: Final = -1
@@ -44,6 +50,18 @@ class UnknownLeaderEpoch(RetriableError):
     """The client's leader epoch is newer than the partition's."""
 
     code: ClassVar[str] = "unknown_leader_epoch"
+
+
+class DisklessUnsupported(InvalidError):
+    """Something that diskless topics cannot do, or not yet."""
+
+    code: ClassVar[str] = "unsupported_version"
+
+
+class NoObjectStore(UnavailableError):
+    """A diskless topic on a broker without an object store."""
+
+    code: ClassVar[str] = "kafka_storage_error"
 
 
 class InvalidRequiredAcks(InvalidError):

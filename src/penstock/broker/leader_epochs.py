@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from penstock.broker.errors import FencedLeaderEpoch, UnknownLeaderEpoch
 
 if TYPE_CHECKING:
-    from penstock.storage import PartitionLog
+    from penstock.broker.state import Log
 
 
-def check_epoch(log: PartitionLog, epoch: int) -> None:
+def check_epoch(log: Log, epoch: int) -> None:
     """Compare the leader epoch that a client knows; -1 means it does not say.
 
     Raises:

@@ -117,7 +117,7 @@ def log_samples(state: BrokerState) -> Iterator[Sample]:
     yield Sample(BROKERS, len(image.brokers))
     for name, topic in state.topics.items():
         yield Sample(TOPIC_PARTITIONS, len(topic.logs), (name,))
-        for index, log in enumerate(topic.logs):
-            if log is not None:
+        for index, log in enumerate(topic.views):
+            if log is not None and log.high_watermark >= 0:
                 yield Sample(CURRENT_OFFSET, log.high_watermark, (name, str(index)))
                 yield Sample(OLDEST_OFFSET, log.log_start_offset, (name, str(index)))

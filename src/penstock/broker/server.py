@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.broker.admin.server import AdminServer
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane
+    from penstock.diskless.service import DisklessService
     from penstock.storage import LogStore
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class BrokerServer:
         clock: Clock,
         randomness: Randomness,
         registry: Registry,
+        diskless: DisklessService | None = None,
     ) -> None:
         self.settings = settings
         self.state = BrokerState(
@@ -64,6 +67,7 @@ class BrokerServer:
             randomness=randomness,
             registry=registry,
         )
+        self.state.diskless = diskless
         self.state.fetch_hub = FetchHub(self.state)
         self.state.fetch_sessions = FetchSessions(
             settings.fetch_sessions_max, lambda: randomness.bits(_SESSION_ID_BITS)
@@ -80,6 +84,8 @@ class BrokerServer:
         self._incarnation = randomness.uuid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admin: AdminServer | None = None
+        self._noticing: asyncio.Task[None] | None = None
+        self._noticed = False
 
         # What connections see (`connection.FrontDoor`).
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -113,6 +119,7 @@ class BrokerServer:
         """
         self._loop = loop = asyncio.get_running_loop()
         state = self.state
+        state.control.watch(self._image_noticed, self._marks_noticed)
         await state.control.start()
         state.attach(loop.call_soon)
         state.fetch_hub.attach(loop.call_soon, loop.call_later)
@@ -136,6 +143,12 @@ class BrokerServer:
             rack=self.settings.broker_rack or None,
             incarnation=self._incarnation,
         )
+        if state.diskless is not None:
+            await state.diskless.start(
+                incarnation=self._incarnation,
+                advanced=state.fetch_hub.advanced,
+                awaited=state.fetch_hub.awaited,
+            )
         await state.refresh()
         state.coordinator.start()
         if self.settings.sink_staging_directory:
@@ -182,6 +195,7 @@ class BrokerServer:
         await self._finish_requests()
         for connection in list(self._connections):
             connection.close("the broker stops")
+        await self._stop_diskless()
         state.store.close()
         try:
             await state.control.unregister_broker(
@@ -190,6 +204,13 @@ class BrokerServer:
         except PenstockError as error:
             logger.warning("unregistering broker %d failed: %s", state.node_id, error)
         await state.control.close()
+
+    async def _stop_diskless(self) -> None:
+        """After the last request: finish what is being written."""
+        if self._noticing is not None:
+            self._noticing.cancel()
+        if self.state.diskless is not None:
+            await self.state.diskless.stop()
 
     async def _finish_requests(self) -> None:
         loop = asyncio.get_running_loop()
@@ -281,6 +302,34 @@ class BrokerServer:
         except PenstockError:
             logger.exception("the store's housekeeping failed")
 
+    # What other brokers change
+
+    def _image_noticed(self) -> None:
+        """Metadata changed elsewhere, or notices may have been missed: look, once at a time."""
+        self._noticed = True
+        if self._loop is not None and self._noticing is None and not self.state.stopping:
+            self._noticing = self._loop.create_task(self._look())
+
+    async def _look(self) -> None:
+        state = self.state
+        try:
+            while self._noticed and not state.stopping:
+                self._noticed = False
+                try:
+                    if state.image is not None:
+                        await state.refresh()
+                except PenstockError as error:
+                    logger.warning("metadata that others changed was not loaded: %s", error)
+                if state.diskless is not None:
+                    state.diskless.notices_lost()
+                state.fetch_hub.image_changed()
+        finally:
+            self._noticing = None
+
+    def _marks_noticed(self, rows: Sequence[tuple[UUID, int, int, int]]) -> None:
+        if self.state.diskless is not None:
+            self.state.diskless.others_committed(rows)
+
     # Metrics
 
     def samples(self) -> Iterator[Sample]:
@@ -294,3 +343,5 @@ class BrokerServer:
         yield from self.state.metrics.samples()
         yield from broker_metrics.log_samples(self.state)
         yield from self.state.store.samples()
+        if self.state.diskless is not None:
+            yield from self.state.diskless.samples()

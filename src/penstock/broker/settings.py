@@ -35,6 +35,25 @@ class BrokerSettings(TopicDefaults):
         name="broker.rack",
         doc="Rack or zone of this broker, for rack-aware assignment and fetches.",
     )
+    broker_session_timeout_ms: int = setting(
+        9_000,
+        name="broker.session.timeout.ms",
+        doc=(
+            "A broker that has not renewed its registration for this long counts as gone; others"
+            " take over its groups."
+        ),
+        unit="ms",
+        minimum=100,
+        maximum=INT_MAX,
+    )
+    broker_heartbeat_interval_ms: int = setting(
+        2_000,
+        name="broker.heartbeat.interval.ms",
+        doc="How often a broker renews its registration.",
+        unit="ms",
+        minimum=10,
+        maximum=INT_MAX,
+    )
     listeners: tuple[str, ...] = setting(
         ("PLAINTEXT://127.0.0.1:9092",),
         name="listeners",
@@ -272,6 +291,14 @@ class BrokerSettings(TopicDefaults):
         maximum=LONG_MAX,
     )
 
+    log_diskless_enable: bool = setting(
+        False,
+        name="log.diskless.enable",
+        doc=(
+            "Make new topics diskless that do not say; those with compaction stay on brokers. A"
+            " topic keeps what it was created with."
+        ),
+    )
     sink_staging_directory: str = setting(
         "",
         name="sink.staging.directory",
@@ -313,6 +340,13 @@ class BrokerSettings(TopicDefaults):
     )
 
     def __post_init__(self) -> None:
+        if self.broker_heartbeat_interval_ms * 3 > self.broker_session_timeout_ms:
+            raise InvalidSetting(
+                "broker.heartbeat.interval.ms",
+                self.broker_heartbeat_interval_ms,
+                "must be at most a third of broker.session.timeout.ms ="
+                f" {self.broker_session_timeout_ms}",
+            )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidSetting(
                 "group.min.session.timeout.ms",

@@ -8,20 +8,30 @@ and deletes partition logs until they match what this broker leads, and tells th
 Logs are made and deleted a few at a time, with a turn of the loop for everyone else in between:
 those of new partitions before the image is replaced, those that are gone after it. Refreshes wait
 for each other.
+
+A diskless topic has no logs here: every broker serves all of its partitions, through the
+`DisklessService`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.broker.errors import NotLeader, UnknownTopicId, UnknownTopicOrPartition
+from penstock.broker.diskless import Placement, is_diskless
+from penstock.broker.errors import (
+    DisklessUnsupported,
+    NoObjectStore,
+    NotLeader,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.broker.metrics import RequestMetrics
 
@@ -35,8 +45,12 @@ if TYPE_CHECKING:
     from penstock.broker.handlers.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.sinks import SinkService
-    from penstock.control import ControlPlane, MetadataImage, Topic
+    from penstock.control import ControlPlane, MetadataImage, Partition, Topic
+    from penstock.diskless.partition import DisklessPartition
+    from penstock.diskless.service import DisklessService
     from penstock.storage import LogStore, PartitionLog
+
+    Log = PartitionLog | DisklessPartition
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +64,24 @@ class Expiring(Protocol):
 
 
 class TopicState:
-    """A topic and the logs of its partitions, by index; None where another broker leads."""
+    """A topic and the logs of its partitions, by index; None where another broker leads.
 
-    __slots__ = ("encoded_name", "logs", "topic")
+    A diskless topic has `remotes` instead, all of them on every broker.
+    """
+
+    __slots__ = ("diskless", "encoded_name", "logs", "remotes", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.encoded_name = topic.name.encode()
         self.logs: list[PartitionLog | None] = [None] * len(topic.partitions)
+        self.diskless = is_diskless(topic)
+        self.remotes: list[DisklessPartition] = []
+
+    @property
+    def views(self) -> Sequence[Log | None]:
+        """What is known here of each partition, wherever its data lies."""
+        return self.remotes or self.logs
 
 
 class BrokerState:
@@ -71,6 +95,8 @@ class BrokerState:
     coordinator: Coordinator
     sinks: SinkService | None
     """None where no directory for staged blobs is set."""
+    diskless: DisklessService | None
+    """None where no object store is set."""
 
     def __init__(
         self,
@@ -84,6 +110,7 @@ class BrokerState:
     ) -> None:
         self.settings = settings
         self.sinks = None
+        self.diskless = None
         self.node_id = settings.node_id
         self.control = control
         self.store = store
@@ -104,6 +131,8 @@ class BrokerState:
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._commit_scheduled = False
         self._refreshing = asyncio.Lock()
+        self._placements: dict[str, Placement] = {}
+        self._placed_for: MetadataImage | None = None
 
     def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """Tell the state the loop that owns it."""
@@ -150,8 +179,23 @@ class BrokerState:
     def _is_current(self, image: MetadataImage) -> bool:
         return image.version == self._settled_version
 
-    def log(self, topic: str, partition: int) -> PartitionLog:
-        """The log of a partition that this broker leads.
+    def shown(self, topic: Topic, rack: str = "") -> Sequence[Partition]:
+        """A topic's partitions as clients are told of them.
+
+        Of a diskless topic any live broker leads any partition: one of `rack`, if there is one.
+        """
+        if not is_diskless(topic):
+            return topic.partitions
+        image = self.metadata
+        if self._placed_for is not image:
+            self._placed_for, self._placements = image, {}
+        placement = self._placements.get(rack)
+        if placement is None:
+            placement = self._placements[rack] = Placement(image.brokers, rack)
+        return placement.partitions(topic)
+
+    def log(self, topic: str, partition: int) -> Log:
+        """The log of a partition that this broker leads, or a diskless partition.
 
         Raises:
             UnknownTopicOrPartition: no such topic, or no such partition.
@@ -162,7 +206,14 @@ class BrokerState:
             raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
         return self.log_of(state, partition)
 
-    def log_by_id(self, topic_id: UUID | None, partition: int) -> PartitionLog:
+    def local_log(self, topic: str, partition: int, what: str = "this call") -> PartitionLog:
+        """The local log of a partition that this broker leads; raises as `local_log_of`."""
+        state = self.topics.get(topic)
+        if state is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
+        return self.local_log_of(state, partition, what)
+
+    def log_by_id(self, topic_id: UUID | None, partition: int) -> Log:
         """As `log`, for a topic named by its id.
 
         Raises:
@@ -174,14 +225,39 @@ class BrokerState:
             raise UnknownTopicId(f"there is no topic of id {topic_id}")
         return self.log_of(state, partition)
 
-    def log_of(self, state: TopicState, partition: int) -> PartitionLog:
-        """The log of one partition of a topic; raises as `log`."""
-        logs = state.logs
-        if not 0 <= partition < len(logs):
-            raise UnknownTopicOrPartition(
-                f"topic {state.topic.name!r} has partitions 0 to {len(logs) - 1}, not {partition}"
+    def log_of(self, state: TopicState, partition: int) -> Log:
+        """The log of one partition of a topic, or its diskless partition; raises as `log`."""
+        if state.diskless:
+            return self.remote_of(state, partition)
+        return self.local_log_of(state, partition, "this call")
+
+    def remote_of(self, state: TopicState, partition: int) -> DisklessPartition:
+        """A partition of a diskless topic.
+
+        Raises:
+            UnknownTopicOrPartition: no such partition.
+            NoObjectStore: this broker serves no diskless topics.
+        """
+        _check_index(state, partition)
+        if not state.remotes:
+            raise NoObjectStore(
+                f"topic {state.topic.name!r} is diskless, and this broker has no object store"
             )
-        log = logs[partition]
+        return state.remotes[partition]
+
+    def local_log_of(self, state: TopicState, partition: int, what: str) -> PartitionLog:
+        """The log of one partition of a topic that is not diskless; raises as `log`.
+
+        Raises:
+            DisklessUnsupported: it is diskless, which `what` does not serve.
+        """
+        _check_index(state, partition)
+        log = state.logs[partition]
+        if state.diskless:
+            raise DisklessUnsupported(
+                f"topic {state.topic.name!r} is diskless (diskless.enable = true):"
+                f" {what} does not serve such topics yet"
+            )
         if log is None:
             leader = state.topic.partitions[partition].leader
             raise NotLeader(
@@ -189,8 +265,14 @@ class BrokerState:
             )
         return log
 
+    async def look_up_marks(self, topics: Iterable[TopicState]) -> None:
+        """Have the control plane say where the partitions of diskless topics begin and end."""
+        remotes = [remote for topic in topics for remote in topic.remotes]
+        if remotes and self.diskless is not None:
+            await self.diskless.look_up_marks(remotes)
+
     def led_logs(self) -> Iterator[PartitionLog]:
-        """The logs of all partitions that this broker leads."""
+        """The local logs of all partitions that this broker leads."""
         for state in self.topics.values():
             for log in state.logs:
                 if log is not None:
@@ -202,9 +284,11 @@ class BrokerState:
         What fails is tried again, and told of, when the image is applied.
         """
         count = 0
+        if self.diskless is not None:
+            await self.diskless.prepare(image)
         for name, topic in image.topics.items():
             known = self.topics.get(name)
-            if known is not None and known.topic == topic:
+            if (known is not None and known.topic == topic) or is_diskless(topic):
                 continue
             for partition in topic.partitions:
                 where = TopicPartition(name, partition.index)
@@ -229,6 +313,10 @@ class BrokerState:
 
     def _open(self, topic: Topic) -> TopicState:
         state = TopicState(topic)
+        if state.diskless:
+            if self.diskless is not None:
+                state.remotes = self.diskless.partitions_of(topic)
+            return state
         for partition in topic.partitions:
             if partition.leader != self.node_id:
                 continue
@@ -253,6 +341,8 @@ class BrokerState:
 
     async def _delete_gone(self, image: MetadataImage) -> None:
         """Delete the logs of partitions that there are no more, a few in each turn of the loop."""
+        if self.diskless is not None:
+            self.diskless.forget_gone(image)
         count = 0
         for where in list(self.store.partitions):
             topic = image.topics.get(where.topic)
@@ -261,6 +351,14 @@ class BrokerState:
                 count += 1
                 if count % LOGS_CHANGED_PER_TURN == 0:
                     await _next_turn()
+
+
+def _check_index(state: TopicState, partition: int) -> None:
+    count = len(state.logs)
+    if not 0 <= partition < count:
+        raise UnknownTopicOrPartition(
+            f"topic {state.topic.name!r} has partitions 0 to {count - 1}, not {partition}"
+        )
 
 
 async def _next_turn() -> None:

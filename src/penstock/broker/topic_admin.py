@@ -14,6 +14,7 @@ from typing import Final
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import TopicNameCollision
 from penstock.broker.configs import Levels
+from penstock.broker.diskless import check_local
 from penstock.broker.state import BrokerState
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_topic, unify
 from penstock.control import Topic
@@ -40,6 +41,8 @@ def plan_topics(state: BrokerState, specs: Sequence[TopicSpec]) -> list[TopicPla
     for spec in specs:
         try:
             plan = plan_topic(spec, image=image, settings=state.settings, levels=levels)
+            if state.diskless is None:
+                check_local(spec.name, plan.configs)
             other = unified.setdefault(unify(spec.name), spec.name)
             if other != spec.name:
                 raise TopicNameCollision(

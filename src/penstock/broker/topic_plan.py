@@ -22,7 +22,8 @@ from penstock.broker.admin_errors import (
     PolicyViolation,
     TopicNameCollision,
 )
-from penstock.broker.configs import Levels, check_topic_configs
+from penstock.broker.configs import Levels, check_topic_configs, topic_config
+from penstock.broker.diskless import configs_of_new
 from penstock.broker.placement import Replicas, check_assignment, place
 from penstock.broker.settings import BrokerSettings
 from penstock.control import MetadataImage, Topic, TopicExists
@@ -67,6 +68,9 @@ def plan_topic(
     if len(set(names)) != len(names):
         raise BadRequest(f"topic {spec.name!r}: a configuration is given more than once")
     configs = check_topic_configs(spec.name, levels, dict(spec.configs))
+    configs = configs_of_new(
+        spec.name, configs, topic_config(levels, configs), default=settings.log_diskless_enable
+    )
     if spec.assignments:
         partitions = _assigned(spec, image)
         _check_count(spec.name, len(partitions), image, settings)

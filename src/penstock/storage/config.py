@@ -38,6 +38,14 @@ class LogConfig:
         minimum=0,
         maximum=LONG_MAX,
     )
+    diskless_enable: bool = setting(
+        False,
+        name="diskless.enable",
+        doc=(
+            "Keep the topic's records in the object store instead of on brokers; set when the"
+            " topic is created, and not changed afterwards."
+        ),
+    )
     file_delete_delay_ms: int = setting(
         60_000,
         name="file.delete.delay.ms",

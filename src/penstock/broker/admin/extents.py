@@ -62,7 +62,7 @@ def number(name: str, text: str, maximum: int) -> int:
 async def partition_extents(state: BrokerState, request: Request) -> dict[str, Any]:
     topic = request.path_params["topic"]
     index = number("partition", request.path_params["partition"], INT_MAX)
-    log = state.log(topic, index)
+    log = state.local_log(topic, index, "reading by files, as Spark's data source does,")
     query = request.query_params
     start = log.log_start_offset
     end = log.high_watermark

@@ -61,10 +61,19 @@ def health_of(state: BrokerState) -> Health:
                 name="metadata",
                 cause="" if state.image is not None else "the metadata has not been loaded yet",
             ),
+            Check(name="diskless", cause=_diskless(state)),
             Check(name="partitions", cause=_missing_logs(state)),
             Check(name="serving", cause="the broker is stopping" if state.stopping else ""),
         )
     )
+
+
+def _diskless(state: BrokerState) -> str:
+    if state.diskless is not None:
+        return state.diskless.failure
+    if any(topic.diskless for topic in state.topics.values()):
+        return "there are diskless topics, and this broker has no object store"
+    return ""
 
 
 def _missing_logs(state: BrokerState) -> str:
@@ -72,7 +81,7 @@ def _missing_logs(state: BrokerState) -> str:
         f"{name}-{partition.index}"
         for name, topic in state.topics.items()
         for partition, log in zip(topic.topic.partitions, topic.logs, strict=True)
-        if log is None and partition.leader == state.node_id
+        if log is None and partition.leader == state.node_id and not topic.diskless
     ]
     if not missing:
         return ""

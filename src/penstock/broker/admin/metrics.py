@@ -59,7 +59,7 @@ async def group_samples(state: BrokerState) -> list[Sample]:
 def high_watermark(state: BrokerState, topic: str, partition: int) -> int | None:
     """The end of a partition for consumers; None where this broker does not lead it."""
     found = state.topics.get(topic)
-    if found is None or not 0 <= partition < len(found.logs):
+    if found is None or not 0 <= partition < len(found.views):
         return None
-    log = found.logs[partition]
-    return None if log is None else log.high_watermark
+    log = found.views[partition]
+    return None if log is None or log.high_watermark < 0 else log.high_watermark

@@ -45,6 +45,7 @@ async def cluster(state: BrokerState, request: Request) -> dict[str, Any]:
 async def topics(state: BrokerState, request: Request) -> dict[str, Any]:
     """Every topic, with what its partitions on this broker hold altogether."""
     await state.refresh()
+    await state.look_up_marks(list(state.topics.values()))
     return {"topics": [_summary(state.topics[name]) for name in sorted(state.topics)]}
 
 
@@ -55,10 +56,11 @@ async def topic(state: BrokerState, request: Request) -> dict[str, Any]:
     found = state.topics.get(name)
     if found is None:
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+    await state.look_up_marks([found])
     return {
         **_summary(found),
         "configs": dict(found.topic.configs),
-        "partitions": [_partition(found, index) for index in range(len(found.logs))],
+        "partitions": [_partition(state, found, index) for index in range(len(found.views))],
     }
 
 
@@ -105,21 +107,22 @@ async def group(state: BrokerState, request: Request) -> dict[str, Any]:
 
 
 def _summary(state: TopicState) -> dict[str, Any]:
-    logs = [log for log in state.logs if log is not None]
+    logs = [log for log in state.views if log is not None]
     partitions = state.topic.partitions
     return {
         "topic": state.topic.name,
         "topic_id": str(state.topic.topic_id),
         "internal": state.topic.internal,
+        "diskless": state.diskless,
         "partition_count": len(partitions),
         "replication_factor": len(partitions[0].replicas) if partitions else 0,
         "size_bytes": sum(log.size_bytes for log in logs),
-        "offset_span": sum(log.high_watermark - log.log_start_offset for log in logs),
+        "offset_span": sum(max(0, log.high_watermark - log.log_start_offset) for log in logs),
     }
 
 
-def _partition(state: TopicState, index: int) -> dict[str, Any]:
-    partition, log = state.topic.partitions[index], state.logs[index]
+def _partition(state: BrokerState, topic: TopicState, index: int) -> dict[str, Any]:
+    partition, log = state.shown(topic.topic)[index], topic.views[index]
     row: dict[str, Any] = {
         "partition": index,
         "leader": partition.leader,
@@ -135,7 +138,7 @@ def _partition(state: TopicState, index: int) -> dict[str, Any]:
         "size_bytes",
         "segment_count",
     ):
-        row[name] = None if log is None else getattr(log, name)
+        row[name] = None if log is None or log.high_watermark < 0 else getattr(log, name)
     return row
 
 

@@ -9,6 +9,10 @@ The budget of an answer (`max_bytes`) is shared fairly: requests without a sessi
 another partition each time, sessions ask those last that gave records last. The first batch of
 an answer is returned whole even if it is larger than every limit, so a consumer always gets on.
 
+A diskless partition has no bytes here. Those that are not loaded yet are asked for together, within
+the budget of the request, and the request waits on: it is woken when they are there. If that takes
+longer than `max_wait` it is answered without them, and the next request finds them.
+
 Source: KIP-74 (limits), KIP-227, KIP-320 (leader epochs); Kafka's `DelayedFetch`.
 """
 
@@ -16,10 +20,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
+from penstock.broker.diskless import preferred
 from penstock.broker.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -39,7 +44,9 @@ from penstock.wire.kafka.fetch import (
 from penstock.wire.kafka.framing import response_prefix
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
+    from penstock.broker.state import BrokerState, Log
+    from penstock.diskless.partition import DisklessPartition
+    from penstock.diskless.reading.reader import Want
     from penstock.storage import PartitionLog, Read
 
 logger = logging.getLogger(__name__)
@@ -54,7 +61,7 @@ class FetchHub:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._waiting: dict[PartitionLog, dict[FetchOperation, None]] = {}
+        self._waiting: dict[Log, dict[FetchOperation, None]] = {}
         self._operations: dict[FetchOperation, None] = {}
         self._woken: dict[FetchOperation, None] = {}
         self._turn = 0
@@ -77,12 +84,18 @@ class FetchHub:
         self._turn += 1
         return self._turn
 
-    def advanced(self, logs: Iterable[PartitionLog]) -> None:
+    def advanced(self, logs: Iterable[Log]) -> None:
         """High watermarks rose: wake who waits for them, once the answers have left."""
         for log in logs:
             waiting = self._waiting.get(log)
             if waiting:
                 self._wake_soon(waiting)
+
+    def awaited(self) -> list[DisklessPartition]:
+        """The diskless partitions that requests wait for."""
+        from penstock.diskless.partition import DisklessPartition
+
+        return [log for log in self._waiting if isinstance(log, DisklessPartition)]
 
     def image_changed(self) -> None:
         """Partitions may be gone or led elsewhere: everyone looks again."""
@@ -101,7 +114,7 @@ class FetchHub:
             if operation in self._operations:
                 operation.look_again(reads)
 
-    def add(self, operation: FetchOperation, logs: list[PartitionLog], seconds: float) -> Any:
+    def add(self, operation: FetchOperation, logs: list[Log], seconds: float) -> Any:
         """Let a request wait on its logs; returns the handle of its timeout."""
         self._operations[operation] = None
         for log in logs:
@@ -110,7 +123,7 @@ class FetchHub:
             return None
         return self._call_later(seconds, operation.expire)
 
-    def remove(self, operation: FetchOperation, logs: list[PartitionLog]) -> None:
+    def remove(self, operation: FetchOperation, logs: list[Log]) -> None:
         self._operations.pop(operation, None)
         for log in logs:
             waiting = self._waiting.get(log)
@@ -130,7 +143,7 @@ class FetchOperation:
 
     __slots__ = (
         "_committed", "_context", "_found", "_hub", "_logs", "_plan", "_request", "_size",
-        "_state", "_timer",
+        "_state", "_timer", "_wanted",
     )  # fmt: skip
 
     def __init__(
@@ -149,8 +162,9 @@ class FetchOperation:
         self._committed = request.isolation_level == READ_COMMITTED
         self._found: dict[FetchPartition, PartitionAnswer] = {}
         self._size = 0
-        self._logs: list[PartitionLog] = []
+        self._logs: list[Log] = []
         self._timer: Any = None
+        self._wanted: list[Want] = []
 
     def start(self) -> None:
         """Answer at once if there is enough, else wait."""
@@ -189,7 +203,7 @@ class FetchOperation:
         self._size = 0
         failed = False
         budget = min(self._request.max_bytes, self._state.settings.fetch_max_bytes)
-        logs: list[PartitionLog] = []
+        logs: list[Log] = []
         image_count, committed = self._state.image_count, self._committed
         for partition in self._in_turn():
             try:
@@ -198,18 +212,27 @@ class FetchOperation:
                     log = self._log(partition)
                 logs.append(log)
                 end = log.last_stable_offset if committed else log.high_watermark
-                if partition.offset == end and partition.leader_epoch in (-1, log.leader_epoch):
+                if partition.remote is not None:
+                    answer = self._read_remote(partition.remote, partition, budget - self._size)
+                elif partition.offset == end and partition.leader_epoch in (-1, log.leader_epoch):
                     continue
-                answer = self._read(log, partition, budget - self._size, reads)
+                else:
+                    local = cast("PartitionLog", log)
+                    answer = self._read(local, partition, budget - self._size, reads)
             except Exception as error:
                 answer = _error_answer(partition, error)
             if answer is None:
                 continue
             found[partition] = answer
             self._size += answer.size_bytes
-            failed = failed or answer.error != 0
+            failed = failed or answer.error != 0 or answer.preferred_replica >= 0
         if not waits:
             self._logs = logs
+        if self._wanted and self._state.diskless is not None:
+            wanted, self._wanted = self._wanted, []
+            self._state.diskless.load(wanted, budget - self._size)
+            if not self._size:
+                return failed
         return failed or not self._plan.partitions or self._size >= self._request.min_bytes
 
     def _in_turn(self) -> Iterable[FetchPartition]:
@@ -219,7 +242,7 @@ class FetchOperation:
         start = self._hub.turn() % len(partitions)
         return partitions[start:] + partitions[:start]
 
-    def _log(self, partition: FetchPartition) -> PartitionLog:
+    def _log(self, partition: FetchPartition) -> Log:
         state, key = self._state, partition.key
         partition.log = None
         if self._context.version >= TOPIC_IDS_FROM:
@@ -230,7 +253,13 @@ class FetchOperation:
             topic = state.topics_by_name.get(key)
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {key!r}")
-        log = partition.log = state.log_of(topic, partition.index)
+        partition.remote = None
+        log: Log
+        if topic.diskless:
+            log = partition.remote = state.remote_of(topic, partition.index)
+        else:
+            log = state.local_log_of(topic, partition.index, "Fetch")
+        partition.log = log
         partition.image_count = state.image_count
         return log
 
@@ -266,7 +295,37 @@ class FetchOperation:
         answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
         return answer
 
-    def _headers(self, log: PartitionLog, partition: FetchPartition, error: int) -> PartitionAnswer:
+    def _read_remote(
+        self, remote: DisklessPartition, partition: FetchPartition, budget: int
+    ) -> PartitionAnswer | None:
+        """What is loaded of a diskless partition at its offset; None when there is nothing yet."""
+        if partition.leader_epoch >= 0:
+            check_epoch(remote, partition.leader_epoch)
+        if self._request.rack:
+            state = self._state
+            nearer = preferred(state.metadata, self._request.rack, state.node_id, remote.key)
+            if nearer >= 0:
+                answer = self._headers(remote, partition, 0)
+                answer.preferred_replica = nearer
+                return answer
+        offset = partition.offset
+        if offset == remote.high_watermark:
+            return None
+        first = self._size == 0
+        limit = min(partition.max_bytes, budget)
+        if limit <= 0 and not first:
+            return None
+        read = remote.read(offset, max_bytes=max(limit, 0), at_least_one=first)
+        if read is None:
+            self._wanted.append(remote.want(offset, partition.max_bytes))
+            return None
+        if not read.size_bytes:
+            return None
+        answer = self._headers(remote, partition, 0)
+        answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
+        return answer
+
+    def _headers(self, log: Log, partition: FetchPartition, error: int) -> PartitionAnswer:
         if error:
             return PartitionAnswer(partition.index, error)
         return PartitionAnswer(

@@ -31,7 +31,8 @@ from penstock.broker.limits import FETCH_SESSION_IDLE_SECONDS
 from penstock.wire.kafka.fetch import FetchRequest, PartitionRequest
 
 if TYPE_CHECKING:
-    from penstock.storage import PartitionLog
+    from penstock.broker.state import Log
+    from penstock.diskless.partition import DisklessPartition
 
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
@@ -41,12 +42,13 @@ _EPOCH_MAX: Final = 2**31 - 1
 class FetchPartition:
     """One partition of a request or of a session, and what its last answer said.
 
-    `log` is what the topic and index led to when the state's `image_count` was the one here.
+    `log` is what the topic and index led to when the state's `image_count` was the one here;
+    `remote` is the same where the topic is diskless, else None.
     """
 
     __slots__ = (
         "image_count", "index", "key", "leader_epoch", "log", "max_bytes", "offset",
-        "sent_high_watermark", "sent_log_start_offset",
+        "remote", "sent_high_watermark", "sent_log_start_offset",
     )  # fmt: skip
 
     def __init__(self, key: bytes, row: PartitionRequest) -> None:
@@ -54,7 +56,8 @@ class FetchPartition:
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.index, self.leader_epoch, self.offset, _, self.max_bytes = row
-        self.log: PartitionLog | None = None
+        self.log: Log | None = None
+        self.remote: DisklessPartition | None = None
         self.image_count = -1
 
     def update(self, row: PartitionRequest) -> None:

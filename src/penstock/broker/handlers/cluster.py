@@ -9,16 +9,18 @@ Source: KIP-700, KIP-919, KIP-1073 (DescribeCluster); KIP-966 and Kafka's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError, InvalidTopicName
 from penstock.base.ids import validate_topic_name
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.context import RequestContext
+from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number
 from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from penstock.broker.state import BrokerState
-from penstock.control import MetadataImage, Topic
+from penstock.control import MetadataImage, Partition, Topic
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -81,7 +83,8 @@ async def describe_topic_partitions(
             topics.append(_unknown(name))
             continue
         end = min(len(topic.partitions), first + left)
-        topics.append(_described(topic, first, end))
+        partitions = state.shown(topic, rack_of(context.client_id, state.metadata))
+        topics.append(_described(topic, partitions[first:end]))
         left -= max(0, end - first)
         if end < len(topic.partitions):
             return _page(topics, name, end)
@@ -119,7 +122,7 @@ def _unknown(name: str) -> Entry:
     return {"error_code": error_number(code), "name": name, "partitions": ()}
 
 
-def _described(topic: Topic, start: int, end: int) -> Entry:
+def _described(topic: Topic, partitions: Sequence[Partition]) -> Entry:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -136,6 +139,6 @@ def _described(topic: Topic, start: int, end: int) -> Entry:
                 "last_known_elr": (),
                 "offline_replicas": (),
             }
-            for partition in topic.partitions[start:end]
+            for partition in partitions
         ],
     }

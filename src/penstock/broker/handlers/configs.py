@@ -30,8 +30,10 @@ from penstock.broker.configs import (
     describe_broker,
     describe_cluster_defaults,
     describe_topic,
+    topic_config,
 )
 from penstock.broker.context import RequestContext
+from penstock.broker.diskless import check_change, kept
 from penstock.broker.errors import UnknownTopicOrPartition, error_of
 from penstock.broker.state import BrokerState
 from penstock.broker.topic_admin import levels_of
@@ -138,7 +140,7 @@ async def alter_configs(state: BrokerState, context: RequestContext, request: An
         configs = {config.name: config.value for config in resource.configs}
         return _Alteration(
             resource=resource,
-            topic=lambda levels, current: configs,
+            topic=lambda levels, current: kept(configs, current),
             broker=lambda levels, current: configs,
         )
 
@@ -205,6 +207,7 @@ async def _apply_topic(state: BrokerState, alteration: _Alteration, *, validate_
     topic, levels = _topic(state, alteration.resource.resource_name), levels_of(state)
     wanted = alteration.topic(levels, topic.configs)
     configs = check_topic_configs(topic.name, levels, wanted)
+    configs = check_change(topic, configs, topic_config(levels, configs))
     if not validate_only and configs != topic.configs:
         await state.control.set_topic_configs(
             topic_id=topic.topic_id, configs=configs, expected=topic.configs

@@ -8,12 +8,16 @@
 | -5, -6    | the highest tiered offset, the next to be tiered: none here     |
 | >= 0      | the first record at or after that time                          |
 
+Diskless partitions are answered by the control plane, so a request that names one is answered
+later, those of other brokers' newest commits included.
+
 Source: `ListOffsetsRequest.json`; KIP-79, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import InvalidError, PenstockError
@@ -23,6 +27,8 @@ from penstock.broker.leader_epochs import check_epoch
 from penstock.broker.state import BrokerState
 
 if TYPE_CHECKING:
+    from penstock.diskless.partition import DisklessPartition
+    from penstock.diskless.service import DisklessService
     from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -40,8 +46,48 @@ _Position = tuple[int, int, int]
 NOWHERE: Final[_Position] = (-1, -1, -1)
 
 
-def list_offsets(state: BrokerState, context: RequestContext, request: Any) -> dict[str, Any]:
+def list_offsets(
+    state: BrokerState, context: RequestContext, request: Any
+) -> dict[str, Any] | Awaitable[dict[str, Any]]:
     """Answer each partition with an offset, its timestamp and leader epoch, or an error."""
+    remote = _diskless(state, (topic.name for topic in request.topics))
+    if remote is None:
+        return _listed(state, request, {})
+    return _list_later(state, remote, request)
+
+
+def _diskless(state: BrokerState, names: Iterable[str]) -> DisklessService | None:
+    """The service of diskless topics, if one of the topics named is one."""
+    for name in names:
+        topic = state.topics.get(name)
+        if topic is not None and topic.diskless:
+            return state.diskless
+    return None
+
+
+async def _list_later(state: BrokerState, service: DisklessService, request: Any) -> dict[str, Any]:
+    remote: list[tuple[DisklessPartition, Any]] = []
+    for topic in request.topics:
+        found = state.topics.get(topic.name)
+        if found is not None and found.diskless:
+            indexes = range(len(found.remotes))
+            remote += [
+                (found.remotes[item.partition_index], item)
+                for item in topic.partitions
+                if item.partition_index in indexes
+            ]
+    answers = await service.positions([(one, item.timestamp) for one, item in remote])
+    return _listed(
+        state,
+        request,
+        {id(item): answer for (_, item), answer in zip(remote, answers, strict=True)},
+    )
+
+
+def _listed(
+    state: BrokerState, request: Any, known: Mapping[int, _Position | PenstockError]
+) -> dict[str, Any]:
+    """The answer; `known` has the positions in diskless partitions, by identity of the question."""
     committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
     topics = []
     for topic in request.topics:
@@ -51,7 +97,13 @@ def list_offsets(state: BrokerState, context: RequestContext, request: Any) -> d
             try:
                 log = state.log(topic.name, item.partition_index)
                 check_epoch(log, getattr(item, "current_leader_epoch", -1))
-                offset, timestamp, epoch = _position(log, item.timestamp, committed=committed)
+                found = known.get(id(item))
+                if isinstance(found, PenstockError):
+                    raise found
+                if found is None:
+                    local = state.local_log(topic.name, item.partition_index, "ListOffsets")
+                    found = _position(local, item.timestamp, committed=committed)
+                offset, timestamp, epoch = found
                 answer |= {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
             except Exception as error:
                 answer["error_code"] = _error(error)
@@ -89,8 +141,23 @@ def _position(log: PartitionLog, timestamp: int, *, committed: bool) -> _Positio
 
 def offset_for_leader_epoch(
     state: BrokerState, context: RequestContext, request: Any
-) -> dict[str, Any]:
+) -> dict[str, Any] | Awaitable[dict[str, Any]]:
     """Answer each partition with the end offset of an epoch, for truncation checks."""
+    remote = _diskless(state, (topic.topic for topic in request.topics))
+    if remote is None:
+        return _epoch_ends(state, request)
+    return _end_later(state, remote, request)
+
+
+async def _end_later(state: BrokerState, service: DisklessService, request: Any) -> dict[str, Any]:
+    """As `_epoch_ends`, after a look at where diskless partitions end."""
+    names = {topic.topic for topic in request.topics}
+    remote = [one for name in names if name in state.topics for one in state.topics[name].remotes]
+    await service.look_up_marks(remote)
+    return _epoch_ends(state, request)
+
+
+def _epoch_ends(state: BrokerState, request: Any) -> dict[str, Any]:
     topics = []
     for topic in request.topics:
         partitions = []

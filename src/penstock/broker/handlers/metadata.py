@@ -4,17 +4,20 @@ Three ways of asking: for all topics (null; in version 0 an empty list), for non
 list), for some, by name or from version 10 on by id. A topic that is asked for by name and does
 not exist is created when both the client and `auto.create.topics.enable` allow it.
 
+The leaders of diskless partitions depend on the client's rack as well; see `broker/diskless.py`.
+
 Source: `MetadataRequest.json`; KIP-430 (authorised operations), KIP-516 (topic ids).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import validate_topic_name
 from penstock.broker.context import RequestContext
+from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.limits import METADATA_CACHE_BYTES, METADATA_CACHE_ENTRIES
 from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -24,14 +27,14 @@ from penstock.wire.kafka.apis import APIS, METADATA
 from penstock.wire.kafka.encoder import encoder
 
 if TYPE_CHECKING:
-    from penstock.control import Topic
+    from penstock.control import Partition, Topic
 
 _NAME: Final = APIS[METADATA].name
 Wanted = list[tuple[str | None, Any]]
 
 
 class MetadataCache:
-    """Encoded answers by version and request, dropped when the image changes."""
+    """Encoded answers by version, request and rack, dropped when the image changes."""
 
     __slots__ = ("_bytes", "_entries")
 
@@ -57,7 +60,7 @@ class MetadataCache:
 
 def metadata(state: BrokerState, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
     """Answer from the cache, from the image, or after creating what is missing."""
-    key = (context.version, request)
+    key = _key(state, context, request)
     cached = state.metadata_cache.get(key)
     if cached is not None:
         return cached
@@ -67,6 +70,11 @@ def metadata(state: BrokerState, context: RequestContext, request: Any) -> bytes
         if missing:
             return _create_and_answer(state, context, request, wanted, missing)
     return _answer(state, context, request, wanted, {})
+
+
+def _key(state: BrokerState, context: RequestContext, request: Any) -> tuple[int, Any, str]:
+    """What an answer depends on beside the image. A client that names no rack has the empty one."""
+    return context.version, request, rack_of(context.client_id, state.metadata)
 
 
 def _wanted(version: int, request: Any) -> Wanted | None:
@@ -111,10 +119,15 @@ def _answer(
 ) -> bytes:
     with_operations = getattr(request, "include_topic_authorized_operations", False)
     operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
+    key = _key(state, context, request)
+    rack = key[2]
     if wanted is None:
-        topics = [_topic(item.topic, operations) for item in state.topics.values()]
+        topics = [
+            _topic(item.topic, state.shown(item.topic, rack), operations)
+            for item in state.topics.values()
+        ]
     else:
-        topics = [_wanted_topic(state, *one, operations, errors) for one in wanted]
+        topics = [_wanted_topic(state, *one, rack, operations, errors) for one in wanted]
     cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
     image = state.metadata
     body = encoder(_NAME, context.version, "response")(
@@ -137,7 +150,7 @@ def _answer(
         }
     )
     if not any(topic["error_code"] for topic in topics):
-        state.metadata_cache.put((context.version, request), body)
+        state.metadata_cache.put(key, body)
     return body
 
 
@@ -145,19 +158,20 @@ def _wanted_topic(
     state: BrokerState,
     name: str | None,
     topic_id: Any,
+    rack: str,
     operations: int,
     errors: dict[str, PenstockError],
 ) -> dict[str, Any]:
     if topic_id is not None:
         by_id = state.topics_by_id.get(topic_id.bytes)
         if by_id is not None:
-            return _topic(by_id.topic, operations)
+            return _topic(by_id.topic, state.shown(by_id.topic, rack), operations)
         return _missing(None, topic_id, error_number("unknown_topic_id"))
     if name is None:
         return _missing("", None, error_number("invalid_topic_exception"))
     found = state.topics.get(name)
     if found is not None:
-        return _topic(found.topic, operations)
+        return _topic(found.topic, state.shown(found.topic, rack), operations)
     if name in errors:
         return _missing(name, None, error_of(errors[name])[0])
     try:
@@ -171,7 +185,7 @@ def _missing(name: str | None, topic_id: Any, number: int) -> dict[str, Any]:
     return {"error_code": number, "name": name, "topic_id": topic_id, "partitions": ()}
 
 
-def _topic(topic: Topic, operations: int) -> dict[str, Any]:
+def _topic(topic: Topic, partitions: Sequence[Partition], operations: int) -> dict[str, Any]:
     leaderless = error_number("leader_not_available")
     return {
         "error_code": 0,
@@ -188,6 +202,6 @@ def _topic(topic: Topic, operations: int) -> dict[str, Any]:
                 "replica_nodes": partition.replicas,
                 "isr_nodes": partition.isr,
             }
-            for partition in topic.partitions
+            for partition in partitions
         ],
     }

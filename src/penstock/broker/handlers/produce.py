@@ -5,6 +5,9 @@ and `state.commit_soon()` makes the requests of one loop iteration share one jou
 one sync. The answer leaves from the flush's callback. Errors are per partition; a partition that
 fails does not keep the others from being stored.
 
+Batches for diskless topics go to the writer of objects instead, and their results come when the
+object is committed; a request that has both kinds is answered when all of it is done.
+
 Versions 0 to 2 are advertised but refused, each partition with an error in the version's own
 shape (see `wire/kafka/apis.py`). Transactions are refused until they are there.
 
@@ -14,6 +17,8 @@ Source: KIP-98 (idempotence, in the storage), KIP-467 (record errors), Kafka's `
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
@@ -44,7 +49,10 @@ from penstock.wire.kafka.produce import (
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
+    from penstock.control.diskless_values import Placed
+    from penstock.diskless.partition import DisklessPartition
 
+    _Remote = tuple[PartitionResult, DisklessPartition, memoryview | None]
 logger = logging.getLogger(__name__)
 
 _ALL: Final = -1
@@ -68,6 +76,7 @@ def produce(
     by_id = context.version >= TOPIC_IDS_FROM
     topics = state.topics_by_id if by_id else state.topics_by_name
     results: list[TopicResult] = []
+    remote: list[_Remote] = []
     appended = False
     for key, partitions in request.topics:
         topic = topics.get(key)
@@ -76,6 +85,11 @@ def produce(
             try:
                 if topic is None:
                     raise _unknown(key, by_id=by_id)
+                if topic.diskless:
+                    result = PartitionResult(index)
+                    remote.append((result, state.remote_of(topic, index), records))
+                    topic_results.append(result)
+                    continue
                 result = _append(state, topic, index, records, now_ms, lease, request.acks)
                 appended = True
             except Exception as error:
@@ -83,8 +97,11 @@ def produce(
             topic_results.append(result)
         results.append((key, topic_results))
     pending = _Pending(state, context, request, results)
+    if remote:
+        pending.submit(remote, now_ms, lease, appended=appended)
     if not appended:
-        pending.answer()
+        if not pending.outstanding:
+            pending.answer()
         return
     state.produce_waiting[pending] = None
     state.store.flush(pending.durable)
@@ -116,7 +133,7 @@ def _append(
     logs = topic.logs
     log = logs[index] if 0 <= index < len(logs) else None
     if log is None:
-        log = state.log_of(topic, index)
+        log = state.local_log_of(topic, index, "Produce")
     if acks == _ALL and log.config.min_insync_replicas > 1:
         _check_in_sync(topic, index, log.config.min_insync_replicas)
     if not records:
@@ -171,9 +188,16 @@ def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]
 
 
 class _Pending:
-    """A request whose batches are appended and wait for their sync."""
+    """A request whose batches are appended and wait for their sync, or for their objects.
 
-    __slots__ = ("_context", "_request", "_results", "_state", "deadline")
+    `outstanding` has the results of diskless partitions that are not known yet, by identity;
+    `_remote` the identities of all of them.
+    """
+
+    __slots__ = (
+        "_answered", "_context", "_remote", "_request", "_results", "_state", "_syncing",
+        "deadline", "outstanding",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -186,31 +210,82 @@ class _Pending:
         self._context = context
         self._request = request
         self._results = results
+        self._answered = False
+        self._syncing = True
+        self._remote: Collection[int] = ()
+        self.outstanding: dict[int, PartitionResult] = {}
         self.deadline = context.started + request.timeout_ms / 1000
+
+    def submit(
+        self, remote: Sequence[_Remote], now_ms: int, lease: Lease | None, *, appended: bool
+    ) -> None:
+        """Hand over what goes into objects; with `appended`, a sync is waited for as well."""
+        self._syncing = appended
+        self.outstanding = outstanding = {id(result): result for result, _, _ in remote}
+        self._remote = frozenset(outstanding)
+        self._state.produce_waiting[self] = None
+        for result, partition, records in remote:
+            try:
+                if not records:
+                    where = partition.topic_partition
+                    raise InvalidRecord(f"the records of {where} are null or empty")
+                partition.submit(
+                    records, now_ms=now_ms, lease=lease, done=partial(self._placed, result)
+                )
+            except Exception as error:
+                del outstanding[id(result)]
+                failed = _failed(result.index, None, error)
+                result.error, result.message = failed.error, failed.message
+                result.record_errors = failed.record_errors
+
+    def _placed(self, result: PartitionResult, outcome: Placed | PenstockError) -> None:
+        """The object of one partition's batches is committed, or it is not."""
+        if self._answered or id(result) not in self.outstanding:
+            return
+        del self.outstanding[id(result)]
+        if isinstance(outcome, PenstockError):
+            result.error, result.message = error_of(outcome)
+        elif outcome.error is not None:
+            result.error, result.message = error_number(outcome.error), outcome.message
+        else:
+            result.base_offset = outcome.base_offset
+            result.log_append_time_ms = outcome.log_append_time_ms
+            result.log_start_offset = outcome.log_start_offset
+        if not self.outstanding and not self._syncing:
+            self.answer()
 
     def durable(self, error: PenstockError | None) -> None:
         """The sync is done, or failed for good."""
-        self._state.produce_waiting.pop(self, None)
+        self._syncing = False
         if error is not None:
             self._fail(*error_of(error))
-        if self._context.answer is None:
+        if not self.outstanding:
             self.answer()
 
     def expire(self) -> None:
-        """The client's timeout passed before the sync; the records may yet become durable."""
-        self._state.produce_waiting.pop(self, None)
-        self._fail(error_number("request_timed_out"), "the sync took longer than the timeout")
+        """The client's timeout passed before the end; the records may yet become durable."""
+        number = error_number("request_timed_out")
+        for result in self.outstanding.values():
+            result.error = number
+            result.message = "writing and committing the object took longer than the timeout"
+        if self._syncing:
+            self._fail(number, "the sync took longer than the timeout")
         self.answer()
 
     def _fail(self, number: int, message: str) -> None:
+        """Fail what the sync was for."""
         for _, results in self._results:
             for result in results:
-                if result.error == 0:
+                if result.error == 0 and id(result) not in self._remote:
                     result.error, result.message = number, message
                     result.base_offset = -1
 
     def answer(self) -> None:
-        """Send the response; with acks=0 there is none, and an error closes the connection."""
+        """Send the response, once; with acks=0 an error closes the connection instead."""
+        self._state.produce_waiting.pop(self, None)
+        if self._answered:
+            return
+        self._answered = True
         context = self._context
         if len(self._results) == 1 and len(self._results[0][1]) == 1 and not context.no_answer:
             key, (result,) = self._results[0]

@@ -5,23 +5,28 @@ Source: KIP-664.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.state import BrokerState
 
+if TYPE_CHECKING:
+    from penstock.control.diskless_values import DisklessProducer
+    from penstock.storage import ProducerStateEntry
+
 Entry = dict[str, Any]
 
 
-def describe_producers(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def describe_producers(state: BrokerState, context: RequestContext, request: Any) -> Entry:
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    _described(state, topic.name, index) for index in topic.partition_indexes
+                    await _described(state, topic.name, index) for index in topic.partition_indexes
                 ],
             }
             for topic in request.topics
@@ -29,9 +34,19 @@ def describe_producers(state: BrokerState, context: RequestContext, request: Any
     }
 
 
-def _described(state: BrokerState, topic: str, index: int) -> Entry:
+async def _producers(
+    state: BrokerState, topic: str, index: int
+) -> Sequence[ProducerStateEntry | DisklessProducer]:
+    found = state.topics.get(topic)
+    if found is not None and found.diskless:
+        partition = state.remote_of(found, index)
+        return await partition.producers()
+    return state.local_log(topic, index, "DescribeProducers").producers()
+
+
+async def _described(state: BrokerState, topic: str, index: int) -> Entry:
     try:
-        producers = state.log(topic, index).producers()
+        producers = await _producers(state, topic, index)
     except PenstockError as error:
         number, message = error_of(error)
         return {

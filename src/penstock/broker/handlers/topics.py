@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -200,26 +200,34 @@ async def _grow(state: BrokerState, asked: Any, *, validate_only: bool) -> Entry
 # -- DeleteRecords --------------------------------------------------------------------------
 
 
-def delete_records(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def delete_records(state: BrokerState, context: RequestContext, request: Any) -> Entry:
     return {
         "topics": [
-            {"name": topic.name, "partitions": list(_trimmed(state, topic))}
+            {
+                "name": topic.name,
+                "partitions": [await _trimmed(state, topic.name, one) for one in topic.partitions],
+            }
             for topic in request.topics
         ]
     }
 
 
-def _trimmed(state: BrokerState, topic: Any) -> Iterable[Entry]:
-    for partition in topic.partitions:
-        answer: Entry = {"partition_index": partition.partition_index, "low_watermark": -1}
-        try:
-            log = state.log(topic.name, partition.partition_index)
-            if "delete" not in log.config.cleanup_policy:
-                raise PolicyViolation(
-                    f"topic {topic.name!r}: cleanup.policy is "
-                    f"{','.join(log.config.cleanup_policy)}, without delete"
-                )
-            answer["low_watermark"] = log.delete_records(partition.offset)
-        except PenstockError as error:
-            answer["error_code"], _ = error_of(error)
-        yield answer
+async def _trimmed(state: BrokerState, name: str, partition: Any) -> Entry:
+    index = partition.partition_index
+    answer: Entry = {"partition_index": index, "low_watermark": -1}
+    try:
+        found = state.topics.get(name)
+        if found is not None and found.diskless:
+            remote = state.remote_of(found, index)
+            answer["low_watermark"] = await remote.delete_records(partition.offset)
+            return answer
+        log = state.local_log(name, index, "DeleteRecords")
+        if "delete" not in log.config.cleanup_policy:
+            raise PolicyViolation(
+                f"topic {name!r}: cleanup.policy is {','.join(log.config.cleanup_policy)},"
+                " without delete"
+            )
+        answer["low_watermark"] = log.delete_records(partition.offset)
+    except PenstockError as error:
+        answer["error_code"], _ = error_of(error)
+    return answer

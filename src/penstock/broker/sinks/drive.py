@@ -130,7 +130,7 @@ class Drive:
         if topic is None:
             self._skip(lane.topic, lane.partition, row)
             return None
-        return self._state.log_of(topic, lane.partition)
+        return self._state.local_log_of(topic, lane.partition, "the exactly-once sink")
 
     def _skip(self, topic: str, partition: int, row: SinkCommit) -> None:
         self._counters.skipped += 1

@@ -309,7 +309,7 @@ class SinkService:
                 raise InvalidCommit(
                     f"topic {name!r} has partitions 0 to {len(topic.logs) - 1}, not {key.partition}"
                 )
-            log = logs[key] = state.log_of(topic, key.partition)
+            log = logs[key] = state.local_log_of(topic, key.partition, "the exactly-once sink")
             needed = log.config.min_insync_replicas
             in_sync = len(topic.topic.partitions[key.partition].isr)
             if in_sync < needed:

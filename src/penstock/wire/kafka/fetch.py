@@ -85,6 +85,8 @@ class PartitionAnswer:
     size_bytes: int = 0
     aborted: bool = False
     """An empty list of aborted transactions instead of null, as readers of committed get."""
+    preferred_replica: int = -1
+    """The broker that the consumer should rather ask; its records are then left out."""
 
 
 TopicAnswer = tuple[bytes, Sequence[PartitionAnswer]]
@@ -308,14 +310,14 @@ class ResponseWriter:
             answer.high_watermark,
             answer.last_stable_offset,
         )
-        size = answer.size_bytes
+        size, nearer = answer.size_bytes, answer.preferred_replica
         if self._flexible:
             aborted = 1 if answer.aborted else 0
-            pending.append(_V12_RESULT.pack(*head, answer.log_start_offset, aborted, -1))
+            pending.append(_V12_RESULT.pack(*head, answer.log_start_offset, aborted, nearer))
             pending.append(uvarint(size + 1))
         elif self._version >= 11:
             aborted = 0 if answer.aborted else -1
-            pending.append(_V11_RESULT.pack(*head, answer.log_start_offset, aborted, -1, size))
+            pending.append(_V11_RESULT.pack(*head, answer.log_start_offset, aborted, nearer, size))
         elif self._version >= 5:
             aborted = 0 if answer.aborted else -1
             pending.append(_V5_RESULT.pack(*head, answer.log_start_offset, aborted, size))

@@ -1,0 +1,193 @@
+"""Which topics are diskless, and which broker a client is sent to for their partitions.
+
+A topic is diskless if its own `diskless.enable` was set when it was created: `log.diskless.enable`
+is written into a topic then, and does not change it later. Compaction needs the local log, so the
+two exclude each other.
+
+Every broker serves every diskless partition, so metadata may name any of them as leader. A client
+that says where it is (`diskless_az=<rack>` within its client id) is sent to a broker of its rack.
+The same partition goes to the same broker of a rack, whose cache then has its newest objects: by
+the highest hash of partition and broker (rendezvous), so that a broker that comes or goes moves
+only its own share. A consumer with `client.rack` is shown the one of its rack as preferred read
+replica.
+
+Source: Inkless (`diskless_az`, `InklessTopicMetadataTransformer`); KIP-392; Thaler and
+Ravishankar, "Using name-based mappings to increase hit rates" (rendezvous hashing).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+from zlib import crc32
+
+from penstock.base.errors import InvalidSetting
+from penstock.broker.admin_errors import InvalidConfig
+from penstock.control import Partition
+from penstock.control.diskless_rules import DISKLESS_CONFIG
+
+if TYPE_CHECKING:
+    from penstock.control import Broker, MetadataImage, Topic
+    from penstock.storage.config import LogConfig
+
+RACK_IN_CLIENT_ID: Final = re.compile(r"(?:^|[,;\s])diskless_az=([^,;\s]+)")
+_MASK: Final = 2**64 - 1
+
+
+def is_diskless(topic: Topic) -> bool:
+    """Whether a topic's records lie in the object store."""
+    return topic.configs.get(DISKLESS_CONFIG) == "true"
+
+
+def configs_of_new(
+    name: str, configs: Mapping[str, str], effective: LogConfig, *, default: bool
+) -> dict[str, str]:
+    """The configurations that a new topic is stored with.
+
+    `effective` is what the topic would run with, `default` the broker's `log.diskless.enable`.
+
+    Raises:
+        InvalidConfig: diskless and compacted.
+    """
+    compacted = "compact" in effective.cleanup_policy
+    if DISKLESS_CONFIG in configs:
+        if effective.diskless_enable and compacted:
+            raise _compacted(name, effective)
+        return {**configs, DISKLESS_CONFIG: "true" if effective.diskless_enable else "false"}
+    return {**configs, DISKLESS_CONFIG: "true"} if default and not compacted else dict(configs)
+
+
+def check_local(name: str, configs: Mapping[str, str]) -> None:
+    """Refuse a new diskless topic where there is no object store; raises InvalidConfig."""
+    if configs.get(DISKLESS_CONFIG) == "true":
+        raise InvalidConfig(
+            f"topic {name!r}: {DISKLESS_CONFIG} = true needs an object store that all brokers"
+            " share, and diskless.storage.url is not set"
+        )
+
+
+def kept(wanted: Mapping[str, str | None], current: Mapping[str, str]) -> dict[str, str | None]:
+    """A whole new configuration that does not name `diskless.enable`, with what the topic has."""
+    if DISKLESS_CONFIG in current and DISKLESS_CONFIG not in wanted:
+        return {**wanted, DISKLESS_CONFIG: current[DISKLESS_CONFIG]}
+    return dict(wanted)
+
+
+def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> dict[str, str]:
+    """The configurations that a topic is changed to, if it stays where it is.
+
+    Raises:
+        InvalidConfig: it would become diskless or cease to be, or be diskless and compacted.
+    """
+    if effective.diskless_enable != is_diskless(topic):
+        is_now, wanted = is_diskless(topic), effective.diskless_enable
+        raise InvalidConfig(
+            f"topic {topic.name!r}: {DISKLESS_CONFIG} is {str(is_now).lower()} since it was"
+            f" created and cannot be changed to {str(wanted).lower()}; create another topic"
+        )
+    if effective.diskless_enable and "compact" in effective.cleanup_policy:
+        raise _compacted(topic.name, effective)
+    if DISKLESS_CONFIG in configs:
+        return {**configs, DISKLESS_CONFIG: topic.configs.get(DISKLESS_CONFIG, "false")}
+    return dict(configs)
+
+
+def _compacted(name: str, effective: LogConfig) -> InvalidConfig:
+    cause = InvalidSetting(
+        DISKLESS_CONFIG,
+        "true",
+        f"cleanup.policy = {','.join(effective.cleanup_policy)} needs the records on brokers;"
+        " diskless topics have cleanup.policy = delete",
+    )
+    return InvalidConfig(f"topic {name!r}: {cause}")
+
+
+# -- which broker ---------------------------------------------------------------------------
+
+
+def rack_of(client_id: str | None, image: MetadataImage) -> str:
+    """The rack that a client id names, if there is a broker of it; else empty."""
+    if client_id is None or "diskless_az=" not in client_id:
+        return ""
+    found = RACK_IN_CLIENT_ID.search(client_id)
+    rack = found[1] if found else ""
+    return rack if any(broker.rack == rack for broker in image.brokers) else ""
+
+
+class Placement:
+    """Who leads diskless partitions, as clients of one rack are told; of one image."""
+
+    __slots__ = ("_brokers", "_racks", "_seeds")
+
+    def __init__(self, brokers: Sequence[Broker], rack: str) -> None:
+        """`rack` is the client's, empty for any."""
+        near = [broker for broker in brokers if rack and broker.rack == rack]
+        self._brokers = [broker.broker_id for broker in near or brokers]
+        racks: dict[str, list[int]] = {}
+        for broker in brokers:
+            if broker.rack:
+                racks.setdefault(broker.rack, []).append(broker.broker_id)
+        self._racks = list(racks.values())
+        self._seeds = {broker.broker_id: _seed(broker.broker_id) for broker in brokers}
+
+    def replicas(self, topic_id: UUID, partition: int) -> tuple[int, ...]:
+        """The brokers that a client is told of: the leader, then one of every other rack.
+
+        Empty while there is no broker.
+        """
+        if not self._brokers:
+            return ()
+        place = _place(topic_id, partition)
+        leader = self._chosen(self._brokers, place)
+        others = [self._chosen(ids, place) for ids in self._racks if leader not in ids]
+        return (leader, *others)
+
+    def partitions(self, topic: Topic) -> tuple[Partition, ...]:
+        """The partitions of a diskless topic as a client sees them: leader epoch 0, all in sync."""
+        shown = []
+        for index in range(len(topic.partitions)):
+            replicas = self.replicas(topic.topic_id, index)
+            shown.append(
+                Partition(
+                    index=index,
+                    leader=replicas[0] if replicas else -1,
+                    leader_epoch=0,
+                    replicas=replicas,
+                    isr=replicas,
+                )
+            )
+        return tuple(shown)
+
+    def _chosen(self, broker_ids: Sequence[int], place: int) -> int:
+        if len(broker_ids) == 1:
+            return broker_ids[0]
+        seeds = self._seeds
+        return max(broker_ids, key=lambda broker_id: (_mixed(place ^ seeds[broker_id]), broker_id))
+
+
+def preferred(image: MetadataImage, rack: str, node_id: int, key: tuple[UUID, int]) -> int:
+    """The broker that a consumer of a rack should read a partition from; -1 for the one asked."""
+    own = image.broker(node_id)
+    if own is not None and own.rack == rack:
+        return -1
+    near = [broker for broker in image.brokers if broker.rack == rack]
+    if not near:
+        return -1
+    return Placement(near, rack).replicas(*key)[0]
+
+
+def _seed(broker_id: int) -> int:
+    return _mixed(broker_id + 1)
+
+
+def _place(topic_id: UUID, partition: int) -> int:
+    return crc32(topic_id.bytes) << 32 | (partition * 0x9E3779B1 & 0xFFFFFFFF)
+
+
+def _mixed(value: int) -> int:
+    """Spread a number over 64 bits (splitmix64's finaliser)."""
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31

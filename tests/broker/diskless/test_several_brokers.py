@@ -1,0 +1,144 @@
+"""Two brokers over one plane and one store: any of them serves any partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker.server import BrokerServer
+from penstock.control.diskless_values import CommitAnswer, ObjectCommit
+from tests.broker.diskless.conftest import Cluster
+from tests.broker.diskless.test_records import _creation, fetched, offsets
+from tests.broker.wire_client import WireClient, batch
+from tests.storage.batches import batch as numbered
+
+
+class Pair:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.brokers: list[BrokerServer] = []
+        self.clients: list[WireClient] = []
+
+    async def start(self) -> None:
+        for _ in range(2):
+            self.brokers.append(await self.cluster.start())
+        for broker in self.brokers:
+            self.clients.append(await self.cluster.connect(broker))
+        await self.clients[0].call("CreateTopics", 7, _creation("t"))
+        await self.brokers[1].state.refresh()
+
+
+@pytest.fixture
+async def pair(cluster: Cluster) -> Pair:
+    pair = Pair(cluster)
+    await pair.start()
+    return pair
+
+
+async def test_what_one_broker_takes_the_other_serves(pair: Pair) -> None:
+    for number in range(6):
+        done = await pair.clients[number % 2].produce("t", batch(b"x"))
+        assert done.base_offset == number
+    for client in pair.clients:
+        got = await fetched(client, "t", min_bytes=1)
+        following = (offsets(got.records) or [-1])[-1] + 1
+        assert offsets(got.records) == list(range(following))
+        while following < 6:
+            more = offsets((await fetched(client, "t", following)).records)
+            assert more[0] == following
+            following = more[-1] + 1
+
+
+async def test_a_producer_may_go_on_at_the_other_broker(pair: Pair) -> None:
+    def sent(sequence: int) -> bytes:
+        return bytes(numbered(1, producer_id=7, epoch=0, sequence=sequence))
+
+    assert (await pair.clients[0].produce("t", sent(0))).base_offset == 0
+    assert (await pair.clients[1].produce("t", sent(0))).base_offset == 0
+    assert (await pair.clients[1].produce("t", sent(1))).base_offset == 1
+    assert (await pair.clients[0].produce("t", sent(1))).base_offset == 1
+
+
+async def test_positions_and_the_end_are_asked_for(pair: Pair) -> None:
+    await pair.clients[0].produce("t", batch(b"a", b"b"))
+    row = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    answer = await pair.clients[1].call(
+        "ListOffsets",
+        7,
+        {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [{"name": "t", "partitions": [row]}],
+        },
+    )
+    assert answer.topics[0].partitions[0].offset == 2
+    # An offset that this broker has not heard of is asked for before it is refused.
+    await pair.clients[0].produce("t", batch(b"c"))
+    assert offsets((await fetched(pair.clients[1], "t", 2)).records) == [2]
+
+
+async def test_who_waits_at_the_other_broker_is_woken_by_a_look(pair: Pair) -> None:
+    waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=20_000))
+    async with asyncio.timeout(5):
+        while not len(pair.brokers[1].state.fetch_hub):
+            await asyncio.sleep(0.001)
+    await pair.clients[0].produce("t", batch(b"a"))
+    async with asyncio.timeout(5):
+        assert offsets((await waiting).records) == [0]
+
+
+async def test_a_notice_wakes_who_waits_at_once(cluster: Cluster) -> None:
+    """The plane tells others of commits, as a database does."""
+    listeners: list[Callable[..., None]] = []
+    plane = cluster.control
+    original = plane.commit_object
+
+    async def commit(commit: ObjectCommit) -> CommitAnswer:
+        answer = await original(commit)
+        rows = [
+            (*key, marks.high_watermark, marks.log_start_offset)
+            for key, marks in answer.marks.items()
+        ]
+        for listener in listeners:
+            listener(rows)
+        return answer
+
+    def watch(on_image: Any, on_marks: Callable[..., None]) -> None:
+        listeners.append(on_marks)
+
+    plane.commit_object = commit  # type: ignore[method-assign]
+    plane.watch = watch  # type: ignore[method-assign]
+    pair = Pair(cluster)
+    await pair.start()
+    waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=20_000))
+    async with asyncio.timeout(5):
+        while not len(pair.brokers[1].state.fetch_hub):
+            await asyncio.sleep(0.001)
+    begun = asyncio.get_running_loop().time()
+    await pair.clients[0].produce("t", batch(b"a"))
+    async with asyncio.timeout(5):
+        assert offsets((await waiting).records) == [0]
+    assert asyncio.get_running_loop().time() - begun < 0.9  # sooner than by looking
+
+
+async def test_a_notice_of_the_image_brings_topics(cluster: Cluster) -> None:
+    pair = Pair(cluster)
+    await pair.start()
+    await pair.clients[0].call("CreateTopics", 7, _creation("u"))
+    pair.brokers[1]._image_noticed()
+    async with asyncio.timeout(5):
+        while "u" not in pair.brokers[1].state.topics:
+            await asyncio.sleep(0.001)
+    assert (await pair.clients[1].produce("u", batch(b"a"))).base_offset == 0
+
+
+async def test_a_broker_that_stops_is_no_leader_any_more(pair: Pair) -> None:
+    await pair.brokers[0].stop()
+    await pair.brokers[1].state.refresh()
+    state = pair.brokers[1].state
+    shown = state.shown(state.topics["t"].topic)
+    assert [one.leader for one in shown] == [2]
+    assert (await pair.clients[1].produce("t", batch(b"a"))).error_code == 0
