@@ -20,11 +20,14 @@ import click
 
 import penstock
 from penstock.apps.cli import root
+from penstock.apps.configuration import PlaceSettings
 from penstock.base.metrics import Metric
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
 from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
 from penstock.broker.settings import UNSET, BrokerSettings
+from penstock.diskless.settings import DisklessSettings
 from penstock.host.server.settings import HostSettings, SinkSettings
+from penstock.objects import FetchSettings
 from penstock.outbox.settings import OutboxSettings
 from penstock.spark.pipeline import keys as pipeline_keys
 from penstock.storage import StorageSettings
@@ -85,6 +88,14 @@ def configuration_page() -> str:
             sorted(describe(LogConfig), key=lambda info: info.name),
             "broker setting",
             topic_levels,
+        ),
+        "## Diskless topics\n\nRead at start; topics have `diskless.enable`, brokers"
+        " `log.diskless.enable`.\n",
+        _table(
+            sorted(
+                [*describe(PlaceSettings), *describe(DisklessSettings), *describe(FetchSettings)],
+                key=lambda info: info.name,
+            ),
         ),
         "## Host agent\n\nOf `penstock host serve`; read at start.\n",
         _table(

@@ -14,13 +14,15 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.settings import describe, load, setting
 from penstock.broker.settings import BrokerSettings
+from penstock.diskless.settings import DisklessSettings
+from penstock.objects.settings import FetchSettings
 from penstock.storage.settings import StorageSettings
 
 ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
@@ -47,6 +49,42 @@ class DirectorySettings:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceSettings:
+    """Where metadata and the objects of diskless topics are kept."""
+
+    control_url: str = setting(
+        "",
+        name="control.url",
+        doc=(
+            "Database of topics, groups and the diskless index, as postgresql://user@host/name;"
+            " empty is SQLite below log.dirs, for one broker alone."
+        ),
+    )
+    diskless_storage_url: str = setting(
+        "",
+        name="diskless.storage.url",
+        doc=(
+            "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
+            " az://…; the same for all brokers. Empty is the directory objects below log.dirs;"
+            " with control.url it must be named."
+        ),
+    )
+    diskless_storage_options: tuple[str, ...] = setting(
+        (),
+        name="diskless.storage.options",
+        doc=(
+            "Options of the store as name=value, such as aws_endpoint and aws_region. What is not"
+            " given comes from the environment and the machine's own identity."
+        ),
+    )
+    diskless_storage_options_file: str = setting(
+        "",
+        name="diskless.storage.options.file",
+        doc="File of more options, one name=value per line, for those that are secrets.",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """A value as it was given, and where."""
@@ -62,10 +100,20 @@ class Configuration:
     broker: BrokerSettings
     storage: StorageSettings
     directory: Path
+    places: PlaceSettings = field(default_factory=PlaceSettings)
+    diskless: DisklessSettings = field(default_factory=DisklessSettings)
+    fetching: FetchSettings = field(default_factory=FetchSettings)
 
 
 Kinds = tuple[type[Any], ...]
-_TYPES: Final[Kinds] = (BrokerSettings, StorageSettings, DirectorySettings)
+_TYPES: Final[Kinds] = (
+    BrokerSettings,
+    StorageSettings,
+    DirectorySettings,
+    PlaceSettings,
+    DisklessSettings,
+    FetchSettings,
+)
 
 
 def known_names(kinds: Kinds = _TYPES) -> frozenset[str]:
@@ -90,6 +138,9 @@ def configure(
         broker=load_given(BrokerSettings, given),
         storage=load_given(StorageSettings, given),
         directory=Path(directories.log_dirs).expanduser(),
+        places=load_given(PlaceSettings, given),
+        diskless=load_given(DisklessSettings, given),
+        fetching=load_given(FetchSettings, given),
     )
 
 

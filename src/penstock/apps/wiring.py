@@ -1,9 +1,10 @@
-"""A broker made of its concrete parts: SQLite control plane, log store, server.
+"""A broker made of its concrete parts: control plane, log store, object store, server.
 
 What one directory holds:
 
-    <log.dirs>/control.sqlite    topics, groups, offsets, producer ids
+    <log.dirs>/control.sqlite    topics, groups, offsets, producer ids, unless control.url says
     <log.dirs>/log/              journal, partitions, checkpoints, lock file
+    <log.dirs>/objects/          diskless topics, unless diskless.storage.url says
     <log.dirs>/staging/          blobs of exactly-once sinks, unless sink.staging.directory says
 """
 
@@ -20,9 +21,15 @@ from penstock.base.metrics import Registry
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
 if TYPE_CHECKING:
-    from penstock.apps.configuration import Configuration
+    from collections.abc import Callable
+
+    from penstock.apps.configuration import Configuration, PlaceSettings
     from penstock.broker.server import BrokerServer
     from penstock.broker.settings import BrokerSettings
+    from penstock.control import SqliteControlPlane
+    from penstock.control.postgres import PostgresControlPlane
+    from penstock.diskless.service import DisklessService
+    from penstock.storage import LogConfig
 
 
 class DirectoryUnusable(UnavailableError):
@@ -54,7 +61,6 @@ def build(configuration: Configuration) -> BrokerServer:
     """
     from penstock.broker.server import BrokerServer
     from penstock.broker.topic_configs import TopicConfigs
-    from penstock.control import SqliteControlPlane
     from penstock.storage import LogStore, StoreLocked
 
     directory = configuration.directory
@@ -67,16 +73,87 @@ def build(configuration: Configuration) -> BrokerServer:
     except StoreLocked as error:
         error.add_note("stop that broker, or choose another directory with --data-dir")
         raise
+    control = _control(configuration.places.control_url, directory)
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
-        control=SqliteControlPlane(directory / "control.sqlite"),
+        control=control,
         store=store,
         clock=SYSTEM_CLOCK,
         randomness=SYSTEM_RANDOMNESS,
         registry=Registry(),
+        diskless=_diskless(configuration, control, topics.config_of),
     )
     topics.bind(lambda: server.state.image)
     return server
+
+
+def _control(url: str, directory: Path) -> SqliteControlPlane | PostgresControlPlane:
+    if not url:
+        from penstock.control import SqliteControlPlane
+
+        return SqliteControlPlane(directory / "control.sqlite")
+    from penstock.control.postgres import PostgresControlPlane
+
+    return PostgresControlPlane(url)
+
+
+def _diskless(
+    configuration: Configuration,
+    plane: SqliteControlPlane | PostgresControlPlane,
+    config_of: Callable[[str], LogConfig],
+) -> DisklessService | None:
+    """The service of diskless topics; None where the store that brokers share is not named."""
+    from penstock.diskless.service import DisklessService
+    from penstock.objects import open_store
+
+    places = configuration.places
+    url = places.diskless_storage_url
+    if not url:
+        if places.control_url:
+            return None
+        url = (configuration.directory / "objects").absolute().as_uri()
+    options = store_options(places)
+    timeout_ms = configuration.diskless.put_timeout_ms
+    return DisklessService(
+        configuration.diskless,
+        configuration.fetching,
+        plane=plane,
+        open_store=lambda: open_store(url, options=options, request_timeout_ms=timeout_ms),
+        clock=SYSTEM_CLOCK,
+        randomness=SYSTEM_RANDOMNESS,
+        broker_id=configuration.broker.node_id,
+        config_of=config_of,
+    )
+
+
+def store_options(places: PlaceSettings) -> dict[str, str]:
+    """The options of the object store: those of the file, then those that are given one by one.
+
+    Raises:
+        InvalidConfiguration: the file cannot be read, or a line or an option has no `=`.
+    """
+    from penstock.apps.configuration import InvalidConfiguration
+
+    lines: list[tuple[str, str]] = []
+    if places.diskless_storage_options_file:
+        path = Path(places.diskless_storage_options_file).expanduser()
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidConfiguration(f"diskless.storage.options.file {path}: {error}") from None
+        lines += [
+            (line.strip(), f"{path}, line {number}")
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.strip() and not line.lstrip().startswith("#")
+        ]
+    lines += [(text, "diskless.storage.options") for text in places.diskless_storage_options]
+    options: dict[str, str] = {}
+    for line, origin in lines:
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise InvalidConfiguration(f"{origin}: an option must read name=value")
+        options[name.strip()] = value.strip()
+    return options
 
 
 def _with_staging(settings: BrokerSettings, directory: Path) -> BrokerSettings:
