@@ -58,11 +58,17 @@ RETAINED_EXTENTS_MAX: Final = 1_000
 RETENTION_CALLS_MAX: Final = 1_000
 """Calls for one partition in one pass; what is left waits for the next."""
 
+MARKS_PER_CALL_MAX: Final = 1_000
+"""Partitions whose marks retention asks for at once."""
+
 FORGOTTEN_PARTITIONS_MAX: Final = 1_000
 """Rows of deleted topics' partitions that one call drops."""
 
 FORGOTTEN_PRODUCERS_MAX: Final = 10_000
 """Idle producers that one call drops."""
+
+FORGET_CALLS_MAX: Final = 100
+"""Calls for each of both in one pass."""
 
 LISTED_ROWS_MAX: Final = 1_000
 """Rows that are compared with a listing of the store at once."""
@@ -78,3 +84,12 @@ MARKS_KEPT: Final = 4
 
 MARKS_READ_MAX: Final = 10_000
 """Marks that are looked at at a start; there are a handful unless their deletion fails."""
+
+VERIFIED_EXTENTS_PER_CALL: Final = 1_000
+"""Extents that a verification asks for at once."""
+
+FOOTERS_KEPT: Final = 1_000
+"""Footers that a verification keeps: extents of several partitions lie in one object."""
+
+FINDINGS_MAX: Final = 1_000
+"""Findings that a verification names; it counts all."""

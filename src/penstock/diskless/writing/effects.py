@@ -12,7 +12,7 @@ from penstock.objects.port import Buffer
 class LeaseKeys(NamedTuple):
     """Reserve keys; answer with `leased` or `lease_failed`. One is under way at a time."""
 
-    count: int
+    wanted: int
 
 
 class PutObject(NamedTuple):

@@ -64,7 +64,6 @@ from penstock.objects import ObjectExists
 
 _DOUBLINGS_MAX: Final = 16
 _UNWRITTEN: Final = (ObjectPhase.WAITING, ObjectPhase.PUTTING, ObjectPhase.PAUSED)
-_PAUSED: Final = (ObjectPhase.PAUSED, ObjectPhase.UNKNOWN)
 
 
 class Counters:
@@ -188,10 +187,8 @@ class Gathering:
                 item.attempt_ends_ms = inf
                 if len(item.attempts) < ATTEMPTS_AT_ONCE_MAX:
                     self._pause_put(item, now_ms, chance)
-            elif item.phase in _PAUSED and now_ms >= item.pause_ends_ms:
-                item.happens(Happening.PAUSE_OVER)
-                if item.phase is ObjectPhase.COMMITTING:
-                    self._commit(item)
+            elif now_ms >= item.pause_ends_ms:
+                self._resume(item)
         self._go_on(now_ms)
 
     def leased(self, leases: Sequence[ObjectLease], now_ms: float) -> None:
@@ -341,8 +338,8 @@ class Gathering:
     def _put(self, item: WalObject, now_ms: float) -> bool:
         """Write an object under the next key; False when there is none."""
         lease = self._book.take(now_ms)
-        self._want_keys(now_ms)
         if lease is None:
+            self._want_keys(now_ms)
             return False
         item.happens(Happening.KEY)
         item.lease = lease
@@ -350,6 +347,7 @@ class Gathering:
         item.attempt_ends_ms = now_ms + self.settings.put_timeout_ms
         pieces = item.pieces(lease.object_id, self._broker_id)
         self._effects.append(PutObject(item.number, lease, pieces))
+        self._want_keys(now_ms)
         return True
 
     def _pause_put(self, item: WalObject, now_ms: float, chance: float) -> None:
@@ -358,6 +356,13 @@ class Gathering:
             item.put_failures += 1
             item.attempt_ends_ms = inf
             item.pause_ends_ms = now_ms + self._pause_ms(item.put_failures, chance)
+
+    def _resume(self, item: WalObject) -> None:
+        """A pause is over: write it again, or commit it again."""
+        written = item.phase is ObjectPhase.UNKNOWN
+        item.pause_ends_ms = inf
+        if item.happens(Happening.PAUSE_OVER) and written:
+            self._commit(item)
 
     def _commit(self, item: WalObject) -> None:
         lease = item.lease
@@ -428,11 +433,8 @@ class Gathering:
     def _next_wake_ms(self) -> float:
         wake_ms = inf
         for item in self._objects.values():
-            phase = item.phase
-            wake_ms = min(wake_ms, item.deadline_ms, item.attempt_ends_ms)
-            if phase in _PAUSED:
-                wake_ms = min(wake_ms, item.pause_ends_ms)
-            elif phase is ObjectPhase.WAITING and item.started and not self._book.asking:
+            wake_ms = min(wake_ms, item.deadline_ms, item.attempt_ends_ms, item.pause_ends_ms)
+            if item.phase is ObjectPhase.WAITING and item.started and not self._book.asking:
                 wake_ms = min(wake_ms, self._book.not_before_ms)
         if self._open is not None and len(self._objects) < self.settings.objects_in_flight_max:
             wake_ms = min(wake_ms, self._open.opened_ms + self.interval_ms)

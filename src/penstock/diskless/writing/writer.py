@@ -158,8 +158,8 @@ class ObjectWriter:
                 self._spawn(self._commit(effect), number)
             case Finished():
                 self._finished(effect)
-            case LeaseKeys(count):
-                self._spawn(self._lease(count))
+            case LeaseKeys(wanted):
+                self._spawn(self._lease(wanted))
 
     def _finished(self, effect: Finished) -> None:
         current = asyncio.current_task()

@@ -1,0 +1,39 @@
+"""Reading the footer of a write-ahead object from a store."""
+
+from __future__ import annotations
+
+from penstock.diskless.errors import CorruptObject, CutFooter
+from penstock.diskless.formats.wal import TRAILER_BYTES, WalFooter, decode_footer
+from penstock.diskless.limits import FOOTER_TAIL_BYTES
+from penstock.objects import ObjectStore
+
+
+async def read_footer(store: ObjectStore, key: str, size_bytes: int) -> WalFooter:
+    """The footer of an object of this size: one read, a second one where it is long.
+
+    Raises:
+        CorruptObject: the object is no whole write-ahead object, or of another size.
+        ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: as the store says.
+    """
+    if size_bytes < TRAILER_BYTES:
+        raise CorruptObject(f"{key} has {size_bytes} bytes, which is no object")
+    tail_bytes = min(size_bytes, FOOTER_TAIL_BYTES)
+    tail = await store.get(key, size_bytes - tail_bytes, tail_bytes)
+    try:
+        footer = _decode(key, tail)
+    except CutFooter as cut:
+        if cut.needed_bytes > size_bytes:
+            raise CorruptObject(f"{key} has {size_bytes} bytes: {cut}") from None
+        footer = _decode(key, await store.get(key, size_bytes - cut.needed_bytes, cut.needed_bytes))
+    if footer.size_bytes != size_bytes:
+        raise CorruptObject(f"{key} has {size_bytes} bytes, its footer says {footer.size_bytes}")
+    return footer
+
+
+def _decode(key: str, tail: memoryview) -> WalFooter:
+    try:
+        return decode_footer(tail)
+    except CutFooter:
+        raise
+    except CorruptObject as error:
+        raise CorruptObject(f"{key}: {error}") from None

@@ -1,0 +1,201 @@
+"""Comparing the batch index with the objects: what `penstock diskless verify` does.
+
+| finding   | meaning                                                                   |
+|-----------|---------------------------------------------------------------------------|
+| `hole`    | offsets between a partition's start and its high watermark have no extent |
+| `missing` | an extent's object is not in the store                                    |
+| `corrupt` | an object is not what was written, or a batch has another checksum        |
+| `differs` | an object's footer or length does not say what the index says             |
+| `orphan`  | an object in the store has no row                                         |
+
+Brokers may run meanwhile: an extent with which something is wrong is looked up again, and is
+passed over when it is gone. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from penstock.control.diskless_port import DisklessPlane
+from penstock.control.diskless_values import DisklessExtent, PartitionKey
+from penstock.diskless.collection.orphans import Comparison, compare
+from penstock.diskless.errors import CorruptObject
+from penstock.diskless.footers import read_footer
+from penstock.diskless.formats.wal import WalFooter, WalRange
+from penstock.diskless.limits import FINDINGS_MAX, FOOTERS_KEPT, VERIFIED_EXTENTS_PER_CALL
+from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
+from penstock.records import split_batches, verify_crc
+from penstock.records.errors import CorruptBatch
+
+_PAIR_BYTES: Final = 8
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong: its kind, what it is about, and in which way."""
+
+    kind: str
+    where: str
+    detail: str
+
+
+class Verifier:
+    """One verification. The findings are the first `FINDINGS_MAX`; `counts` are of all."""
+
+    def __init__(
+        self, *, plane: DisklessPlane, store: ObjectStore, checksums: bool = False
+    ) -> None:
+        self.findings: list[Finding] = []
+        self.counts: dict[str, int] = {}
+        self.partitions = self.extents = self.objects = self.verified_bytes = 0
+        self._plane = plane
+        self._store = store
+        self._checksums = checksums
+        self._looked_at: OrderedDict[str, WalFooter | int | Finding] = OrderedDict()
+        """By key: the footer, the size of a sealed segment, or what is wrong with the object."""
+
+    @property
+    def wrong(self) -> int:
+        return sum(self.counts.values())
+
+    async def verify(self, partitions: Iterable[tuple[str, PartitionKey]]) -> None:
+        """Look at all extents of these partitions, named for findings, and at all objects.
+
+        Raises:
+            PenstockError: the plane or the store cannot be asked.
+        """
+        for name, key in partitions:
+            await self._partition(name, key)
+        comparison = Comparison(grace_ms=-1, store_now_ms=0)
+        await compare(self._plane, self._store, comparison)
+        compared = comparison.result()
+        self.objects = compared.objects
+        for info in compared.orphans:
+            self._found(Finding("orphan", info.key, f"{info.size_bytes} bytes without a row"))
+        if compared.orphan_count:
+            self.counts["orphan"] = compared.orphan_count
+
+    async def _partition(self, name: str, key: PartitionKey) -> None:
+        (marks,) = await self._plane.marks([key])
+        self.partitions += 1
+        following = start = marks.log_start_offset
+        while following < marks.high_watermark:
+            extents = await self._plane.extents(
+                *key, start=following, end=marks.high_watermark, limit=VERIFIED_EXTENTS_PER_CALL
+            )
+            for extent in extents:
+                if extent.base_offset > following or (
+                    extent.base_offset < following and following != start
+                ):
+                    await self._hole(name, key, following, extent.base_offset)
+                following = extent.next_offset
+                await self._extent(name, key, extent)
+            if not extents:
+                await self._hole(name, key, following, marks.high_watermark)
+                break
+
+    async def _hole(self, name: str, key: PartitionKey, start: int, end: int) -> None:
+        """Report offsets without an extent, unless retention took them meanwhile."""
+        (marks,) = await self._plane.marks([key])
+        if marks.log_start_offset <= start:
+            self._found(Finding("hole", name, f"offsets from {start} to {end} do not adjoin"))
+
+    async def _extent(self, name: str, key: PartitionKey, extent: DisklessExtent) -> None:
+        self.extents += 1
+        finding = await self._look(name, key, extent)
+        if finding is not None and await self._still_there(key, extent):
+            self._found(finding)
+
+    async def _look(self, name: str, key: PartitionKey, extent: DisklessExtent) -> Finding | None:
+        where = f"{name} at offset {extent.base_offset}"
+        known = await self._object(extent)
+        if isinstance(known, Finding):
+            return known._replace(where=f"{where}, {extent.key}")
+        if isinstance(known, WalFooter):
+            detail = _difference(known, key, extent)
+        elif extent.byte_offset + extent.size_bytes > known:
+            detail = f"the extent ends beyond the object's {known} bytes"
+        else:
+            detail = None
+        if detail is not None:
+            return Finding("differs", f"{where}, {extent.key}", detail)
+        if self._checksums:
+            return await self._batches(where, extent)
+        return None
+
+    async def _object(self, extent: DisklessExtent) -> WalFooter | int | Finding:
+        looked_at = self._looked_at
+        known = looked_at.get(extent.key)
+        if known is not None:
+            looked_at.move_to_end(extent.key)
+            return known
+        try:
+            size_bytes = (await self._store.head(extent.key)).size_bytes
+            if extent.kind == "wal":
+                known = await read_footer(self._store, extent.key, size_bytes)
+            else:
+                known = size_bytes
+        except ObjectNotFound as error:
+            known = Finding("missing", extent.key, str(error))
+        except (CorruptObject, ObjectTruncated) as error:
+            known = Finding("corrupt", extent.key, str(error))
+        looked_at[extent.key] = known
+        if len(looked_at) > FOOTERS_KEPT:
+            looked_at.popitem(last=False)
+        return known
+
+    async def _batches(self, where: str, extent: DisklessExtent) -> Finding | None:
+        try:
+            data = await self._store.get(extent.key, extent.byte_offset, extent.size_bytes)
+            self.verified_bytes += extent.size_bytes
+            headers = split_batches(data)
+            at = 0
+            for header in headers:
+                verify_crc(data, header, at)
+                at += header.size_bytes
+        except (CorruptBatch, ObjectNotFound, ObjectTruncated) as error:
+            return Finding("corrupt", f"{where}, {extent.key}", str(error))
+        layout = np.array(
+            [(header.size_bytes, header.last_offset_delta + 1) for header in headers], "<i4"
+        )
+        if layout.tobytes() != extent.layout:
+            return Finding("differs", f"{where}, {extent.key}", "the batches are not the layout's")
+        return None
+
+    async def _still_there(self, key: PartitionKey, extent: DisklessExtent) -> bool:
+        now = await self._plane.extents(
+            *key, start=extent.base_offset, end=extent.next_offset, limit=1
+        )
+        (marks,) = await self._plane.marks([key])
+        return extent in now and marks.log_start_offset < extent.next_offset
+
+    def _found(self, finding: Finding) -> None:
+        self.counts[finding.kind] = self.counts.get(finding.kind, 0) + 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+
+
+def _difference(footer: WalFooter, key: PartitionKey, extent: DisklessExtent) -> str | None:
+    """In which way a footer does not have an extent; None if it has."""
+    for item in footer.ranges:
+        if (item.topic_id, item.partition) == key:
+            return None if _holds(item, extent) else "the footer has other batches there"
+    return "the footer has nothing of the partition"
+
+
+def _holds(item: WalRange, extent: DisklessExtent) -> bool:
+    """Whether the extent is a run of whole batches of the range, of the same layout."""
+    sizes = np.frombuffer(item.layout, "<i4")[::2]
+    begins = item.byte_offset + np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    first = int(np.searchsorted(begins, extent.byte_offset))
+    count = len(extent.layout) // _PAIR_BYTES
+    last = first + count
+    return (
+        last < len(begins)
+        and int(begins[first]) == extent.byte_offset
+        and int(begins[last]) == extent.byte_offset + extent.size_bytes
+        and item.layout[first * _PAIR_BYTES : last * _PAIR_BYTES] == extent.layout
+    )

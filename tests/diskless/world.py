@@ -1,0 +1,154 @@
+"""A plane, a store, a writer and what clears away, for tests of how they go together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.control.diskless_values import CommitAnswer, DisklessExtent, PartitionMarks
+from penstock.diskless.collection import Collection, RetentionTarget
+from penstock.diskless.formats.wal import decode_footer, decode_header
+from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.writing import ObjectWriter
+from penstock.objects import MemoryStore
+from penstock.objects.port import Buffer
+from tests.diskless.faults import FaultyPlane, FaultyStore
+from tests.diskless.submissions import TOPIC, Sent
+from tests.storage.batches import FakeClock
+
+BROKER = 1
+PARTITIONS = 4
+QUICK: dict[str, Any] = {
+    "commit_interval_ms": 1,
+    "retry_backoff_ms": 1,
+    "retry_backoff_max_ms": 2,
+    "put_timeout_ms": 50,
+    "drain_timeout_ms": 2_000,
+}
+
+
+class SeededRandomness:
+    """Dice that fall the same in every run."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = Random(seed)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+    def bits(self, count: int) -> int:
+        return self._random.getrandbits(count)
+
+    def uniform(self) -> float:
+        return self._random.random()
+
+
+class World:
+    """Durable: plane and store. `writer` and `collection` can be made anew after a crash.
+
+    The clock of plane and store stands still until a test moves it; the writer's runs.
+    """
+
+    def __init__(self, *, seed: int = 0, **settings: Any) -> None:
+        self.settings = DisklessSettings(**{**QUICK, **settings})
+        self.randomness = SeededRandomness(seed)
+        self.clock = FakeClock()
+        self.plane = FaultyPlane(cluster_id="here", clock=self.clock, randomness=self.randomness)
+        self.memory = MemoryStore(clock=self.clock)
+        self.store = FaultyStore(self.memory)
+        self.answers: list[CommitAnswer] = []
+        self.kept: dict[str, bytes] = {}
+        self.targets = [RetentionTarget(TOPIC, index, -1, -1) for index in range(PARTITIONS)]
+        self.moved: list[tuple[int, PartitionMarks]] = []
+
+    async def begin(self) -> None:
+        """Register the broker, create the topic."""
+        self.incarnation = self.randomness.uuid()
+        await self.plane.register_broker(
+            broker_id=BROKER, host="h", port=1, rack=None, incarnation=self.incarnation
+        )
+        await self.plane.create_topic(
+            name="orders",
+            topic_id=TOPIC,
+            partitions=[[BROKER]] * PARTITIONS,
+            configs={"diskless.enable": "true"},
+        )
+
+    def writer(self, *, plane: Any = None, store: Any = None) -> ObjectWriter:
+        writer = ObjectWriter(
+            self.settings,
+            plane=plane or self.plane,
+            store=store or self.store,
+            broker_id=BROKER,
+            incarnation=self.incarnation,
+            clock=SYSTEM_CLOCK,
+            randomness=self.randomness,
+            on_commit=self.answers.append,
+            keep=self._keep,
+        )
+        writer.attach(asyncio.get_running_loop())
+        return writer
+
+    def collection(self, *, plane: Any = None, store: Any = None) -> Collection:
+        return Collection(
+            self.settings,
+            plane=plane or self.plane,
+            store=store or self.store,
+            cluster_id="here",
+            clock=self.clock,
+            targets=lambda: self.targets,
+            on_marks=lambda key, marks: self.moved.append((key[1], marks)),
+        )
+
+    def _keep(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self.kept[key] = b"".join(pieces)
+
+    # What is there
+
+    async def extents(self, partition: int) -> list[DisklessExtent]:
+        (marks,) = await self.plane.marks([(TOPIC, partition)])
+        return await self.plane.extents(
+            TOPIC, partition, start=marks.log_start_offset, end=2**62, limit=100_000
+        )
+
+    async def log(self, partition: int) -> bytes:
+        """The bytes of a partition, as producers sent them; every offset is there once."""
+        (marks,) = await self.plane.marks([(TOPIC, partition)])
+        parts: list[bytes] = []
+        offset = marks.log_start_offset
+        for extent in await self.extents(partition):
+            assert extent.base_offset == offset
+            offset = extent.next_offset
+            content = await self.memory.get(extent.key, extent.byte_offset, extent.size_bytes)
+            parts.append(bytes(content))
+        assert offset == marks.high_watermark
+        return b"".join(parts)
+
+    async def keys(self) -> set[str]:
+        return {info.key async for info in self.memory.list("wal/")}
+
+    async def rows(self) -> dict[str, str]:
+        """State by key."""
+        rows = await self.plane.referenced_keys(after="", limit=1_000_000)
+        return {lease.key: state for state, lease in rows}
+
+    async def check_objects(self) -> None:
+        """Every committed object is there, whole, and says what its row says."""
+        for state, lease in await self.plane.referenced_keys(after="", limit=1_000_000):
+            if state != "committed":
+                continue
+            info = await self.memory.head(lease.key)
+            data = await self.memory.get(lease.key, 0, info.size_bytes)
+            assert decode_footer(data).size_bytes == info.size_bytes
+            assert decode_header(data).object_id == lease.object_id
+
+
+async def answered(sent: Sequence[Sent], seconds: float = 5.0) -> None:
+    """Wait until all have been answered."""
+    async with asyncio.timeout(seconds):
+        while not all(one.outcomes for one in sent):
+            await asyncio.sleep(0.001)
