@@ -1,0 +1,114 @@
+"""Control plane and object store of an installation, for commands that run beside its brokers."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from penstock.apps.configuration import Configuration, Given, configure, parse_override
+from penstock.apps.wiring import store_options
+from penstock.base.errors import InvalidError
+from penstock.control import DatabaseLocked, SqliteControlPlane
+
+if TYPE_CHECKING:
+    from penstock.control.postgres import PostgresControlPlane
+    from penstock.objects import ObjectStore
+
+
+class NoDatabase(InvalidError):
+    """The directory has no control database: no broker has run there."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Both, opened."""
+
+    plane: SqliteControlPlane | PostgresControlPlane
+    store: ObjectStore
+    cluster_id: str
+
+
+def installation_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--config`, `--data-dir` and `-X`, and a `Configuration` as first argument."""
+
+    @click.option(
+        "--config", "file", type=click.Path(path_type=Path), help="The broker's TOML file."
+    )
+    @click.option("--data-dir", help="The broker's directory (log.dirs).")
+    @click.option(
+        "-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any broker setting by name."
+    )
+    @functools.wraps(command)
+    def wrapped(
+        file: Path | None, data_dir: str | None, overrides: tuple[str, ...], **arguments: Any
+    ) -> None:
+        flags = dict(parse_override(text) for text in overrides)
+        if data_dir is not None:
+            flags["log.dirs"] = Given(data_dir, "flag --data-dir")
+        configuration = configure(file=file, environment=os.environ, flags=flags)
+        command(configuration, **arguments)
+
+    return wrapped
+
+
+@asynccontextmanager
+async def opened(configuration: Configuration) -> AsyncIterator[Places]:
+    """Open what the configuration names; closed again at the end.
+
+    Raises:
+        NoDatabase: no broker has run in the directory.
+        DatabaseLocked: a broker runs there; with SQLite there is one owner.
+        InvalidSetting: with `control.url`, no store is named.
+        PenstockError: database or store cannot be opened.
+    """
+    from penstock.objects import open_store
+
+    plane = _plane(configuration)
+    url = _store_url(configuration)
+    try:
+        await plane.start()
+    except DatabaseLocked as error:
+        error.add_note("a broker has it open: stop it first, or use PostgreSQL (control.url)")
+        raise
+    try:
+        store = open_store(
+            url,
+            options=store_options(configuration.places),
+            request_timeout_ms=configuration.diskless.put_timeout_ms,
+        )
+        try:
+            yield Places(plane, store, (await plane.image()).cluster_id)
+        finally:
+            await store.close()
+    finally:
+        await plane.close()
+
+
+def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControlPlane:
+    url = configuration.places.control_url
+    if url:
+        from penstock.control.postgres import PostgresControlPlane
+
+        return PostgresControlPlane(url)
+    path = configuration.directory / "control.sqlite"
+    if not path.exists():
+        raise NoDatabase(f"there is no database {path}: name the broker's directory (--data-dir)")
+    return SqliteControlPlane(path)
+
+
+def _store_url(configuration: Configuration) -> str:
+    places = configuration.places
+    if places.diskless_storage_url:
+        return places.diskless_storage_url
+    if places.control_url:
+        raise NoDatabase("diskless.storage.url is not set: this installation has no object store")
+    return (configuration.directory / "objects").absolute().as_uri()

@@ -1,0 +1,162 @@
+"""`penstock diskless`: each command as a user would call it, with its words and its status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.control import SqliteControlPlane
+from penstock.diskless.collection import ObjectMarks
+from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.writing import ObjectWriter
+from penstock.objects import DirectoryStore
+from tests.apps.conftest import Run
+from tests.diskless.submissions import TOPIC, Sent
+
+INCARNATION = UUID(int=99)
+
+
+async def write(directory: Path) -> None:
+    """What a broker leaves: a topic of two partitions, one object, keys that were not used."""
+    plane = SqliteControlPlane(directory / "control.sqlite")
+    await plane.start()
+    await plane.register_broker(broker_id=1, host="h", port=1, rack=None, incarnation=INCARNATION)
+    await plane.create_topic(
+        name="orders", topic_id=TOPIC, partitions=[[1], [1]], configs={"diskless.enable": "true"}
+    )
+    store = DirectoryStore(directory / "objects")
+    marks = ObjectMarks(plane=plane, store=store, cluster_id=(await plane.image()).cluster_id)
+    writer = ObjectWriter(
+        DisklessSettings(lease_block_objects=4),
+        plane=plane,
+        store=store,
+        broker_id=1,
+        incarnation=INCARNATION,
+        clock=SYSTEM_CLOCK,
+        randomness=SYSTEM_RANDOMNESS,
+        on_commit=lambda answer: None,
+        keep=lambda key, pieces: None,
+    )
+    writer.attach(asyncio.get_running_loop())
+    sent = [Sent(partition=0), Sent(partition=1, count=3)]
+    for one in sent:
+        writer.submit(one.submission)
+    await writer.stop()
+    assert all(one.placed.error is None for one in sent)
+    await marks.note()
+    await store.close()
+    await plane.close()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    asyncio.run(write(tmp_path))
+    return tmp_path
+
+
+def facts(bare: Run, data: Path, *words: str, status: int = 0) -> Any:
+    ran = bare("--output", "json", "diskless", *words, "--data-dir", str(data))
+    assert ran.status == status, ran.err
+    return json.loads(ran.out)
+
+
+def object_path(data: Path) -> Path:
+    (path,) = (path for path in (data / "objects" / "wal").rglob("*") if path.is_file())
+    return path
+
+
+def test_status_counts(bare: Run, data: Path) -> None:
+    found = facts(bare, data, "status")
+    totals = {(item["state"], item["kind"]): item["objects"] for item in found["objects"]}
+    assert totals["committed", "wal"] == 1
+    assert totals["pending", "wal"] >= 3
+    assert {item["partition"] for item in found["backlogs"]} == {"orders-0", "orders-1"}
+    assert found["highest_object_id"] == found["marked_object_id"] >= 4
+    ran = bare("diskless", "status", "--data-dir", str(data))
+    assert ran.status == 0
+    assert "committed" in ran.out
+    assert "orders-1" in ran.out
+
+
+def test_status_says_that_the_database_was_set_back(bare: Run, data: Path) -> None:
+    mark = sorted((data / "objects" / "marks").iterdir())[-1]
+    mark.rename(mark.with_name(f"{10**6:020d}"))
+    found = facts(bare, data, "status", status=1)
+    assert found["marked_object_id"] is None
+    assert "1000000" in found["warning"]
+    assert bare("diskless", "status", "--data-dir", str(data)).status == 1
+
+
+def test_objects_lists_partitions_by_their_footers(bare: Run, data: Path) -> None:
+    (row,) = facts(bare, data, "objects", "--state", "committed")
+    assert row["partitions"] == ["orders-0", "orders-1"]
+    assert row["size_bytes"] == object_path(data).stat().st_size
+    rows = facts(bare, data, "objects")
+    assert {item["state"] for item in rows} == {"committed", "pending"}
+    keys = [item["key"] for item in rows]
+    assert keys == sorted(keys)
+    assert facts(bare, data, "objects", "--after", keys[0], "--limit", "1")[0]["key"] == keys[1]
+    ran = bare("diskless", "objects", "--data-dir", str(data))
+    assert "orders-0, orders-1" in ran.out
+
+
+def test_objects_says_what_is_wrong_with_one(bare: Run, data: Path) -> None:
+    path = object_path(data)
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-1])
+    (row,) = facts(bare, data, "objects", "--state", "committed")
+    assert "no footer" in row["note"]
+    path.unlink()
+    (row,) = facts(bare, data, "objects", "--state", "committed")
+    assert row["note"] == "not in the store"
+
+
+def test_verify_finds_nothing_wrong_and_then_what_is(bare: Run, data: Path) -> None:
+    found = facts(bare, data, "verify", "--checksums")
+    assert (found["wrong"], found["partitions"], found["objects"]) == (0, 2, 1)
+    assert found["verified_bytes"] > 0
+    assert "nothing is wrong" in bare("diskless", "verify", "--data-dir", str(data)).out
+    (data / "objects" / "wal" / "orphan").write_bytes(b"123")
+    object_path_of_extent = next(
+        path
+        for path in (data / "objects" / "wal").rglob("*")
+        if path.is_file() and path.name != "orphan"
+    )
+    object_path_of_extent.unlink()
+    found = facts(bare, data, "verify", status=1)
+    assert found["counts"] == {"missing": 2, "orphan": 1}
+    ran = bare("diskless", "verify", "--data-dir", str(data))
+    assert ran.status == 1
+    assert "3 things are wrong" in ran.out
+
+
+def test_verify_takes_one_topic(bare: Run, data: Path) -> None:
+    assert facts(bare, data, "verify", "--topic", "orders")["partitions"] == 2
+    ran = bare("diskless", "verify", "--topic", "other", "--data-dir", str(data))
+    assert ran.status == 2
+    assert "no diskless topic 'other'" in ran.err
+
+
+def test_a_running_broker_has_to_be_stopped_first(bare: Run, data: Path) -> None:
+    async def locked() -> None:
+        plane = SqliteControlPlane(data / "control.sqlite")
+        await plane.start()
+        ran = await asyncio.to_thread(bare, "diskless", "status", "--data-dir", str(data))
+        await plane.close()
+        assert ran.status == 1
+        assert "stop it first" in ran.err
+
+    asyncio.run(locked())
+
+
+def test_a_directory_without_a_database_is_refused(bare: Run, tmp_path: Path) -> None:
+    ran = bare("diskless", "status", "--data-dir", str(tmp_path))
+    assert ran.status == 1
+    assert "there is no database" in ran.err
+    assert not list(tmp_path.iterdir())
