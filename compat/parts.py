@@ -119,6 +119,44 @@ def kcat() -> str:
     return found
 
 
+def debian(package: str) -> Path:
+    """The root of an unpacked Debian package and of what it needs that is not installed here.
+
+    Nothing is installed and no right is needed: the packages are fetched and taken apart.
+    """
+
+    def unpack(directory: Path) -> None:
+        simulate = ["apt-get", "install", "--simulate", "--no-install-recommends", package]
+        try:
+            planned = _run(simulate, directory)
+        except PartMissing:
+            _run(["apt-get", "update", "--quiet"], directory)
+            planned = _run(simulate, directory)
+        names = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
+        if not names:
+            raise PartMissing(f"{package} is installed already, but is not where it should be")
+        _run(["apt-get", "download", *names], directory)
+        for archive in sorted(directory.glob("*.deb")):
+            _run(["dpkg", "--extract", str(archive), str(directory)], directory)
+            archive.unlink()
+
+    return _part(f"debian-{package}", [Path("/etc/os-release")], unpack)
+
+
+def s3_gateway() -> Path:
+    """The program of the Versity gateway, an S3 server over a directory, built from its source."""
+    declared = [HERE / "s3" / name for name in ("go.mod", "go.sum", "tools.go")]
+
+    def build(directory: Path) -> None:
+        for path in declared:
+            shutil.copy(path, directory / path.name)
+        program = "github.com/versity/versitygw/cmd/versitygw"
+        small = ["-trimpath", "-ldflags=-s -w"]
+        _run(["env", "CGO_ENABLED=0", "go", "build", *small, "-o", "versitygw", program], directory)
+
+    return _part("s3-gateway", declared, build) / "versitygw"
+
+
 def _part(name: str, declared: list[Path], build: Callable[[Path], None]) -> Path:
     """The directory of one part, built by `build` when it is not there yet."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in declared)).hexdigest()[:12]
@@ -144,7 +182,7 @@ def _lock(name: str) -> Iterator[None]:
         yield
 
 
-def _run(command: list[str], directory: Path) -> None:
+def _run(command: list[str], directory: Path) -> str:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
@@ -164,3 +202,4 @@ def _run(command: list[str], directory: Path) -> None:
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-6:])
         raise PartMissing(f"{' '.join(command)} ended with status {done.returncode}:\n{said}")
+    return done.stdout

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -41,13 +42,16 @@ class Control(MemoryControlPlane):
         self.failure: Exception | None = None
         self.stores_before_it_fails = False
 
-    async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
+    async def save_group(
+        self, record: GroupRecord, *, expected_version: int, membership: int | None = None
+    ) -> int:
         await self.gate.wait()
+        save = partial(super().save_group, record, expected_version=expected_version)
         if self.failure is not None:
             if self.stores_before_it_fails:
-                await super().save_group(record, expected_version=expected_version)
+                await save(membership=membership)
             raise self.failure
-        return await super().save_group(record, expected_version=expected_version)
+        return await save(membership=membership)
 
 
 class Clock:
@@ -360,6 +364,7 @@ async def test_commits_are_durable_and_many_at_a_time(state: BrokerState, tmp_pa
     try:
         offset = CommittedOffset(topic_id=UUID(int=1), topic="a", partition=0, offset=3)
         state.control = control
+        await register(state, state.node_id)
         await asyncio.gather(
             *(state.coordinator.commit(f"g{number}", [offset]) for number in range(200))
         )

@@ -2,26 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
+import asyncpg
 import pytest
 
 from penstock.control import ControlPlane, MemoryControlPlane, SqliteControlPlane
+from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import Plane, furnish
 
+START_MS = 1_700_000_000_000
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def control(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ControlPlane]:
+
+class ManualClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.ms = START_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The clock of the forms that have no other."""
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def control(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[ControlPlane]:
     plane: ControlPlane
     if request.param == "memory":
-        plane = MemoryControlPlane()
+        plane = MemoryControlPlane(clock=clock)
+    elif request.param == "sqlite":
+        plane = SqliteControlPlane(tmp_path / "metadata.sqlite", clock=clock)
     else:
-        plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+        plane = PostgresControlPlane(request.getfixturevalue("postgres_url"))
     await plane.start()
     yield plane
     await plane.close()
+
+
+AGED = (
+    ("brokers", "renewed_ms"),
+    ("diskless_objects", "changed_ms"),
+    ("diskless_answers", "committed_ms"),
+    ("diskless_producers", "seen_ms"),
+)
+"""The columns of PostgreSQL's tables by which ages are measured."""
+
+
+@pytest.fixture
+def elapse(
+    request: pytest.FixtureRequest, control: ControlPlane, clock: ManualClock
+) -> Callable[[int], Awaitable[None]]:
+    """Let milliseconds pass for the plane: by its clock, or by making the rows so much older."""
+
+    async def pass_ms(ms: int) -> None:
+        clock.ms += ms
+        if isinstance(control, PostgresControlPlane):
+            connection = await asyncpg.connect(request.getfixturevalue("postgres_url"))
+            for table, column in AGED:
+                await connection.execute(f"UPDATE {table} SET {column} = {column} - {ms}")
+            await connection.close()
+
+    return pass_ms
 
 
 @pytest.fixture

@@ -6,7 +6,14 @@ it only then. Groups are loaded at the first request that needs them.
 
 A group belongs to one of the registered brokers, by its id. When brokers come or go, groups that
 another one owns now are forgotten, and those that this one owns now are loaded; requests wait
-meanwhile. Only what this broker owns is pruned, expired or deleted here.
+meanwhile. Only what this broker owns is pruned, expired or deleted here. A group that was another
+one's in between, unseen, is loaded again: its version has risen.
+
+Every write names the membership of the image by which this broker owns the group. The control
+plane refuses it once brokers have come or gone: so a coordinator that was paused, or cut off, or
+has not heard yet, writes nothing into what is another one's now. It loads the image again then;
+who committed offsets is told to look for the coordinator, a save of a group that is still this
+broker's is made again.
 
 Committed offsets do not pass through the core: it says whether the committer may, and they go to
 the control plane, which gathers commits of all groups into few transactions.
@@ -23,11 +30,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.base.errors import InvalidError, PenstockError, RetriableError
+from penstock.base.errors import BugError, InvalidError, PenstockError, RetriableError
 from penstock.broker.groups import (
     CommitCheck,
     DescribedGroup,
@@ -54,13 +61,16 @@ from penstock.broker.groups import (
 from penstock.broker.groups.coordinator import NO_TOKEN, GroupCoordinator
 from penstock.broker.groups.limits import GroupLimits
 from penstock.broker.groups.record import CorruptGroup
-from penstock.control import CommittedOffset, GroupRecord, StaleGroup
+from penstock.control import CommittedOffset, GroupRecord, StaleGroup, StaleMembership
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
     from penstock.control import Broker, MetadataImage
 
 logger = logging.getLogger(__name__)
+
+SAVE_ATTEMPTS_MAX: Final = 5
+"""How often a group is saved anew because brokers came or went; then its members look for it."""
 
 OFFSETS_EXPIRED_AT_ONCE_MAX: Final = 10_000
 """Offsets that one pass of the housekeeping deletes; the rest waits for the next."""
@@ -116,7 +126,7 @@ class Coordinator:
         self._wall_offset_ms = clock.now_ms() - int(clock.monotonic() * 1000)
         self._core: GroupCoordinator | None = None
         self._ready = False
-        self._brokers: tuple[int, ...] = ()
+        self._membership = -1
         self._loading: asyncio.Task[GroupCoordinator] | None = None
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._next_token = 0
@@ -127,8 +137,17 @@ class Coordinator:
         self._loaded_ms = 0
         self._active_ms: dict[str, int] = {}
         self._stopped = False
+        self.suspended = False
 
     # Requests
+
+    def suspend(self) -> None:
+        """Refuse group requests: this broker may have lost its groups and cannot look."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        """End `suspend`; the image is known to be of now."""
+        self.suspended = False
 
     async def call(self, event: Event) -> Response:
         """Give the core a request and wait for its answer.
@@ -137,8 +156,9 @@ class Coordinator:
             PenstockError: the groups cannot be loaded.
         """
         core = self._core if self._ready and self._core else await self._load()
-        if self._stopped:
-            return Refused(error=CoordinatorNotAvailable.code, message="the broker is stopping")
+        if self._stopped or self.suspended:
+            reason = "is stopping" if self._stopped else "has lost touch with the control plane"
+            return Refused(error=CoordinatorNotAvailable.code, message=f"the broker {reason}")
         self._next_token = token = self._next_token + 1
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting[token] = answer
@@ -183,8 +203,28 @@ class Coordinator:
         return response if isinstance(response, Refused) else None
 
     async def commit(self, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
-        """Store offsets; they are durable when this returns."""
-        await self._state.control.commit_offsets(group_id=group_id, offsets=offsets)
+        """Store offsets; they are durable when this returns.
+
+        Raises:
+            StaleMembership: brokers have come or gone; as for clients, another one coordinates.
+        """
+        try:
+            await self._state.control.commit_offsets(
+                group_id=group_id, offsets=offsets, membership=self._state.metadata.membership
+            )
+        except StaleMembership:
+            await self._state.refresh()
+            raise
+
+    async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+        """Forget offsets of a group that this broker owns; raises as `commit`."""
+        try:
+            await self._state.control.delete_offsets(
+                group_id=group_id, partitions=partitions, membership=self._state.metadata.membership
+            )
+        except StaleMembership:
+            await self._state.refresh()
+            raise
 
     async def subscribed(self, group_id: str, topics: Iterable[str]) -> frozenset[str] | Refused:
         """Which of these topics members read, so that their offsets must stay."""
@@ -223,10 +263,9 @@ class Coordinator:
         group_id = effect.record.group_id
         event: Event
         try:
-            saved = await self._state.control.save_group(
-                effect.record, expected_version=effect.expected_version
-            )
-            event = GroupSaved(group_id=group_id, version=saved)
+            event = GroupSaved(group_id=group_id, version=await self._stored_as(effect))
+        except StaleMembership as error:
+            event = SaveFailed(group_id=group_id, fenced=True, reason=str(error))
         except StaleGroup as error:
             logger.warning("%s", error)
             version = await self._stored_version(group_id)
@@ -235,6 +274,22 @@ class Coordinator:
             logger.error("saving group %r failed: %s", group_id, error)
             event = await self._outcome(effect, str(error))
         self._handle(core, event)
+
+    async def _stored_as(self, effect: SaveGroup) -> int:
+        """The version of a saved group; saved anew where brokers changed and it is still ours."""
+        group_id, state = effect.record.group_id, self._state
+        for attempt in range(SAVE_ATTEMPTS_MAX):
+            try:
+                return await state.control.save_group(
+                    effect.record,
+                    expected_version=effect.expected_version,
+                    membership=state.metadata.membership,
+                )
+            except StaleMembership:
+                await state.refresh()
+                if not self._owns(group_id) or attempt + 1 == SAVE_ATTEMPTS_MAX:
+                    raise
+        raise BugError(f"group {group_id!r} was neither saved nor refused")
 
     async def _outcome(self, effect: SaveGroup, reason: str) -> Event:
         """What became of a save that failed, as the control plane has it now.
@@ -270,7 +325,9 @@ class Coordinator:
         event: Event
         try:
             self.check_owner(effect.group_id)
-            await self._state.control.delete_group(effect.group_id)
+            await self._state.control.delete_group(
+                effect.group_id, membership=self._state.metadata.membership
+            )
             event = GroupRemoved(group_id=effect.group_id)
         except PenstockError as error:
             logger.error("group %r could not be deleted: %s", effect.group_id, error)
@@ -303,9 +360,9 @@ class Coordinator:
     def image_changed(self) -> None:
         """Brokers may have come or gone: hand over what others own, load what this one owns."""
         core = self._core
-        if core is None or self._stopped or self._registered() == self._brokers:
+        if core is None or self._stopped or self._state.metadata.membership == self._membership:
             return
-        self._brokers = self._registered()
+        self._membership = self._state.metadata.membership
         for group_id in core.group_ids():
             if not self._owns(group_id):
                 self._active_ms.pop(group_id, None)
@@ -315,21 +372,20 @@ class Coordinator:
             self._ready, self._loading = False, None
             self.start()
 
-    def _registered(self) -> tuple[int, ...]:
-        return tuple(broker.broker_id for broker in self._state.metadata.brokers)
-
     async def _loaded(self) -> GroupCoordinator:
-        """Load the groups that this broker owns and that it does not know yet."""
+        """Load the groups that this broker owns, and does not know or not as they are."""
         control = self._state.control
         first = self._core is None
         while True:
-            brokers = self._registered()
+            membership = self._state.metadata.membership
+            known = {} if self._core is None else self._core.versions()
             records = await control.groups()
             with_offsets = await control.offset_group_ids()
-            if brokers == self._registered():
+            if membership == self._state.metadata.membership:
                 break
         core = self._core = self._core or self._new_core()
-        self._brokers = brokers
+        self._membership = membership
+        self._forget_changed(core, known, records)
         self._restore(core, records, with_offsets)
         self._loaded_ms = self._state.clock.now_ms()
         self._ready = True
@@ -337,6 +393,21 @@ class Coordinator:
         if first:
             self._plan_housekeeping()
         return core
+
+    def _forget_changed(
+        self, core: GroupCoordinator, known: Mapping[str, int], records: Iterable[GroupRecord]
+    ) -> None:
+        """Forget groups that another broker has saved or deleted while they were its own.
+
+        `known` are the versions of before the records were read. What is being saved is left to
+        its compare-and-set.
+        """
+        stored = {record.group_id: record.version for record in records}
+        now = core.versions()
+        for group_id, version in known.items():
+            if now.get(group_id) == version and version and stored.get(group_id) != version:
+                for effect in core.forget(group_id):
+                    self._perform(core, effect)
 
     def _new_core(self) -> GroupCoordinator:
         settings = self._state.settings
@@ -429,7 +500,7 @@ class Coordinator:
                 and offset.commit_timestamp_ms + retention_ms <= now_ms
             ][: limit - deleted]
             if expired and self._owns(group.group_id):
-                await control.delete_offsets(group_id=group.group_id, partitions=expired)
+                await self.delete_offsets(group.group_id, expired)
                 deleted += len(expired)
         self._handle(core, Prune(with_offsets=frozenset(await control.offset_group_ids())))
         return deleted

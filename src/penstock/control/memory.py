@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.control import rules, sink_rules
 from penstock.control.memory_diskless import MemoryDiskless
+from penstock.control.port import MarksListener
 from penstock.control.values import (
     Broker,
     CommittedOffset,
@@ -32,6 +33,7 @@ class MemoryControlPlane(MemoryDiskless):
         super().__init__(clock=clock, randomness=randomness)
         self._image = MetadataImage(version=0, cluster_id=cluster_id)
         self._broker_epochs: dict[int, int] = {}
+        self._renewed_ms: dict[int, int] = {}
         self._next_producer_id = 0
         self._offsets: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
         self._groups: dict[str, GroupRecord] = {}
@@ -48,6 +50,9 @@ class MemoryControlPlane(MemoryDiskless):
     async def image(self) -> MetadataImage:
         return self._image
 
+    def watch(self, on_image: Callable[[], None], on_marks: MarksListener) -> None:
+        """Nobody else changes anything here."""
+
     async def register_broker(
         self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
     ) -> Broker:
@@ -61,12 +66,24 @@ class MemoryControlPlane(MemoryDiskless):
             highest_epoch=self._broker_epochs.get(broker_id, 0),
         )
         self._broker_epochs[broker_id] = broker.epoch
+        self._renewed_ms[broker_id] = self._clock.now_ms()
         return broker
 
     async def unregister_broker(self, *, broker_id: int, incarnation: UUID) -> None:
         self._image = rules.unregister_broker(
             self._image, broker_id=broker_id, incarnation=incarnation
         )
+
+    async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        rules.check_incarnation(self._image, broker_id=broker_id, incarnation=incarnation)
+        self._renewed_ms[broker_id] = self._clock.now_ms()
+
+    async def expire_brokers(self, timeout_ms: int) -> list[int]:
+        before_ms = self._clock.now_ms() - timeout_ms
+        known = [broker.broker_id for broker in self._image.brokers]
+        expired = [broker_id for broker_id in known if self._renewed_ms[broker_id] < before_ms]
+        self._image = rules.expire_brokers(self._image, expired)
+        return expired
 
     async def create_topic(
         self,
@@ -121,7 +138,14 @@ class MemoryControlPlane(MemoryDiskless):
         self._next_producer_id = allocated.stop
         return allocated
 
-    async def commit_offsets(self, *, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
+    async def commit_offsets(
+        self,
+        *,
+        group_id: str,
+        offsets: Sequence[CommittedOffset],
+        membership: int | None = None,
+    ) -> None:
+        rules.check_membership(self._image, membership)
         current = rules.current_offsets(self._image, offsets)
         known = self._offsets.setdefault(group_id, {})
         known.update({(one.topic, one.partition): one for one in current})
@@ -133,8 +157,15 @@ class MemoryControlPlane(MemoryDiskless):
         keys = sorted(known if partitions is None else set(partitions) & known.keys())
         return [known[key] for key in keys]
 
-    async def delete_offsets(self, *, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+    async def delete_offsets(
+        self,
+        *,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]],
+        membership: int | None = None,
+    ) -> None:
         rules.check_offset_count(len(partitions))
+        rules.check_membership(self._image, membership)
         known = self._offsets.get(group_id, {})
         for key in partitions:
             known.pop(key, None)
@@ -142,7 +173,10 @@ class MemoryControlPlane(MemoryDiskless):
     async def offset_group_ids(self) -> list[str]:
         return sorted(group_id for group_id, offsets in self._offsets.items() if offsets)
 
-    async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
+    async def save_group(
+        self, record: GroupRecord, *, expected_version: int, membership: int | None = None
+    ) -> int:
+        rules.check_membership(self._image, membership)
         known = self._groups.get(record.group_id)
         version = rules.next_group_version(
             record,
@@ -157,7 +191,8 @@ class MemoryControlPlane(MemoryDiskless):
     async def groups(self) -> list[GroupRecord]:
         return [self._groups[group_id] for group_id in sorted(self._groups)]
 
-    async def delete_group(self, group_id: str) -> None:
+    async def delete_group(self, group_id: str, *, membership: int | None = None) -> None:
+        rules.check_membership(self._image, membership)
         self._groups.pop(group_id, None)
         self._offsets.pop(group_id, None)
 

@@ -7,7 +7,7 @@ forms share; databases store and lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -19,6 +19,9 @@ from penstock.control.values import (
     SinkCommit,
     Topic,
 )
+
+MarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
+"""Takes (topic id, partition, high watermark, log start offset), any number of them."""
 
 
 class ControlPlane(Protocol):
@@ -44,6 +47,16 @@ class ControlPlane(Protocol):
         """The newest committed image; the same object as long as nothing changed."""
         ...
 
+    def watch(self, on_image: Callable[[], None], on_marks: MarksListener) -> None:
+        """Have the loop call back when other brokers change something; before `start`.
+
+        `on_image` says that metadata changed, or that notices may have been missed: whoever
+        waits for anything looks again then. `on_marks` brings diskless partitions that others
+        committed to, as far as they are told: a hint, never the only way to learn of data.
+        Forms that have one owner never call.
+        """
+        ...
+
     async def register_broker(
         self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
     ) -> Broker:
@@ -58,6 +71,22 @@ class ControlPlane(Protocol):
 
         Raises:
             StaleBroker: a newer incarnation owns it.
+        """
+        ...
+
+    async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        """Say that a broker lives, by the clock of the plane itself.
+
+        Raises:
+            StaleBroker: another incarnation owns the id, or it is not registered (any more).
+        """
+        ...
+
+    async def expire_brokers(self, timeout_ms: int) -> list[int]:
+        """Remove brokers that were registered or renewed longer ago than that; which ones.
+
+        Any broker may do it for all. Callers give others time to renew after the plane itself
+        was away.
         """
         ...
 
@@ -123,13 +152,23 @@ class ControlPlane(Protocol):
         """Hand out `count` producer ids that were never handed out and never will be again."""
         ...
 
-    async def commit_offsets(self, *, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
+    async def commit_offsets(
+        self,
+        *,
+        group_id: str,
+        offsets: Sequence[CommittedOffset],
+        membership: int | None = None,
+    ) -> None:
         """Store a group's offsets, all of them or none; the newest commit of a partition wins.
 
         Those of an earlier topic of the same name are dropped: they came too late.
 
+        Here and below, `membership` is that of the image by which the caller coordinates the
+        group; a coordinator that was paused while its groups moved writes nothing.
+
         Raises:
             TooLarge: more than `OFFSETS_PER_CALL_MAX` in one call.
+            StaleMembership: brokers have come or gone since.
         """
         ...
 
@@ -142,15 +181,27 @@ class ControlPlane(Protocol):
         """
         ...
 
-    async def delete_offsets(self, *, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
-        """Forget a group's offsets in the named partitions; those without one do not matter."""
+    async def delete_offsets(
+        self,
+        *,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]],
+        membership: int | None = None,
+    ) -> None:
+        """Forget a group's offsets in the named partitions; those without one do not matter.
+
+        Raises:
+            TooLarge, StaleMembership: as `commit_offsets`.
+        """
         ...
 
     async def offset_group_ids(self) -> list[str]:
         """The ids of all groups that have an offset, in order."""
         ...
 
-    async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
+    async def save_group(
+        self, record: GroupRecord, *, expected_version: int, membership: int | None = None
+    ) -> int:
         """Save a group's record, if it is at `expected_version` (0: not there); the new version.
 
         Versions are drawn from one counter for all groups and never come again.
@@ -158,6 +209,7 @@ class ControlPlane(Protocol):
         Raises:
             StaleGroup: it is at another version.
             TooLarge: its state is larger than `GROUP_STATE_BYTES_MAX`.
+            StaleMembership: as `commit_offsets`.
         """
         ...
 
@@ -165,8 +217,12 @@ class ControlPlane(Protocol):
         """All group records, by group id."""
         ...
 
-    async def delete_group(self, group_id: str) -> None:
-        """Delete a group's record and its offsets; one that is not there does not matter."""
+    async def delete_group(self, group_id: str, *, membership: int | None = None) -> None:
+        """Delete a group's record and its offsets; one that is not there does not matter.
+
+        Raises:
+            StaleMembership: as `commit_offsets`.
+        """
         ...
 
     async def expire_offsets(self, *, now_ms: int, limit: int) -> int:

@@ -7,7 +7,8 @@ value that the caller is answered with; none of them stores anything.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from base64 import urlsafe_b64encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from penstock.control.errors import (
     StaleBroker,
     StaleConfigs,
     StaleGroup,
+    StaleMembership,
     StaleTopic,
     TooLarge,
     TopicExists,
@@ -41,6 +43,11 @@ from penstock.control.values import (
 )
 
 PRODUCER_ID_MAX: Final = 2**63 - 1
+
+
+def cluster_id(unique: UUID) -> str:
+    """A new cluster's id: a UUID in Kafka's text form, 22 characters of URL-safe base64."""
+    return urlsafe_b64encode(unique.bytes).rstrip(b"=").decode()
 
 
 def register_broker(
@@ -72,8 +79,7 @@ def register_broker(
         epoch=highest_epoch + 1,
     )
     others = [other for other in image.brokers if other.broker_id != broker_id]
-    brokers = tuple(sorted([*others, broker], key=lambda one: one.broker_id))
-    return _next(image, brokers=brokers), broker
+    return _with_brokers(image, [*others, broker]), broker
 
 
 def unregister_broker(image: MetadataImage, *, broker_id: int, incarnation: UUID) -> MetadataImage:
@@ -83,7 +89,28 @@ def unregister_broker(image: MetadataImage, *, broker_id: int, incarnation: UUID
         return image
     if known.incarnation != incarnation:
         raise StaleBroker(broker_id)
-    return _next(image, brokers=tuple(b for b in image.brokers if b.broker_id != broker_id))
+    return _with_brokers(image, [b for b in image.brokers if b.broker_id != broker_id])
+
+
+def check_incarnation(image: MetadataImage, *, broker_id: int, incarnation: UUID) -> None:
+    """Raise StaleBroker unless this incarnation is registered."""
+    known = image.broker(broker_id)
+    if known is None:
+        raise StaleBroker(broker_id, registered=False)
+    if known.incarnation != incarnation:
+        raise StaleBroker(broker_id)
+
+
+def expire_brokers(image: MetadataImage, broker_ids: Collection[int]) -> MetadataImage:
+    """Remove brokers that have not renewed their registration in time."""
+    left = [broker for broker in image.brokers if broker.broker_id not in broker_ids]
+    return image if len(left) == len(image.brokers) else _with_brokers(image, left)
+
+
+def check_membership(image: MetadataImage, expected: int | None) -> None:
+    """Raise StaleMembership unless it is the current one; None expects nothing."""
+    if expected is not None and expected != image.membership:
+        raise StaleMembership(expected, image.membership)
 
 
 def create_topic(
@@ -213,6 +240,11 @@ def current_offsets(
 def with_topic(image: MetadataImage, topic: Topic) -> MetadataImage:
     """The image with one topic added or replaced."""
     return _next(image, topics={**image.topics, topic.name: topic})
+
+
+def _with_brokers(image: MetadataImage, brokers: Iterable[Broker]) -> MetadataImage:
+    ordered = tuple(sorted(brokers, key=lambda one: one.broker_id))
+    return _next(image, brokers=ordered, membership=image.membership + 1)
 
 
 def _next(image: MetadataImage, **changes: object) -> MetadataImage:

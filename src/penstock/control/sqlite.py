@@ -24,6 +24,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.control import rules, sink_rules, sqlite_sinks
 from penstock.control import sqlite_tables as tables
 from penstock.control.errors import ControlUnavailable, IncompatibleDatabase
+from penstock.control.port import MarksListener
 from penstock.control.sqlite_diskless import SqliteDiskless
 from penstock.control.sqlite_writer import SqliteWriter
 from penstock.control.values import (
@@ -50,6 +51,7 @@ class SqliteControlPlane(SqliteDiskless):
         self._path = path
         self._clock = clock
         self._randomness = randomness
+        self._renewed_ms: dict[int, int] = {}
         self._writer = self._new_writer()
         self._committed: MetadataImage | None = None
         self._working: MetadataImage | None = None
@@ -75,10 +77,14 @@ class SqliteControlPlane(SqliteDiskless):
             raise ControlUnavailable(f"the metadata database {self._path} is not open")
         return self._committed
 
+    def watch(self, on_image: Callable[[], None], on_marks: MarksListener) -> None:
+        """The file has one owner: nobody else changes anything."""
+
     async def register_broker(
         self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
     ) -> Broker:
         def operation(connection: sqlite3.Connection) -> Broker:
+            self._renewed_ms[broker_id] = self._clock.now_ms()
             image, broker = rules.register_broker(
                 self._current(),
                 broker_id=broker_id,
@@ -106,6 +112,26 @@ class SqliteControlPlane(SqliteDiskless):
             self._change(connection, image)
 
         await self._writer.run(operation)
+
+    async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            rules.check_incarnation(self._current(), broker_id=broker_id, incarnation=incarnation)
+            self._renewed_ms[broker_id] = self._clock.now_ms()
+
+        await self._writer.run(operation)
+
+    async def expire_brokers(self, timeout_ms: int) -> list[int]:
+        def operation(connection: sqlite3.Connection) -> list[int]:
+            image, before_ms = self._current(), self._clock.now_ms() - timeout_ms
+            known = [broker.broker_id for broker in image.brokers]
+            expired = [one for one in known if self._renewed_ms[one] < before_ms]
+            if expired:
+                tables.forget_brokers(connection, expired)
+                self._change(connection, rules.expire_brokers(image, expired))
+            return expired
+
+        expired: list[int] = await self._writer.run(operation)
+        return expired
 
     async def create_topic(
         self,
@@ -183,8 +209,15 @@ class SqliteControlPlane(SqliteDiskless):
         allocated: range = await self._writer.run(operation)
         return allocated
 
-    async def commit_offsets(self, *, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
+    async def commit_offsets(
+        self,
+        *,
+        group_id: str,
+        offsets: Sequence[CommittedOffset],
+        membership: int | None = None,
+    ) -> None:
         def operation(connection: sqlite3.Connection) -> None:
+            rules.check_membership(self._current(), membership)
             current = rules.current_offsets(self._current(), offsets)
             tables.write_offsets(connection, group_id, current)
 
@@ -198,11 +231,20 @@ class SqliteControlPlane(SqliteDiskless):
         )
         return found
 
-    async def delete_offsets(self, *, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+    async def delete_offsets(
+        self,
+        *,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]],
+        membership: int | None = None,
+    ) -> None:
         rules.check_offset_count(len(partitions))
-        await self._writer.run(
-            lambda connection: tables.delete_offsets(connection, group_id, partitions)
-        )
+
+        def operation(connection: sqlite3.Connection) -> None:
+            rules.check_membership(self._current(), membership)
+            tables.delete_offsets(connection, group_id, partitions)
+
+        await self._writer.run(operation)
 
     async def offset_group_ids(self) -> list[str]:
         rows: list[tuple[str]] = await self._writer.run(
@@ -212,8 +254,11 @@ class SqliteControlPlane(SqliteDiskless):
         )
         return [group_id for (group_id,) in rows]
 
-    async def save_group(self, record: GroupRecord, *, expected_version: int) -> int:
+    async def save_group(
+        self, record: GroupRecord, *, expected_version: int, membership: int | None = None
+    ) -> int:
         def operation(connection: sqlite3.Connection) -> int:
+            rules.check_membership(self._current(), membership)
             version = rules.next_group_version(
                 record,
                 found=tables.read_group_version(connection, record.group_id),
@@ -231,8 +276,12 @@ class SqliteControlPlane(SqliteDiskless):
         found: list[GroupRecord] = await self._writer.run(tables.read_groups)
         return found
 
-    async def delete_group(self, group_id: str) -> None:
-        await self._writer.run(lambda connection: tables.delete_group(connection, group_id))
+    async def delete_group(self, group_id: str, *, membership: int | None = None) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            rules.check_membership(self._current(), membership)
+            tables.delete_group(connection, group_id)
+
+        await self._writer.run(operation)
 
     async def expire_offsets(self, *, now_ms: int, limit: int) -> int:
         expired: int = await self._writer.run(
@@ -296,6 +345,7 @@ class SqliteControlPlane(SqliteDiskless):
 
     def _change(self, connection: sqlite3.Connection, image: MetadataImage) -> None:
         tables.write_fact(connection, "image_version", str(image.version))
+        tables.write_fact(connection, "membership", str(image.membership))
         self._working = image
 
     def _publish(self, committed: bool) -> None:
@@ -307,16 +357,9 @@ class SqliteControlPlane(SqliteDiskless):
     def _open(self, connection: sqlite3.Connection) -> None:
         migrate(connection, self._path)
         if tables.read_fact(connection, "cluster_id") is None:
-            tables.write_fact(connection, "cluster_id", cluster_id(self._randomness))
-        tables.forget_brokers(connection)
+            tables.write_fact(connection, "cluster_id", rules.cluster_id(self._randomness.uuid()))
+        tables.forget_all_brokers(connection)
         self._working = tables.read_image(connection)
-
-
-def cluster_id(randomness: Randomness) -> str:
-    """A new cluster's id: a UUID in Kafka's text form, 22 characters of URL-safe base64."""
-    from base64 import urlsafe_b64encode
-
-    return urlsafe_b64encode(randomness.uuid().bytes).rstrip(b"=").decode()
 
 
 def migrations() -> list[tuple[int, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from penstock.control.values import (
@@ -84,6 +84,7 @@ def read_image(connection: sqlite3.Connection) -> MetadataImage:
         brokers=brokers,
         topics=topics,
         broker_configs=configs,
+        membership=int(read_fact(connection, "membership") or 0),
     )
 
 
@@ -94,9 +95,16 @@ def read_broker_epoch(connection: sqlite3.Connection, broker_id: int) -> int:
     return 0 if row is None else int(row[0])
 
 
-def forget_brokers(connection: sqlite3.Connection) -> None:
+def forget_all_brokers(connection: sqlite3.Connection) -> None:
     """Unregister all brokers; their epochs stay."""
     connection.execute("UPDATE brokers SET registered = 0 WHERE registered = 1")
+
+
+def forget_brokers(connection: sqlite3.Connection, broker_ids: Iterable[int]) -> None:
+    """Unregister brokers; their epochs stay."""
+    connection.executemany(
+        "UPDATE brokers SET registered = 0 WHERE broker_id = ?", [(one,) for one in broker_ids]
+    )
 
 
 def write_broker(connection: sqlite3.Connection, broker: Broker) -> None:

@@ -56,7 +56,8 @@ class MetadataImage:
     """One consistent state of the cluster's metadata.
 
     `broker_configs` is keyed by the broker's id as text; the empty key holds the cluster-wide
-    defaults.
+    defaults. `membership` rises with every change of which brokers are registered: by it a
+    coordinator proves that what it owned is still its own.
     """
 
     version: int
@@ -64,6 +65,7 @@ class MetadataImage:
     brokers: tuple[Broker, ...] = ()
     topics: Mapping[str, Topic] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    membership: int = 0
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         """The topic of this id, by a walk over all topics; None if there is none."""

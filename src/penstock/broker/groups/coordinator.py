@@ -152,6 +152,14 @@ class GroupCoordinator:
             rebalancer.hand_over(group, f"another broker coordinates group {group_id!r} now")
         return effects
 
+    def versions(self) -> dict[str, int]:
+        """The groups by id that are not just being stored, and the versions that they have."""
+        return {
+            group_id: group.version
+            for group_id, group in self._rebalancer.groups.items()
+            if not group.store_busy
+        }
+
     def group_ids(self) -> list[str]:
         """The groups that this coordinator knows."""
         return list(self._rebalancer.groups)

@@ -294,7 +294,7 @@ async def offset_delete(state: BrokerState, context: RequestContext, request: An
             )
         topics.append({"name": asked.name, "partitions": partitions})
     if deleted:
-        await state.control.delete_offsets(group_id=request.group_id, partitions=deleted)
+        await coordinator_of(state).delete_offsets(request.group_id, deleted)
     return {"topics": topics}
 
 

@@ -1,0 +1,224 @@
+"""The diskless part of the PostgreSQL form: the batch index, for several brokers at once.
+
+**A commit** is one transaction of five round trips, four without idempotent producers, whatever
+the number of partitions:
+
+1. `BEGIN` and the shared lock of metadata: topics stand still;
+2. the partitions' rows, locked in the order of their ids, so that commits do not deadlock;
+3. the object's row, locked, with the image's stamp and the database's time;
+4. the states of producers (as they are now, since whoever wrote to the partitions has committed);
+5. all that is written, in one statement, which finds the object still PENDING;
+6. `COMMIT`.
+
+Rows of new partitions are made before, once. Whether COMMIT took effect may be unknown: the object
+is then COMMITTED or not, and the same commit again gets the first answer or is made.
+
+**A find** is one statement without locks. It sees the partition's row and its extents in one
+state; it waits for nobody, and what other transactions do or leave open does not hold it up.
+
+Rules are in `diskless_rules.py` and its neighbours, rows in `postgres_diskless_tables.py` and
+`postgres_diskless_objects.py`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from penstock.base.system import Randomness
+from penstock.control import diskless_commit_rules as commit_rules
+from penstock.control import diskless_index_rules as index_rules
+from penstock.control import diskless_rules as rules
+from penstock.control import postgres_diskless_objects as objects
+from penstock.control import postgres_diskless_tables as rows
+from penstock.control.diskless_formats import decode_answer
+from penstock.control.diskless_values import (
+    CommitAnswer,
+    DisklessExtent,
+    DisklessProducer,
+    FindRequest,
+    Found,
+    ObjectCommit,
+    ObjectLease,
+    PartitionKey,
+    PartitionMarks,
+)
+from penstock.control.errors import ObjectLeaseLost
+from penstock.control.limits import FIND_EXTENTS_MAX
+from penstock.control.postgres_connections import Again, Connection
+from penstock.control.postgres_diskless_upkeep import PostgresDisklessUpkeep
+from penstock.control.values import MetadataImage, Topic
+
+BEGIN_FENCED: Final = "BEGIN; SELECT penstock_fence(NULL)"
+"""Topics stand still until the transaction ends."""
+
+_FIND_FIRST: Final = 16
+"""Extents that a find reads of each partition; where they are too few, it reads all it may."""
+
+
+class PostgresDiskless(PostgresDisklessUpkeep):
+    """The part of `PostgresControlPlane` that is a `DisklessPlane`."""
+
+    _randomness: Randomness
+
+    def __init__(self) -> None:
+        self._topics: tuple[MetadataImage | None, dict[UUID, Topic]] = (None, {})
+
+    @abstractmethod
+    async def _locked_image(self, connection: Connection) -> MetadataImage:
+        """The newest image, in a transaction that has the lock of metadata, shared or not."""
+
+    @abstractmethod
+    async def _image_of(self, stamp: UUID | None) -> MetadataImage:
+        """The image of a stamp, or a newer one."""
+
+    async def lease_objects(
+        self, *, broker_id: int, incarnation: UUID, count: int
+    ) -> list[ObjectLease]:
+        async def work(connection: Connection) -> list[ObjectLease]:
+            image = await self._locked_image(connection)
+            rules.check_lease(image, broker_id, incarnation, count)
+            nonce = self._randomness.bits(32)
+            last = await objects.allocate_ids(connection, count)
+            leases = [
+                ObjectLease(object_id, rules.object_key(object_id, nonce))
+                for object_id in range(last - count + 1, last + 1)
+            ]
+            await objects.write_leases(connection, leases)
+            return leases
+
+        return await self._database.transaction(work, begin=BEGIN_FENCED)
+
+    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
+        commit_rules.check_commit(commit)
+
+        async def work(connection: Connection) -> CommitAnswer:
+            topics = self._by_id(await self._locked_image(connection))
+            return await _commit(connection, commit, topics)
+
+        answer = await self._database.transaction(work, begin=BEGIN_FENCED)
+        self._tell(answer.marks)
+        return answer
+
+    async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
+        if not requests:
+            return []
+        first, stamp = await self._database.statement(
+            lambda connection: rows.find(connection, requests, _FIND_FIRST)
+        )
+        topics = self._by_id(await self._image_of(stamp))
+        answers = [
+            _found(one, request, topics) for one, request in zip(first, requests, strict=True)
+        ]
+        short = [
+            place
+            for place, answer in enumerate(answers)
+            if len(answer.extents) == _FIND_FIRST and not _enough(answer, requests[place])
+        ]
+        if short:
+            asked = [requests[place] for place in short]
+            again, _ = await self._database.statement(
+                lambda connection: rows.find(connection, asked, FIND_EXTENTS_MAX)
+            )
+            for place, one in zip(short, again, strict=True):
+                answers[place] = _found(one, requests[place], topics)
+        return answers
+
+    async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
+        found = await self._database.statement(
+            lambda connection: rows.read_partitions(connection, partitions)
+        )
+        return [one.row.marks for one in found]
+
+    async def extents(
+        self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
+    ) -> list[DisklessExtent]:
+        key = (topic_id, partition)
+        return await self._database.statement(
+            lambda connection: rows.extents_between(connection, key, start, end, limit)
+        )
+
+    async def extent_at_time(
+        self, topic_id: UUID, partition: int, timestamp: int | None
+    ) -> DisklessExtent | None:
+        key = (topic_id, partition)
+        return await self._database.statement(
+            lambda connection: rows.extent_at_time(connection, key, timestamp)
+        )
+
+    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[DisklessProducer]:
+        known = await self._database.statement(
+            lambda connection: rows.read_all_producers(connection, (topic_id, partition))
+        )
+        return [rules.described(producer_id, state) for producer_id, state in known]
+
+    async def highest_object_id(self) -> int:
+        return await self._database.statement(objects.highest_id)
+
+    def _by_id(self, image: MetadataImage) -> dict[UUID, Topic]:
+        if self._topics[0] is not image:
+            self._topics = (image, rules.topics_by_id(image))
+        return self._topics[1]
+
+
+async def _commit(
+    connection: Connection, commit: ObjectCommit, topics: Mapping[UUID, Topic]
+) -> CommitAnswer:
+    partition_keys, producer_keys = commit_rules.commit_keys(commit)
+    partitions = await _partitions(connection, partition_keys, topics)
+    found, now_ms = await objects.lock_object(connection, commit.object_id)
+    if found is None:
+        raise ObjectLeaseLost(commit.object_id)
+    if found.state != "pending":
+        return await _first_answer(connection, commit.object_id, found)
+    ids = {key: one.partition_id for key, one in partitions.items()}
+    plan = commit_rules.plan_commit(
+        commit,
+        found.lease,
+        topics=topics,
+        partitions={key: one.row for key, one in partitions.items()},
+        producers=await rows.read_producers(connection, ids, producer_keys),
+        now_ms=now_ms,
+    )
+    if not await rows.write_commit(
+        connection, commit.object_id, commit.size_bytes, plan, ids, now_ms
+    ):
+        raise Again(f"object {commit.object_id} changed while its row was locked")
+    return plan.answer
+
+
+async def _first_answer(
+    connection: Connection, object_id: int, found: objects.ObjectRow
+) -> CommitAnswer:
+    kept = await objects.read_answer(connection, object_id)
+    answer = rules.first_answer(object_id, found.state, kept)
+    if answer is None:
+        raise Again(f"object {object_id} changed while its row was locked")
+    return decode_answer(answer)
+
+
+async def _partitions(
+    connection: Connection, keys: Iterable[PartitionKey], topics: Mapping[UUID, Topic]
+) -> dict[PartitionKey, rows.LockedPartition]:
+    """The rows of partitions, locked; those that may be written to and have none get theirs."""
+    wanted = {key for key in keys if rules.refusal(topics.get(key[0]), key[0], key[1]) is None}
+    found = await rows.lock_partitions(connection, wanted) if wanted else {}
+    missing = wanted - found.keys()
+    if missing:
+        await rows.add_partitions(connection, missing)
+        found = await rows.lock_partitions(connection, wanted)
+    return found
+
+
+def _found(one: rows.FoundRows, request: FindRequest, topics: Mapping[UUID, Topic]) -> Found:
+    answer = index_rules.found_without_extents(request, topics, one.row)
+    return index_rules.found(request, one.row, one.extents) if answer is None else answer
+
+
+def _enough(answer: Found, request: FindRequest) -> bool:
+    """Whether an answer has the bytes asked for, counted as `index_rules.found` does."""
+    first, *rest = answer.extents
+    size_bytes = index_rules.bytes_from(first, request.offset)
+    return size_bytes + sum([extent.size_bytes for extent in rest]) >= request.max_bytes

@@ -1,0 +1,139 @@
+"""What a failure of PostgreSQL means: is the work undone, may it be repeated, what to tell.
+
+| SQLSTATE            | means                                  | the transaction | the connection |
+|---------------------|----------------------------------------|-----------------|----------------|
+| 40…                 | deadlock, serialisation                | repeated        | kept           |
+| 08…, 57P…, no state | connection, server or fail-over        | repeated¹       | given up       |
+| 25006               | the server became read-only: a standby | repeated¹       | given up       |
+| 53300               | too many connections                   | repeated        | given up       |
+| 55P03               | waited too long for a lock             | fails           | kept           |
+| 57014               | took too long, was cancelled           | fails           | kept           |
+| 53100               | the disk is full                       | fails           | kept           |
+| 22…                 | a value cannot be stored               | refused         | kept           |
+| 23…, 42…            | a constraint, a statement: ours        | a bug           | kept           |
+| PK001               | our fence: membership has changed      | refused         | kept           |
+
+¹ unless COMMIT had been sent: then whether it took effect is unknown, and the caller is told.
+
+Source: PostgreSQL's appendix A, "PostgreSQL Error Codes".
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.control.errors import (
+    ControlUnavailable,
+    DatabaseDamaged,
+    DatabaseFull,
+    DatabaseLocked,
+    DatabaseSlow,
+    StaleMembership,
+    UnstorableText,
+)
+
+FENCED: Final = "PK001"
+_REPEATED_CLASS: Final = "40"
+_LOST_CLASSES: Final = ("08", "57P")
+_LOST_STATES: Final = frozenset({"25006", "53300"})
+_UNAVAILABLE: Final[dict[str, type[ControlUnavailable]]] = {
+    "55P03": DatabaseLocked,
+    "57014": DatabaseSlow,
+    "53100": DatabaseFull,
+    "58030": DatabaseDamaged,
+    "XX001": DatabaseDamaged,
+    "XX002": DatabaseDamaged,
+    "42P01": DatabaseDamaged,
+    "42883": DatabaseDamaged,
+    "42501": ControlUnavailable,
+}
+
+DATABASE_ERRORS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,  # TimeoutError is one
+)
+
+
+class Failure(NamedTuple):
+    """What became of a transaction that failed.
+
+    `error` is for the caller; `lost` says that the connection must not be used again; `repeat`
+    that the same work may be tried again because nothing of it took effect.
+    """
+
+    error: PenstockError
+    lost: bool
+    repeat: bool
+
+
+def classify(cause: BaseException, *, where: str, in_doubt: bool) -> Failure:
+    """Say what a failure means; `in_doubt` when the work may have taken effect already.
+
+    `where` names the database for messages, without a password.
+    """
+    state = getattr(cause, "sqlstate", None) or ""
+    if isinstance(cause, asyncpg.PostgresError) and not _is_loss(cause, state):
+        return _of_statement(cause, state, where)
+    if isinstance(cause, (asyncpg.DataError, UnicodeEncodeError)):
+        return Failure(
+            UnstorableText(f"{where} cannot store a value: {_text(cause)}"), False, False
+        )
+    reason = _text(cause) or type(cause).__name__
+    doubt = "; whether the change took effect is not known" if in_doubt else ""
+    error = ControlUnavailable(f"{where} cannot be used now: {reason}{doubt}")
+    error.__cause__ = cause
+    return Failure(error, True, not in_doubt)
+
+
+def of_connecting(cause: BaseException, *, where: str) -> Failure:
+    """Say what a failure to connect means; nothing was done yet.
+
+    What an administrator has to change first (a password, the database's name) is not repeated.
+    """
+    state = getattr(cause, "sqlstate", None) or ""
+    reason = _text(cause) or type(cause).__name__
+    error = ControlUnavailable(f"cannot connect to {where}: {reason}")
+    error.__cause__ = cause
+    final = state.startswith("28") or state == "3D000"
+    return Failure(error, True, not final)
+
+
+def _is_loss(cause: asyncpg.PostgresError, state: str) -> bool:
+    if state.startswith(_LOST_CLASSES) or state in _LOST_STATES:
+        return True
+    # Plans of before a migration; a new connection makes new ones.
+    return isinstance(cause, asyncpg.InvalidCachedStatementError)
+
+
+def _of_statement(cause: asyncpg.PostgresError, state: str, where: str) -> Failure:
+    text = f"{where}: {_text(cause)}"
+    error: PenstockError
+    if state.startswith(_REPEATED_CLASS):
+        return Failure(_caused(ControlUnavailable(text), cause), False, True)
+    if state in _UNAVAILABLE:
+        error = _UNAVAILABLE[state](text)
+    elif state.startswith("22"):
+        error = UnstorableText(f"{where} cannot store a value: {_text(cause)}")
+    elif state == FENCED:
+        expected, found = (int(number) for number in str(cause.detail).split())
+        error = StaleMembership(expected, found)
+    elif state.startswith(("23", "42")):
+        error = BugError(text)
+    else:
+        error = ControlUnavailable(text)
+    return Failure(_caused(error, cause), False, False)
+
+
+def _caused(error: PenstockError, cause: BaseException) -> PenstockError:
+    error.__cause__ = cause
+    return error
+
+
+def _text(cause: BaseException) -> str:
+    """The first line, without the hints that may follow."""
+    return str(cause).split("\n", 1)[0]

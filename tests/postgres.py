@@ -1,0 +1,258 @@
+"""A real PostgreSQL server for tests: made in a temporary directory, ended with the session.
+
+The programs are those of the machine (`PATH`, Debian's `/usr/lib/postgresql/*/bin`), else Debian's
+packages, fetched and unpacked without being installed. Where neither is to be had, tests are
+skipped, or fail where `PENSTOCK_REQUIRE_INTEROP=1`.
+
+The server refuses to run as root; under root it runs as `postgres`, else as `nobody`. It listens
+on a Unix socket and on a free loopback port. It does not sync, unless it is told to. Each test
+gets a schema of its own, or a database where it matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from compat.parts import PartMissing, debian
+
+from tests.machine import lacking
+
+START_SECONDS = 30.0
+USER = "penstock"
+_SETTINGS = (
+    "shared_buffers=32MB",
+    "max_connections=100",
+    "max_wal_size=256MB",
+    "jit=off",
+    "log_min_messages=warning",
+    "log_line_prefix=%m [%p] %a ",
+)
+
+
+class PostgresServer:
+    """One cluster of databases and the process that serves it; may be stopped and restarted."""
+
+    def __init__(self, programs: Path, directory: Path, *, durable: bool = False) -> None:
+        self._programs = programs
+        self.directory = directory
+        self._durable = durable
+        self._numbers = itertools.count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+
+    def url(self, database: str, *, port: int | None = None) -> str:
+        """Of a database, over loopback; `port` is that of a proxy before the server."""
+        return f"postgresql://{USER}@127.0.0.1:{port or self.port}/{database}"
+
+    def create(self) -> None:
+        """Make the files of a new, empty cluster."""
+        self.directory.chmod(0o700)
+        if os.geteuid() == 0:
+            account = _account()
+            os.chown(self.directory, account.pw_uid, account.pw_gid)
+        self._run(
+            "initdb", "--pgdata", str(self.directory / "data"), "--username", USER, "--auth=trust",
+            "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions",
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Start the process and wait until it answers."""
+        settings = [
+            *_SETTINGS,
+            f"fsync={'on' if self._durable else 'off'}",
+            f"port={self.port}",
+            "listen_addresses=127.0.0.1",
+            f"unix_socket_directories={self.directory}",
+        ]
+        command = [str(self._programs / "postgres"), "-D", str(self.directory / "data")]
+        for one in settings:
+            command += ["-c", one]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd="/",
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self._env(),
+                **_identity(),
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise PartMissing(f"PostgreSQL does not start:\n{self.log()}")
+            time.sleep(0.02)
+
+    def stop(self, *, crash: bool = False) -> None:
+        """End the process: a fast shutdown, or as a crash ends it."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
+        self._process.wait(START_SECONDS)
+        self._process = None
+
+    def pause(self) -> None:
+        """Let the server answer nobody; connections stay."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """End a pause."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def log(self) -> str:
+        """The end of the server's log."""
+        return (self.directory / "log").read_text(errors="replace")[-4000:]
+
+    def execute(self, *statements: str, database: str = "postgres") -> None:
+        """Run statements as the superuser, each in a transaction of its own."""
+
+        async def run() -> None:
+            connection = await asyncpg.connect(self.url(database), timeout=START_SECONDS)
+            try:
+                for statement in statements:
+                    await connection.execute(statement)
+            finally:
+                await connection.close()
+
+        _outside_of_loops(run)
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The name of a new database; it is dropped in the end, whoever is connected."""
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        try:
+            yield name
+        finally:
+            if self._process is not None:
+                self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def schema(self) -> str:
+        """The URL of a new, empty schema, which is made in a tenth of a database's time."""
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE SCHEMA {name}")
+        return f"{self.url('postgres')}?search_path={name}"
+
+    def _pids(self) -> list[int]:
+        if self._process is None:
+            return []
+        found = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], capture_output=True, text=True
+        )
+        return [self._process.pid, *(int(line) for line in found.stdout.split())]
+
+    def _answers(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except (OSError, asyncpg.PostgresError):
+            return False
+        return True
+
+    def _env(self) -> dict[str, str]:
+        libraries = self.directory.glob("packages/usr/lib/*-linux-*")
+        path = ":".join(str(found) for found in libraries)
+        own = {"LD_LIBRARY_PATH": path} if path else {}
+        return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", **own}
+
+    def _run(self, name: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(self._programs / name), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd="/",
+            env=self._env(),
+            **_identity(),
+        )
+        if done.returncode:
+            raise PartMissing(f"{name} ended with status {done.returncode}:\n{done.stderr}")
+
+
+@contextmanager
+def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """A running server with nothing in it; gone in the end."""
+    # A short path, as a Unix socket's must be, and one that another user may enter.
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:
+        directory = Path(name)
+        try:
+            server = PostgresServer(programs(directory), directory, durable=durable)
+            server.create()
+            server.start()
+        except PartMissing as error:
+            lacking(f"there is no PostgreSQL: {error}")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def programs(directory: Path) -> Path:
+    """Where `initdb` and `postgres` are; those that must be fetched are put into a directory.
+
+    Raises:
+        PartMissing: not installed, and not to be fetched.
+    """
+    on_path = shutil.which("postgres")
+    if on_path is not None and shutil.which("initdb"):
+        return Path(on_path).resolve().parent
+    found = _below(Path("/")) or _below(_fetched(directory))
+    if found is None:
+        raise PartMissing("the package postgresql has no usr/lib/postgresql/*/bin/postgres")
+    return found
+
+
+def _fetched(directory: Path) -> Path:
+    """The unpacked packages, copied to where the server's user may read them."""
+    place = directory / "packages"
+    unneeded = shutil.ignore_patterns("bitcode", "llvmjit*", "libLLVM*", "locale", "doc", "man")
+    shutil.copytree(debian("postgresql") / "usr", place / "usr", symlinks=True, ignore=unneeded)
+    return place
+
+
+def _below(root: Path) -> Path | None:
+    """The newest PostgreSQL of Debian's below a root directory."""
+    found = [path.parent for path in root.glob("usr/lib/postgresql/*/bin/postgres")]
+    return max(found, key=lambda path: int(path.parent.name), default=None)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _account() -> pwd.struct_passwd:
+    """Who the server runs as, where tests run as root."""
+    names = {entry.pw_name: entry for entry in pwd.getpwall()}
+    return names.get("postgres") or names["nobody"]
+
+
+def _identity() -> dict[str, Any]:
+    if os.geteuid() != 0:
+        return {}
+    account = _account()
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+def _outside_of_loops(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine in a thread, as a test's own loop may be running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(run())).result()
