@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -56,6 +56,8 @@ _REFUSALS: Final = (
     UnauthenticatedError,
 )
 _STATUS: Final = re.compile(r"status code:? (\d\d\d)|\bstatus: (\d\d\d)|Client error.*?(\d\d\d)")
+_READING: Final = ("read", "look at")
+_NO_BUCKET: Final = re.compile(r"NoSuchBucket|ContainerNotFound|FilesystemNotFound")
 _THROTTLED: Final = re.compile(r"SlowDown|TooManyRequests|RequestLimitExceeded|ServerBusy")
 _THROTTLED_STATUS: Final = frozenset({429, 503})
 _RANGE_STATUS: Final = 416
@@ -106,7 +108,8 @@ class RemoteStore:
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
-        # The client's prefixes are whole parts of keys, so it lists the directory of ours.
+        # The client's prefixes are whole parts of keys and it drops a slash at the end, so it may
+        # list more than was asked for.
         directory = prefix.rpartition("/")[0] or None
         pages = obstore.list(
             self._client,
@@ -114,18 +117,14 @@ class RemoteStore:
             offset=after or None,
             chunk_size=limits.LIST_PAGE_OBJECTS,
         ).__aiter__()
-        while True:
-            with self._errors("list", prefix):
-                async with asyncio.timeout(self._timeout_seconds):
-                    page = await anext(pages, None)
-            if page is None:
-                return
-            for meta in page:
-                info = _info(meta)
-                if info.key.startswith(prefix):
+        last = ""
+        while page := await self._page(pages, prefix):
+            for info in map(_info, page):
+                if info.key <= last:
+                    raise StoreRefused(f"{self._name} lists {info.key} after {last}: no order")
+                last = info.key
+                if info.key.startswith(prefix) and info.key > after:
                     yield info
-                elif info.key > prefix:
-                    return
 
     async def close(self) -> None:
         self._closed = True
@@ -169,6 +168,15 @@ class RemoteStore:
         for key in keys:
             await self._delete([key])
 
+    async def _page(
+        self, pages: AsyncIterator[Sequence[ObjectMeta]], prefix: str
+    ) -> Sequence[ObjectMeta]:
+        page: Sequence[ObjectMeta] = ()
+        with self._errors("list", prefix), suppress(StopAsyncIteration):
+            async with asyncio.timeout(self._timeout_seconds):
+                page = await pages.__anext__()
+        return page
+
     @contextmanager
     def _errors(self, doing: str, key: str) -> Iterator[None]:
         """Turn what the client raises into this package's errors."""
@@ -177,7 +185,9 @@ class RemoteStore:
         try:
             yield
         except FileNotFoundError as error:
-            raise ObjectNotFound(key) from error
+            if doing in _READING and not _NO_BUCKET.search(str(error)):
+                raise ObjectNotFound(key) from error
+            raise _translated(error, f"{self._name}: cannot {doing} {key}") from error
         except AlreadyExistsError as error:
             raise ObjectExists(key) from error
         except TimeoutError as error:
@@ -206,7 +216,7 @@ def _translated(error: Exception, what: str) -> PenstockError:
         return _NotImplemented(message)
     if status == _RANGE_STATUS or "InvalidRange" in text:
         return _RangeBeyond(message)
-    if isinstance(error, _REFUSALS):
+    if isinstance(error, (*_REFUSALS, FileNotFoundError)):
         return StoreRefused(message)
     if status in _THROTTLED_STATUS or _THROTTLED.search(text):
         return StoreThrottled(message)
