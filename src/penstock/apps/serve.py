@@ -5,7 +5,8 @@ is mostly imports. One line goes to stdout, when clients can connect:
 
     penstock ready kafka=HOST:PORT admin=HOST:PORT
 
-SIGTERM and SIGINT end it in good order with status 0; a second one ends it at once.
+SIGTERM and SIGINT end it in good order with status 0; a second one ends it at once. It ends on its
+own, with an error, when another process has registered under its node.id.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import click
 from penstock.apps.configuration import Configuration, Given, configure, misspelt, parse_override
 from penstock.apps.logs import FORMATS, LEVELS, set_up
 from penstock.apps.wiring import address, build, start
+from penstock.control import StaleBroker
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +102,15 @@ async def _serve(configuration: Configuration) -> None:
     gc.set_threshold(COLLECT_AFTER_OBJECTS)
     gc.enable()
     logger.info("serving %s from %s", address(ready.kafka), configuration.directory)
-    await stop.wait()
+    waits = {loop.create_task(event.wait()) for event in (stop, server.superseded)}
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping")
     await server.stop()
+    for wait in waits:
+        wait.cancel()
     logger.info("stopped")
+    if server.superseded.is_set() and not stop.is_set():
+        raise StaleBroker(server.settings.node_id)
 
 
 def _on_signal(stop: asyncio.Event) -> None:

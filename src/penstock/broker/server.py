@@ -28,6 +28,7 @@ from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.handlers.producer_ids import ProducerIds
 from penstock.broker.limits import SCRATCH_BYTES, TICK_SECONDS
 from penstock.broker.listeners import Listener, parse_listeners
+from penstock.broker.liveness import Liveness
 from penstock.broker.state import BrokerState
 from penstock.broker.warmup import warm_up
 
@@ -84,6 +85,9 @@ class BrokerServer:
         self._incarnation = randomness.uuid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admin: AdminServer | None = None
+        self._liveness: Liveness | None = None
+        self.superseded = asyncio.Event()
+        """Set when another process has registered with this broker's id: this one must end."""
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
 
@@ -136,13 +140,7 @@ class BrokerServer:
         host, port = self._servers[0].sockets[0].getsockname()[:2]
         self._bound = (str(host), int(port))
         state.advertised = self._advertised()
-        await state.control.register_broker(
-            broker_id=state.node_id,
-            host=state.advertised[0],
-            port=state.advertised[1],
-            rack=self.settings.broker_rack or None,
-            incarnation=self._incarnation,
-        )
+        await self._register()
         if state.diskless is not None:
             await state.diskless.start(
                 incarnation=self._incarnation,
@@ -150,6 +148,13 @@ class BrokerServer:
                 awaited=state.fetch_hub.awaited,
             )
         await state.refresh()
+        self._liveness = Liveness(
+            state,
+            incarnation=self._incarnation,
+            register=self._register,
+            on_superseded=self.superseded.set,
+        )
+        self._liveness.start()
         state.coordinator.start()
         if self.settings.sink_staging_directory:
             await self._start_sinks()
@@ -159,6 +164,16 @@ class BrokerServer:
         if self.settings.admin_listener:
             await self._start_admin()
         warm_up(loop)
+
+    async def _register(self) -> None:
+        host, port = self.state.advertised
+        await self.state.control.register_broker(
+            broker_id=self.state.node_id,
+            host=host,
+            port=port,
+            rack=self.settings.broker_rack or None,
+            incarnation=self._incarnation,
+        )
 
     async def _start_sinks(self) -> None:
         """Take up open intents before the store's upkeep forgets anything that they need."""
@@ -197,6 +212,8 @@ class BrokerServer:
             connection.close("the broker stops")
         await self._stop_diskless()
         state.store.close()
+        if self._liveness is not None:
+            await self._liveness.stop()
         try:
             await state.control.unregister_broker(
                 broker_id=state.node_id, incarnation=self._incarnation

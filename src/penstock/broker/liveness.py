@@ -1,0 +1,161 @@
+"""A broker's registration: renewed while it lives, given up where it is lost.
+
+Every `broker.heartbeat.interval.ms` the broker renews its registration at the control plane, whose
+clock counts. What comes of it:
+
+| the renewal                     | then                                                         |
+|---------------------------------|--------------------------------------------------------------|
+| succeeds                        | brokers silent for `broker.session.timeout.ms` are expired   |
+| fails for the session's length  | others may own its groups: it refuses group requests         |
+| finds the broker expired        | it registers anew, in a higher epoch                         |
+| finds a newer incarnation       | another process has its id: it stops for good                |
+
+Whatever a broker believes of itself, the control plane's fences decide: writes name the membership
+or the incarnation by which they are made. Refusing early spares clients the wait.
+
+After the control plane was away nobody expires anybody until one session has passed: the others
+could not renew either. That a gap may last half a session leaves them time for one renewal and its
+retries.
+
+Any broker expires the others; at worst several try at once, and one of them does it.
+
+Source: Kafka's broker heartbeats (KIP-631), of which these settings have their names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.control import StaleBroker
+
+if TYPE_CHECKING:
+    from penstock.broker.state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """How sure a broker may be of its registration; seconds of a monotonic clock."""
+
+    def __init__(self, timeout_seconds: float, now: float) -> None:
+        self._timeout = timeout_seconds
+        self._renewed = now
+        self._unbroken_since = now
+
+    def renewed(self, asked: float) -> None:
+        """A renewal that was asked for at that time has succeeded."""
+        if asked - self._renewed > self._timeout / 2:
+            self._unbroken_since = asked
+        self._renewed = max(self._renewed, asked)
+
+    def over(self, now: float) -> bool:
+        """Whether others may have taken this broker for dead."""
+        return now - self._renewed >= self._timeout
+
+    def may_expire_others(self, now: float) -> bool:
+        """Whether those that are silent have had the time to be heard."""
+        return not self.over(now) and now - self._unbroken_since >= self._timeout
+
+
+class Liveness:
+    """The shell: beats by the loop's timers, one beat at a time.
+
+    `register` registers the broker's own incarnation; it is called again after an expiry.
+    `on_superseded` is called once, when the broker must stop: it is to end the process, since
+    its id is another's. `BrokerServer` makes this object after its first registration, calls
+    `start`, and `stop` before it unregisters.
+    """
+
+    def __init__(
+        self,
+        state: BrokerState,
+        *,
+        incarnation: UUID,
+        register: Callable[[], Awaitable[object]],
+        on_superseded: Callable[[], None],
+    ) -> None:
+        settings = state.settings
+        self._state = state
+        self._incarnation = incarnation
+        self._register = register
+        self._on_superseded = on_superseded
+        self._timeout_ms = settings.broker_session_timeout_ms
+        self._interval_seconds = settings.broker_heartbeat_interval_ms / 1000
+        self._monotonic = state.clock.monotonic
+        self._session = Session(self._timeout_ms / 1000, self._monotonic())
+        self._timer: asyncio.TimerHandle | None = None
+        self._beat: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._timer = asyncio.get_running_loop().call_later(self._interval_seconds, self._tick)
+
+    async def stop(self) -> None:
+        """Beat no more. Idempotent."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.wait([self._beat])
+
+    def _tick(self) -> None:
+        if self._stopped:
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._interval_seconds, self._tick)
+        if self._session.over(self._monotonic()):
+            self._state.coordinator.suspend()
+        if self._beat is None or self._beat.done():
+            self._beat = loop.create_task(self.beat())
+
+    async def beat(self) -> None:
+        """Renew once, and do what comes of it; a failure is logged, and tried at the next beat."""
+        try:
+            await self._renew()
+        except PenstockError as error:
+            logger.warning("broker %d could not renew itself: %s", self._state.node_id, error)
+
+    async def _renew(self) -> None:
+        state, asked = self._state, self._monotonic()
+        try:
+            await state.control.renew_broker(broker_id=state.node_id, incarnation=self._incarnation)
+        except StaleBroker as stale:
+            await self._lost(stale, asked)
+            return
+        self._session.renewed(asked)
+        await self._resume()
+        if not self._session.may_expire_others(self._monotonic()):
+            return
+        expired = await state.control.expire_brokers(self._timeout_ms)
+        if expired:
+            logger.warning(
+                "brokers %s have not renewed themselves for %d ms", expired, self._timeout_ms
+            )
+            await state.refresh()
+
+    async def _lost(self, stale: StaleBroker, asked: float) -> None:
+        state = self._state
+        state.coordinator.suspend()
+        if stale.registered:
+            logger.error("%s: this process stops; two processes must not have one node.id", stale)
+            self._stopped = True
+            self._on_superseded()
+            return
+        logger.warning("broker %d was taken for dead, and registers anew", state.node_id)
+        await self._register()
+        self._session.renewed(asked)
+        await self._resume()
+
+    async def _resume(self) -> None:
+        """Coordinate groups again, by an image of after the renewal."""
+        coordinator = self._state.coordinator
+        if coordinator.suspended:
+            await self._state.refresh()
+            coordinator.resume()

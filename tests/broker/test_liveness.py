@@ -1,0 +1,193 @@
+"""A broker's registration: beats, expiry of others, loss and return, and two of one id."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import load
+from penstock.broker.groups import Refused
+from penstock.broker.liveness import Liveness, Session
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.state import BrokerState
+from penstock.control import ControlUnavailable, MemoryControlPlane
+from tests.broker.handlers.conftest import state as state  # the fixture
+
+ME, OTHER = UUID(int=1), UUID(int=2)
+TIMEOUT = 9.0
+
+
+class Clock:
+    """Stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+    def move(self, seconds: float) -> None:
+        self.ms += int(seconds * 1000)
+
+
+class Control(MemoryControlPlane):
+    """A control plane that may be away."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.away = False
+
+    async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        if self.away:
+            raise ControlUnavailable("away")
+        await super().renew_broker(broker_id=broker_id, incarnation=incarnation)
+
+
+class House:
+    """One broker under test on a control plane with a clock."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self.clock = Clock()
+        self.control = Control(self.clock)
+        self.superseded = 0
+        self.state = state
+        state.clock = self.clock
+        state.control = self.control
+        state.on_image.append(state.coordinator.image_changed)
+        self.liveness = Liveness(
+            state, incarnation=ME, register=self.register, on_superseded=self.end
+        )
+
+    async def register(self, broker_id: int = 1, incarnation: UUID = ME) -> None:
+        await self.control.register_broker(
+            broker_id=broker_id, host="h", port=1, rack=None, incarnation=incarnation
+        )
+        await self.state.refresh()
+
+    def end(self) -> None:
+        self.superseded += 1
+
+    async def beat(self, seconds: float = 2.0, *, other: bool = False) -> None:
+        """A beat after a pause; the other broker renews itself if asked."""
+        self.clock.move(seconds)
+        if other:
+            await self.control.renew_broker(broker_id=2, incarnation=OTHER)
+        await self.liveness.beat()
+
+    def brokers(self) -> list[int]:
+        return [broker.broker_id for broker in self.state.metadata.brokers]
+
+
+@pytest.fixture
+async def house(state: BrokerState) -> House:
+    house = House(state)
+    await house.register()
+    await house.register(2, OTHER)
+    return house
+
+
+def test_a_session_is_over_when_nothing_was_renewed_for_its_length() -> None:
+    session = Session(TIMEOUT, 100.0)
+    assert not session.over(108.9)
+    assert session.over(109.0)
+    session.renewed(105.0)
+    session.renewed(103.0)
+    assert not session.over(113.9)
+    assert session.over(114.0)
+
+
+def test_others_are_expired_only_after_an_unbroken_session() -> None:
+    session = Session(TIMEOUT, 100.0)
+    for now in range(102, 109, 2):
+        session.renewed(now)
+        assert not session.may_expire_others(now)
+    session.renewed(110.0)
+    assert session.may_expire_others(110.0)
+    session.renewed(115.0)
+    assert not session.may_expire_others(115.0), "the plane was away: others could not renew"
+    for now in range(117, 126, 2):
+        session.renewed(now)
+    assert session.may_expire_others(125.0)
+    assert not session.may_expire_others(135.0)
+
+
+async def test_a_silent_broker_is_expired(house: House) -> None:
+    for _ in range(5):
+        await house.beat(other=True)
+    assert house.brokers() == [1, 2]
+    for _ in range(5):
+        await house.beat()
+    assert house.brokers() == [1]
+
+
+async def test_nobody_is_expired_when_the_plane_comes_back(house: House) -> None:
+    for _ in range(5):
+        await house.beat(other=True)
+    house.control.away = True
+    for _ in range(10):
+        await house.beat()
+    house.control.away = False
+    for _ in range(5):
+        await house.beat()
+        assert house.brokers() == [1, 2]
+    await house.beat()
+    assert house.brokers() == [1], "it had one session to be heard"
+
+
+async def test_a_broker_that_was_expired_registers_anew(house: House) -> None:
+    (before, _) = house.state.metadata.brokers
+    house.clock.move(20)
+    assert await house.control.expire_brokers(9_000) == [1, 2]
+    await house.beat()
+    (after,) = house.state.metadata.brokers
+    assert after.epoch == before.epoch + 1
+    assert not house.state.coordinator.suspended
+    assert house.superseded == 0
+
+
+async def test_a_broker_whose_id_is_anothers_ends(house: House) -> None:
+    await house.register(1, OTHER)
+    await house.beat()
+    assert house.superseded == 1
+    assert house.state.coordinator.suspended
+    assert house.state.metadata.broker(1) is not None
+
+
+async def test_groups_are_refused_while_the_registration_may_be_lost(house: House) -> None:
+    house.liveness._interval_seconds = 0.001
+    house.control.away = True
+    house.clock.move(9)
+    house.liveness.start()
+    async with asyncio.timeout(5):
+        while not house.state.coordinator.suspended:
+            await asyncio.sleep(0.001)
+        answer = await house.state.coordinator.describe("g")
+        assert answer is None
+        listed = await house.state.coordinator.subscribed(owned(house), ())
+        assert isinstance(listed, Refused)
+        assert listed.error == "coordinator_not_available"
+        house.control.away = False
+        while house.state.coordinator.suspended:
+            await asyncio.sleep(0.001)
+    await house.liveness.stop()
+    await house.liveness.stop()
+
+
+def owned(house: House) -> str:
+    """A group of this broker."""
+    from penstock.broker.coordinator import owner_of
+
+    names = (f"g{number}" for number in range(100))
+    return next(name for name in names if owner_of(house.state.metadata, name).broker_id == 1)
+
+
+def test_a_session_has_room_for_three_beats() -> None:
+    with pytest.raises(InvalidSetting, match=r"at most a third of broker\.session\.timeout\.ms"):
+        load(BrokerSettings, {"broker.heartbeat.interval.ms": 3001})
+    load(BrokerSettings, {"broker.heartbeat.interval.ms": 3000})
