@@ -12,6 +12,7 @@ import pytest
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control import SqliteControlPlane
+from penstock.control.postgres import PostgresControlPlane
 from penstock.diskless.collection import ObjectMarks
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
@@ -26,6 +27,12 @@ async def write(directory: Path) -> None:
     """What a broker leaves: a topic of two partitions, one object, keys that were not used."""
     plane = SqliteControlPlane(directory / "control.sqlite")
     await plane.start()
+    await fill(plane, directory)
+    await plane.close()
+
+
+async def fill(plane: SqliteControlPlane | PostgresControlPlane, directory: Path) -> None:
+    """The same in any database."""
     await plane.register_broker(broker_id=1, host="h", port=1, rack=None, incarnation=INCARNATION)
     await plane.create_topic(
         name="orders", topic_id=TOPIC, partitions=[[1], [1]], configs={"diskless.enable": "true"}
@@ -51,7 +58,6 @@ async def write(directory: Path) -> None:
     assert all(one.placed.error is None for one in sent)
     await marks.note()
     await store.close()
-    await plane.close()
 
 
 @pytest.fixture
@@ -160,3 +166,26 @@ def test_a_directory_without_a_database_is_refused(bare: Run, tmp_path: Path) ->
     assert ran.status == 1
     assert "there is no database" in ran.err
     assert not list(tmp_path.iterdir())
+
+
+def test_with_postgresql_brokers_may_run_meanwhile(
+    bare: Run, tmp_path: Path, postgres_url: str
+) -> None:
+    async def running() -> None:
+        plane = PostgresControlPlane(postgres_url)
+        await plane.start()
+        await fill(plane, tmp_path)
+        words = (
+            "--data-dir", str(tmp_path), "-X", f"control.url={postgres_url}",
+            "-X", f"diskless.storage.url={(tmp_path / 'objects').as_uri()}",
+        )  # fmt: skip
+        ran = await asyncio.to_thread(bare, "diskless", "verify", "--checksums", *words)
+        assert "nothing is wrong" in ran.out, ran.err
+        ran = await asyncio.to_thread(bare, "diskless", "objects", *words)
+        assert "orders-0, orders-1" in ran.out, ran.err
+        ran = await asyncio.to_thread(bare, "diskless", "status", *words[:-2])
+        assert ran.status == 1
+        assert "diskless.storage.url is not set" in ran.err
+        await plane.close()
+
+    asyncio.run(running())
