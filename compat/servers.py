@@ -1,7 +1,8 @@
 """The servers that the suite runs against: Penstock in a process of its own, or Apache Kafka.
 
 `PENSTOCK_COMPAT_SERVER` chooses: `penstock` (the default), `apache`, or `HOST:PORT` of one that is
-running already.
+running already. With `PENSTOCK_COMPAT_TOPICS=diskless` Penstock makes every topic diskless, on
+SQLite and a directory, or with `PENSTOCK_COMPAT_STORES=postgres-s3` on PostgreSQL and S3.
 """
 
 from __future__ import annotations
@@ -139,9 +140,12 @@ def server() -> Iterator[Server]:
         with ApacheKafka() as kafka:
             yield Server(name="apache", bootstrap=kafka.bootstrap)
     elif wanted == "penstock":
-        with tempfile.TemporaryDirectory(prefix="penstock-compat-") as directory:
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-compat-") as directory,
+            stores() as places,
+        ):
             broker = PenstockProcess(
-                Path(directory), configs={"group.initial.rebalance.delay.ms": "0"}
+                Path(directory), configs={"group.initial.rebalance.delay.ms": "0", **places}
             ).start()
             try:
                 yield Server(name="penstock", bootstrap=broker.bootstrap)
@@ -149,6 +153,28 @@ def server() -> Iterator[Server]:
                 broker.stop()
     else:
         yield Server(name="other", bootstrap=wanted)
+
+
+@contextmanager
+def stores() -> Iterator[dict[str, str]]:
+    """The settings by which all topics are where the environment wants them, while they hold."""
+    if os.environ.get("PENSTOCK_COMPAT_TOPICS", "local") != "diskless":
+        yield {}
+    elif os.environ.get("PENSTOCK_COMPAT_STORES", "") != "postgres-s3":
+        yield {"log.diskless.enable": "true"}
+    else:
+        from tests.postgres import postgres_server
+        from tests.s3 import s3_server
+
+        with postgres_server() as postgres, postgres.database() as name, s3_server() as s3:
+            yield {
+                "log.diskless.enable": "true",
+                "control.url": postgres.url(name),
+                "diskless.storage.url": s3.fresh_url(),
+                "diskless.storage.options": ",".join(
+                    f"{option}={value}" for option, value in s3.options().items()
+                ),
+            }
 
 
 def chosen() -> str:

@@ -25,7 +25,7 @@ from compat.conftest import missing
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.parts import PartMissing
-from compat.servers import PenstockProcess, chosen
+from compat.servers import PenstockProcess, chosen, stores
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "20"))
 PARTITIONS = 4
@@ -158,12 +158,15 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         except PartMissing as error:
             missing(error)
     else:
-        process = PenstockProcess(tmp_path, configs={"group.initial.rebalance.delay.ms": "0"})
-        process.start()
-        try:
-            yield process
-        finally:
-            process.kill()
+        with stores() as places:
+            process = PenstockProcess(
+                tmp_path, configs={"group.initial.rebalance.delay.ms": "0", **places}
+            )
+            process.start()
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 def _log(bootstrap: str, topic: str) -> dict[int, list[tuple[int, bytes]]]:

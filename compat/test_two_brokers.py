@@ -1,0 +1,135 @@
+"""Two brokers, one database, one object store: kill -9 of either, under load.
+
+Diskless topics have no home: what one broker takes the other serves. An idempotent producer and a
+consumer group go on while the brokers are killed in turn and started again; whatever was
+acknowledged is there once and in order. The database is PostgreSQL, the objects lie in a shared
+directory, or in S3 with `PENSTOCK_COMPAT_STORES=postgres-s3`. `PENSTOCK_PAIR_KILLS` sets the number
+of kills.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from tests.postgres import postgres_server
+from tests.s3 import s3_server
+
+from compat.drivers import eventually
+from compat.drivers.confluent import Confluent
+from compat.servers import PenstockProcess, chosen
+from compat.test_kill import PARTITIONS, RECOVER_SECONDS, Load, Reader, _log, _progress
+
+KILLS = int(os.environ.get("PENSTOCK_PAIR_KILLS", "2"))
+SEED = 5
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[list[PenstockProcess]]:
+    """Two running brokers."""
+    if chosen() != "penstock":
+        pytest.skip("the brokers of this test are Penstock's own")
+    with ExitStack() as stack:
+        postgres = stack.enter_context(postgres_server())
+        configs = {
+            "control.url": postgres.url(stack.enter_context(postgres.database())),
+            "diskless.storage.url": (tmp_path / "objects").as_uri(),
+            "log.diskless.enable": "true",
+            "group.initial.rebalance.delay.ms": "0",
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "500",
+        }
+        if os.environ.get("PENSTOCK_COMPAT_STORES", "") == "postgres-s3":
+            s3 = stack.enter_context(s3_server())
+            configs["diskless.storage.url"] = s3.fresh_url()
+            configs["diskless.storage.options"] = ",".join(
+                f"{option}={value}" for option, value in s3.options().items()
+            )
+        brokers = []
+        for node in (1, 2):
+            broker = PenstockProcess(
+                tmp_path / f"broker-{node}", configs={**configs, "node.id": str(node)}
+            )
+            stack.callback(broker.kill)
+            brokers.append(broker.start())
+        yield brokers
+
+
+def test_what_one_takes_the_other_serves(pair: list[PenstockProcess]) -> None:
+    Confluent(pair[0].bootstrap).create_topic("shared", 8, {})
+    eventually(lambda: _knows(pair[1], "shared"), lambda: "the other broker lacks the topic")
+    admin = AdminClient({"bootstrap.servers": pair[1].bootstrap})
+    shown = admin.list_topics("shared", timeout=10).topics["shared"].partitions
+    leaders = {partition.leader for partition in shown.values()}
+    assert leaders == {1, 2}
+    load = Load(pair[0].bootstrap, "shared")
+    load.start()
+    reader = Reader(pair[1].bootstrap, "shared", "other-side")
+    reader.start()
+    try:
+        _progress(load, reader)
+    finally:
+        load.done.set()
+        load.join(RECOVER_SECONDS)
+        reader.done.set()
+        reader.join(RECOVER_SECONDS)
+    assert not load.failures
+    assert not reader.wrong
+
+
+def _knows(broker: PenstockProcess, topic: str) -> bool:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    return topic in admin.list_topics(timeout=10).topics
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
+    pair: list[PenstockProcess],
+) -> None:
+    rng = random.Random(SEED)
+    topic, group = "killed", "survivors"
+    bootstrap = ",".join(broker.bootstrap for broker in pair)
+    driver = Confluent(bootstrap)
+    driver.create_topic(topic, PARTITIONS, {})
+    load, reader = Load(bootstrap, topic), Reader(bootstrap, topic, group)
+    load.start()
+    reader.start()
+    try:
+        for number in range(KILLS):
+            _progress(load, reader)
+            assert not load.failures, load.failures[:5]
+            time.sleep(rng.uniform(0, 0.3))
+            pair[number % 2].kill()
+            # The one that is left serves all of it.
+            _progress(load, reader)
+            pair[number % 2].start()
+    finally:
+        load.done.set()
+        load.join(RECOVER_SECONDS + 10)
+    assert not load.failures, load.failures[:5]
+    assert len(load.acknowledged) == load.sent
+    eventually(
+        lambda: reader.seen.keys() >= load.acknowledged.keys(),
+        lambda: f"{len(reader.seen)} of {len(load.acknowledged)} consumed",
+        seconds=RECOVER_SECONDS,
+    )
+    reader.done.set()
+    reader.join(RECOVER_SECONDS)
+    assert not reader.wrong
+    log = _log(bootstrap, topic)
+    stored = {(part, offset): value for part in log for offset, value in log[part]}
+    assert stored == load.acknowledged
+    for part, records in log.items():
+        numbers = [int(value) for _, value in records]
+        assert numbers == list(range(part, load.sent, PARTITIONS)), f"order of partition {part}"
+    committed = driver.committed(group, topic, range(PARTITIONS))
+    assert {part: at for part, (at, _) in committed.items()} == {
+        part: len(records) for part, records in log.items()
+    }
