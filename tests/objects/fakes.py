@@ -22,7 +22,6 @@ class ScriptedStore:
 
     def __init__(self) -> None:
         self.gets: list[Get] = []
-        self.heads = 0
         self.running = 0
         self.running_most = 0
         self.cancelled = 0
@@ -54,7 +53,6 @@ class ScriptedStore:
         return await self._objects.get(key, start, size_bytes)
 
     async def head(self, key: str) -> ObjectInfo:
-        self.heads += 1
         return await self._objects.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -61,6 +61,7 @@ async def test_a_range_beyond_the_end_is_truncated(
     with pytest.raises(ObjectTruncated) as raised:
         await store.get("a", start, size)
     assert raised.value.object_size_bytes == len(CONTENT)
+    assert bytes(raised.value.content or b"") == CONTENT[start:]
 
 
 async def test_an_empty_object_has_no_range(store: ObjectStore) -> None:

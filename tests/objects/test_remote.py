@@ -90,12 +90,12 @@ async def _awaited(call: Callable[[], Any]) -> Any:
         (Fault(drop_answer=True), StoreUnavailable),
         (Fault(latency_seconds=5.0), StoreUnavailable),
     ],
-    ids=str,
+    ids=["503", "429", "500", "502", "403", "401", "400", "reset", "lost", "late"],
 )
 async def test_what_an_answer_means(
     s3: S3Server, fault: Fault, expected: type[PenstockError]
 ) -> None:
-    async with remote(s3, timeout_ms=200) as pair:
+    async with remote(s3, timeout_ms=200 if fault.latency_seconds else 20_000) as pair:
         await pair.straight.put("a", [CONTENT[:10]])
         pair.proxy.plan = lambda _request: fault
         for outcome in await every_call(pair.through):
@@ -104,7 +104,7 @@ async def test_what_an_answer_means(
             assert "penstock-secret" not in str(outcome)
         assert pair.proxy.count() == 5, "a request was repeated under our feet"
         pair.proxy.plan = through
-        assert bytes(await pair.through.get("a", 0, 5)) == CONTENT[:5]
+        assert await pair.keys() in (["a"], ["a", "new"])
 
 
 async def test_a_put_whose_answer_is_lost_has_taken_effect(s3: S3Server) -> None:
@@ -144,11 +144,11 @@ async def test_a_cancelled_put_leaves_the_store_usable(s3: S3Server) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault(truncate_bytes=0), Fault(truncate_bytes=100_000), Fault(bytes_per_second=100_000)],
+    [Fault(truncate_bytes=0), Fault(truncate_bytes=100_000), Fault(bytes_per_second=10_000)],
     ids=["nothing", "truncated", "slow"],
 )
 async def test_half_an_answer_is_none(s3: S3Server, fault: Fault) -> None:
-    async with remote(s3, timeout_ms=500) as pair:
+    async with remote(s3, timeout_ms=1000 if fault.bytes_per_second else 20_000) as pair:
         await pair.straight.put("a", [CONTENT])
         pair.proxy.plan = first(1, fault)
         with pytest.raises(StoreUnavailable):
@@ -216,7 +216,7 @@ async def fetching(
             await pair.straight.put(f"object-{number}", [CONTENT[number : number + 50_000]])
         pair.proxy.plan = plan
         paths = FetchPaths(
-            FetchSettings(**{"request_timeout_ms": 300, **settings}),
+            FetchSettings(**{"request_timeout_ms": 20_000, **settings}),
             hot=pair.through,
             cold=pair.through,
             clock=SYSTEM_CLOCK,
@@ -253,7 +253,7 @@ def now_ms() -> int:
         Fault(reset=True),
         Fault(drop_answer=True),
         Fault(truncate_bytes=20_000),
-        Fault(bytes_per_second=20_000),
+        Fault(bytes_per_second=4_000),
     ],
     ids=["503", "500", "reset", "lost", "truncated", "slow"],
 )
@@ -261,7 +261,9 @@ async def test_reads_survive_a_share_of_faults_and_are_exact(
     s3: S3Server, fault: Fault, newest_ms: int
 ) -> None:
     """A third of the requests fail: what is answered is exact, what is not is an error."""
-    async with fetching(s3, share(1 / 3, fault, seed=7)) as (paths, pair):
+    timeout_ms = 700 if fault.bytes_per_second else 20_000
+    plan = share(1 / 3, fault, seed=7)
+    async with fetching(s3, plan, request_timeout_ms=timeout_ms) as (paths, pair):
         answers = await fetched(paths, *range(20), newest_ms=newest_ms)
         for number, answer in enumerate(answers):
             if isinstance(answer, PenstockError):

@@ -158,7 +158,8 @@ class DirectoryStore:
             try:
                 content = read_range(self._files, file, start, size_bytes)
                 if len(content) < size_bytes:
-                    raise ObjectTruncated(key, start, size_bytes, os.fstat(file).st_size)
+                    size, left = os.fstat(file).st_size, memoryview(content) or None
+                    raise ObjectTruncated(key, start, size_bytes, size, content=left)
             finally:
                 os.close(file)
         return memoryview(content)

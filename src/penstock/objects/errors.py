@@ -89,11 +89,22 @@ class ObjectExists(InvalidError):
 
 
 class ObjectTruncated(CorruptError):
-    """An object ends before a range that it should hold."""
+    """An object ends before a range that it should hold.
+
+    `content` is what it has of the range, where some of it came with the store's answer.
+    """
 
     code: ClassVar[str] = "kafka_storage_error"
 
-    def __init__(self, key: str, start: int, size_bytes: int, object_size_bytes: int) -> None:
+    def __init__(
+        self,
+        key: str,
+        start: int,
+        size_bytes: int,
+        object_size_bytes: int,
+        *,
+        content: memoryview | None = None,
+    ) -> None:
         super().__init__(
             f"object {key} has {object_size_bytes} bytes, "
             f"and [{start}, {start + size_bytes}) was asked of it"
@@ -102,6 +113,7 @@ class ObjectTruncated(CorruptError):
         self.start = start
         self.size_bytes = size_bytes
         self.object_size_bytes = object_size_bytes
+        self.content = content
 
 
 class LaggingConsumerRejected(RetriableError):

@@ -43,7 +43,7 @@ from penstock.objects.store_path import Future, Pause, Result, StorePath
 
 
 class ObjectRange(NamedTuple):
-    """Bytes of an object; its size is -1 where it is not known, which costs a request more."""
+    """Bytes of an object; its size is -1 where it is not known."""
 
     key: str
     start: int

@@ -31,7 +31,8 @@ class MemoryStore:
         check_range(key, start, size_bytes)
         content = self._content(key)[0]
         if start + size_bytes > len(content):
-            raise ObjectTruncated(key, start, size_bytes, len(content))
+            left = memoryview(content)[start:] or None
+            raise ObjectTruncated(key, start, size_bytes, len(content), content=left)
         return memoryview(content)[start : start + size_bytes]
 
     async def head(self, key: str) -> ObjectInfo:

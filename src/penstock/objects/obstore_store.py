@@ -148,12 +148,13 @@ class RemoteStore:
                 )
                 content = memoryview(await found.bytes_async())
         object_size = found.meta["size"]
-        if object_size < start + size_bytes:
-            raise ObjectTruncated(key, start, size_bytes, object_size)
-        if len(content) != size_bytes:
+        there = min(size_bytes, object_size - start)
+        if len(content) != there:
             raise StoreUnavailable(
-                f"{self._name}: read {len(content)} bytes of object {key}, asked for {size_bytes}"
+                f"{self._name}: {len(content)} bytes of object {key} came, {there} are there"
             )
+        if there < size_bytes:
+            raise ObjectTruncated(key, start, size_bytes, object_size, content=content)
         return content
 
     async def _delete(self, keys: Sequence[str]) -> None:

@@ -170,26 +170,20 @@ class StorePath:
         return ceiling * (0.5 + self._randomness.uniform() / 2)
 
     async def _attempt(self, job: Job) -> memoryview:
-        size = job.size_bytes
-        if job.clamp:
-            size = await self._size_left(job)
         began = self._clock.monotonic()
-        content = await self._hedged(lambda: self._get(job.key, job.start, size))
+        content = await self._hedged(lambda: self._get(job))
         if self._hedging is not None:
             self._hedging.observe(self._clock.monotonic() - began)
         return content
 
-    async def _size_left(self, job: Job) -> int:
-        async with _deadline(self._timeout_seconds, job.key):
-            found = await self._store.head(job.key)
-        size = min(job.size_bytes, found.size_bytes - job.start)
-        if size <= 0:
-            raise ObjectTruncated(job.key, job.start, job.size_bytes, found.size_bytes)
-        return size
-
-    async def _get(self, key: str, start: int, size_bytes: int) -> memoryview:
-        async with _deadline(self._timeout_seconds, key):
-            return await self._store.get(key, start, size_bytes)
+    async def _get(self, job: Job) -> memoryview:
+        try:
+            async with _deadline(self._timeout_seconds, job.key):
+                return await self._store.get(job.key, job.start, job.size_bytes)
+        except ObjectTruncated as error:
+            if job.clamp and error.content is not None:
+                return error.content
+            raise
 
     async def _hedged(self, get: Callable[[], Awaitable[memoryview]]) -> memoryview:
         delay = self._hedging.delay if self._hedging is not None else None
