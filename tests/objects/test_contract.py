@@ -16,6 +16,7 @@ from penstock.objects import (
     ObjectNotFound,
     ObjectStore,
     ObjectTruncated,
+    limits,
 )
 
 CONTENT = bytes(range(256)) * 8
@@ -41,6 +42,14 @@ async def put_all(store: ObjectStore, keys: Sequence[str]) -> None:
 async def test_what_is_put_is_read(store: ObjectStore, pieces: list[Buffer]) -> None:
     await store.put("wal/1/a", pieces)
     assert bytes(await store.get("wal/1/a", 0, len(CONTENT))) == CONTENT
+
+
+async def test_a_large_object_of_many_pieces(store: ObjectStore) -> None:
+    pieces: list[Buffer] = [bytes([number % 251]) * (number * 37 % 5000) for number in range(300)]
+    await store.put("large", [*pieces, b"", bytearray(b"end")])
+    content = b"".join(pieces) + b"end"
+    assert len(content) > limits.INLINE_BODY_BYTES_MAX
+    assert await store.get("large", 0, len(content)) == content
 
 
 async def test_ranges(store: ObjectStore) -> None:

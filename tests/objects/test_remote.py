@@ -119,6 +119,15 @@ async def test_a_put_whose_answer_is_lost_has_taken_effect(s3: S3Server) -> None
         assert await pair.keys() == ["a", "b"]
 
 
+@pytest.mark.parametrize(("status", "code"), [(412, "PreconditionFailed"), (409, "Conflict")])
+async def test_a_put_that_another_precedes(s3: S3Server, status: int, code: str) -> None:
+    async with remote(s3) as pair:
+        pair.proxy.plan = first(1, Fault(status=status, code=code))
+        with pytest.raises(ObjectExists):
+            await pair.through.put("a", [b"1"])
+        await pair.through.put("a", [b"1"])
+
+
 async def test_a_put_that_was_damaged_on_its_way_is_refused_by_the_store(s3: S3Server) -> None:
     async with remote(s3) as pair:
         pair.proxy.plan = first(1, Fault(corrupt=True))

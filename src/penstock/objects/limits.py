@@ -35,6 +35,15 @@ LIST_PAGE_OBJECTS: Final = 1000
 CLOSE_TIMEOUT_SECONDS: Final = 10.0
 """How long closing waits for calls in flight."""
 
+INLINE_BODY_BYTES_MAX: Final = 256 << 10
+"""Bodies of puts up to this size are joined by the caller; above, that takes milliseconds."""
+
+BODY_THREADS: Final = 2
+"""Threads that join larger bodies."""
+
+BODIES_WAITING_MAX: Final = 1024
+"""Puts that wait for such a thread; more are refused as throttled."""
+
 DELETE_KEYS_MAX: Final = 1000
 """Keys of one request to delete (S3's own bound)."""
 

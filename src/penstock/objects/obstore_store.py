@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
@@ -44,6 +45,7 @@ from penstock.objects.errors import (
 )
 from penstock.objects.keys import check_key, check_prefix, check_range
 from penstock.objects.port import Buffer, ObjectInfo
+from penstock.objects.threads import Threads
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -74,10 +76,20 @@ class RemoteStore:
         self._timeout_seconds = request_timeout_ms / 1000
         self._conditional = True
         self._closed = False
+        self._threads = Threads(
+            "object-body",
+            threads_max=limits.BODY_THREADS,
+            waiting_max=limits.BODIES_WAITING_MAX,
+        )
 
     async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         check_key(key)
-        body = b"".join(pieces)
+        size = sum(map(len, pieces))
+        body: Buffer
+        if size <= limits.INLINE_BODY_BYTES_MAX:
+            body = b"".join(pieces)
+        else:
+            body = await self._threads.run(lambda: _joined(pieces, size))
         if self._conditional:
             try:
                 return await self._put(key, body, conditional=True)
@@ -128,8 +140,9 @@ class RemoteStore:
 
     async def close(self) -> None:
         self._closed = True
+        await self._threads.close()
 
-    async def _put(self, key: str, body: bytes, *, conditional: bool) -> None:
+    async def _put(self, key: str, body: Buffer, *, conditional: bool) -> None:
         with self._errors("write", key):
             async with asyncio.timeout(self._timeout_seconds):
                 await obstore.put_async(
@@ -222,6 +235,17 @@ def _translated(error: Exception, what: str) -> PenstockError:
     if status in _THROTTLED_STATUS or _THROTTLED.search(text):
         return StoreThrottled(message)
     return StoreRefused(message) if 400 <= status < 500 else StoreUnavailable(message)
+
+
+def _joined(pieces: Sequence[Buffer], size_bytes: int) -> memoryview:
+    """One buffer of all pieces; NumPy copies without holding up other threads."""
+    joined = np.empty(size_bytes, np.uint8)
+    position = 0
+    for piece in pieces:
+        if len(piece):
+            joined[position : position + len(piece)] = np.frombuffer(piece, np.uint8)
+            position += len(piece)
+    return joined.data
 
 
 def _info(meta: ObjectMeta) -> ObjectInfo:
