@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -83,6 +84,17 @@ def test_what_one_takes_the_other_serves(pair: list[PenstockProcess]) -> None:
     assert not reader.wrong
 
 
+def _everywhere(load: Load) -> None:
+    """Wait until every partition has taken records."""
+    before = Counter(partition for partition, _ in list(load.acknowledged))
+
+    def risen() -> bool:
+        now = Counter(partition for partition, _ in list(load.acknowledged))
+        return all(now[partition] > before[partition] for partition in range(PARTITIONS))
+
+    eventually(risen, lambda: "a partition takes no records", seconds=RECOVER_SECONDS)
+
+
 def _knows(broker: PenstockProcess, topic: str) -> bool:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     return topic in admin.list_topics(timeout=10).topics
@@ -108,6 +120,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
             time.sleep(rng.uniform(0, 0.3))
             pair[number % 2].kill()
             # The one that is left serves all of it.
+            _everywhere(load)
             _progress(load, reader)
             pair[number % 2].start()
     finally:

@@ -75,7 +75,9 @@ def check_lease(image: MetadataImage, broker_id: int, incarnation: UUID, count: 
             f"{count} object keys in one call, allowed are 1 to {OBJECT_LEASES_PER_CALL_MAX}"
         )
     broker = image.broker(broker_id)
-    if broker is None or broker.incarnation != incarnation:
+    if broker is None:
+        raise StaleBroker(broker_id, registered=False)
+    if broker.incarnation != incarnation:
         raise StaleBroker(broker_id)
 
 

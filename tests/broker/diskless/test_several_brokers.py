@@ -142,3 +142,21 @@ async def test_a_broker_that_stops_is_no_leader_any_more(pair: Pair) -> None:
     shown = state.shown(state.topics["t"].topic)
     assert [one.leader for one in shown] == [2]
     assert (await pair.clients[1].produce("t", batch(b"a"))).error_code == 0
+
+
+async def test_a_broker_that_was_taken_for_dead_goes_on_once_it_is_registered(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.start(
+        {"broker.session.timeout.ms": 300, "broker.heartbeat.interval.ms": 100},
+        diskless_lease_block_objects=2,
+    )
+    client = await cluster.connect(broker)
+    await client.call("CreateTopics", 7, _creation("t"))
+    await client.produce("t", batch(b"x"))
+    incarnation = broker._incarnation
+    await cluster.control.unregister_broker(broker_id=1, incarnation=incarnation)
+    for number in range(1, 8):  # more objects than there are keys in hand
+        done = await client.produce("t", batch(b"x"))
+        assert (done.error_code, done.base_offset) == (0, number)
+    assert [one.broker_id for one in (await cluster.control.image()).brokers] == [1]
