@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test test-long check bench serve lock clean
+.PHONY: setup demo test test-long compat-diskless check bench serve lock clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,14 @@ test: setup
 
 test-long: setup
 	@$(BIN)/pytest -m long $(ARGS)
+
+# Foreign clients with every topic diskless: on SQLite and a directory, on PostgreSQL and S3.
+DISKLESS_SUITE := compat/test_records.py compat/test_offsets.py compat/test_admin.py \
+	compat/test_groups.py compat/test_kill.py compat/test_two_brokers.py
+compat-diskless: setup
+	@PENSTOCK_COMPAT_TOPICS=diskless $(BIN)/pytest $(DISKLESS_SUITE) $(ARGS)
+	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_COMPAT_STORES=postgres-s3 \
+		$(BIN)/pytest $(DISKLESS_SUITE) $(ARGS)
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
