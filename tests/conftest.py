@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
+    from tests.s3 import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +25,12 @@ def postgres() -> Iterator[PostgresServer]:
 def postgres_url(postgres: PostgresServer) -> str:
     """The URL of a new, empty schema."""
     return postgres.schema()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server, which tests must leave running; each takes a `fresh_url` of it."""
+    from tests.s3 import s3_server
+
+    with s3_server() as server:
+        yield server

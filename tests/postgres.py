@@ -5,7 +5,8 @@ packages, fetched and unpacked without being installed. Where neither is to be h
 skipped, or fail where `PENSTOCK_REQUIRE_INTEROP=1`.
 
 The server refuses to run as root; under root it runs as `postgres`, else as `nobody`. It listens
-on a Unix socket and on a free loopback port. It does not sync, unless it is told to. Each test
+on a Unix socket and on a free loopback port. It does not sync: what it has written outlives a
+crash of the server, though not one of the machine, which no test brings about. Each test
 gets a schema of its own, or a database where it matters.
 """
 
@@ -39,6 +40,7 @@ _SETTINGS = (
     "max_connections=100",
     "max_wal_size=256MB",
     "jit=off",
+    "fsync=off",
     "log_min_messages=warning",
     "log_line_prefix=%m [%p] %a ",
 )
@@ -47,10 +49,9 @@ _SETTINGS = (
 class PostgresServer:
     """One cluster of databases and the process that serves it; may be stopped and restarted."""
 
-    def __init__(self, programs: Path, directory: Path, *, durable: bool = False) -> None:
+    def __init__(self, programs: Path, directory: Path) -> None:
         self._programs = programs
         self.directory = directory
-        self._durable = durable
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
@@ -74,7 +75,6 @@ class PostgresServer:
         """Start the process and wait until it answers."""
         settings = [
             *_SETTINGS,
-            f"fsync={'on' if self._durable else 'off'}",
             f"port={self.port}",
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={self.directory}",
@@ -186,13 +186,13 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
+def postgres_server() -> Iterator[PostgresServer]:
     """A running server with nothing in it; gone in the end."""
     # A short path, as a Unix socket's must be, and one that another user may enter.
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:
         directory = Path(name)
         try:
-            server = PostgresServer(programs(directory), directory, durable=durable)
+            server = PostgresServer(programs(directory), directory)
             server.create()
             server.start()
         except PartMissing as error:

@@ -75,6 +75,24 @@ async def test_only_a_registered_incarnation_gets_leases(plane: Plane) -> None:
     assert len(await lease(plane, limits.OBJECT_LEASES_PER_CALL_MAX)) == 256
 
 
+async def test_a_segment_has_a_key_by_partition_and_offset(plane: Plane) -> None:
+    [first] = await lease(plane)
+    one = await plane.lease_segment(TOPIC, 2, base_offset=70)
+    other = await plane.lease_segment(TOPIC, 2, base_offset=70)
+    [last] = await lease(plane)
+    ids = [key.object_id for key in (first, one, other, last)]
+    assert ids == sorted(set(ids))
+    for key in (one, other):
+        start = f"archive/{TOPIC}/2/00000000000000000070-0-{key.object_id:016x}-"
+        assert re.fullmatch(re.escape(start) + "[0-9a-f]{8}[.]log", key.key)
+        check_key(key.key)
+    assert await plane.highest_object_id() == last.object_id
+    rows = await plane.referenced_keys(after="", limit=9)
+    assert {("pending", key) for key in (first, one, other, last)} == set(rows)
+    condemned = await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
+    assert {item.key for item in condemned} == {key.key for key in (first, one, other, last)}
+
+
 async def test_a_commit_gives_offsets_and_extents(plane: Plane) -> None:
     [key] = await lease(plane)
     commit = ObjectCommit(

@@ -52,6 +52,15 @@ class DisklessPlane(Protocol):
         """
         ...
 
+    async def lease_segment(
+        self, topic_id: UUID, partition: int, *, base_offset: int
+    ) -> ObjectLease:
+        """Reserve the key of a sealed segment that begins at an offset, as a row PENDING.
+
+        Whoever asks gets one: a segment takes effect by the compare-and-set of `swap_extents`.
+        """
+        ...
+
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         """Give the entries of a written object their offsets, all in one transaction.
 

@@ -90,6 +90,17 @@ def object_key(object_id: int, nonce: int) -> str:
     return f"wal/{object_id & 0xFF:02x}/{object_id:016x}-{nonce & 0xFFFFFFFF:08x}"
 
 
+def segment_key(
+    object_id: int, nonce: int, topic_id: UUID, partition: int, base_offset: int
+) -> str:
+    """The key of a sealed segment: those of a partition stand together, by offset.
+
+    The leader epoch in it is 0, as everywhere in diskless topics; `nonce` as in `object_key`.
+    """
+    name = f"{base_offset:020d}-0-{object_id:016x}-{nonce & 0xFFFFFFFF:08x}.log"
+    return f"archive/{topic_id}/{partition}/{name}"
+
+
 def first_answer(object_id: int, state: ObjectState | None, answer: Answer | None) -> Answer | None:
     """The kept answer of a commit that is repeated; None for one that is to be made.
 

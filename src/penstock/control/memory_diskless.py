@@ -77,10 +77,22 @@ class MemoryDiskless:
             ObjectLease(object_id, rules.object_key(object_id, nonce))
             for object_id in range(first, first + count)
         ]
+        self._reserve(leases)
+        return leases
+
+    async def lease_segment(
+        self, topic_id: UUID, partition: int, *, base_offset: int
+    ) -> ObjectLease:
+        object_id, nonce = self._highest_object_id + 1, self._randomness.bits(32)
+        key = rules.segment_key(object_id, nonce, topic_id, partition, base_offset)
+        lease = ObjectLease(object_id, key)
+        self._reserve([lease])
+        return lease
+
+    def _reserve(self, leases: Sequence[ObjectLease]) -> None:
         now_ms = self._clock.now_ms()
         self._objects.update({lease.object_id: StoredObject(lease, now_ms) for lease in leases})
-        self._highest_object_id += count
-        return leases
+        self._highest_object_id = leases[-1].object_id
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         commit_rules.check_commit(commit)

@@ -86,21 +86,40 @@ def database_name(url: str) -> str:
 
 
 async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Asyncpg:
-    """A connection with our time limits, to the host of the URL that accepts writes."""
+    """A connection to the host of the URL that accepts writes, with our time limits.
+
+    Settings that the URL's query names are the URL's, as `?statement_timeout=5000`.
+    """
     limits = {
         "statement_timeout": STATEMENT_TIMEOUT_SECONDS,
         "lock_timeout": LOCK_TIMEOUT_SECONDS,
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_SECONDS,
     }
     own = {name: str(int(seconds * 1000)) for name, seconds in limits.items()}
-    chosen = "target_session_attrs" in parse_qs(urlsplit(url).query)
-    return await asyncpg.connect(
-        url,
-        timeout=CONNECT_TIMEOUT_SECONDS,
-        command_timeout=STATEMENT_TIMEOUT_SECONDS + _CLIENT_GRACE_SECONDS,
-        server_settings={"application_name": "penstock", **own, **(settings or {})},
-        target_session_attrs=None if chosen else SessionAttribute.read_write,
+    own |= {"application_name": "penstock", **(settings or {})}
+    chosen = parse_qs(urlsplit(url).query)
+    attempt = asyncio.ensure_future(
+        asyncpg.connect(
+            url,
+            timeout=CONNECT_TIMEOUT_SECONDS,
+            command_timeout=STATEMENT_TIMEOUT_SECONDS + _CLIENT_GRACE_SECONDS,
+            server_settings={name: value for name, value in own.items() if name not in chosen},
+            target_session_attrs=(
+                None if "target_session_attrs" in chosen else SessionAttribute.read_write
+            ),
+        )
     )
+    try:
+        return await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        # The driver leaves a connection open whose making is cancelled at the wrong moment.
+        attempt.add_done_callback(_abandon)
+        raise
+
+
+def _abandon(attempt: asyncio.Future[_Asyncpg]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().terminate()
 
 
 async def pause(seconds: float) -> None:
@@ -188,10 +207,7 @@ class Connections:
     async def _attempts(self, once: Callable[[_Asyncpg], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + OPERATION_TIMEOUT_SECONDS
-        last: PenstockError = DatabaseSlow(
-            f"all {self._size} connections to {self.where} were in use"
-            f" for {OPERATION_TIMEOUT_SECONDS} s"
-        )
+        last: PenstockError | None = None
         for number in range(OPERATION_ATTEMPTS_MAX):
             try:
                 async with asyncio.timeout_at(deadline):
@@ -210,7 +226,16 @@ class Connections:
             if loop.time() + seconds >= deadline:
                 break
             await pause(seconds)
-        raise last
+        raise last or self._no_connection()
+
+    def _no_connection(self) -> PenstockError:
+        """Why an operation that waited for a connection never got one."""
+        if self._failure is not None:
+            return of_connecting(self._failure, where=self.where).error
+        return DatabaseSlow(
+            f"all {self._size} connections to {self.where} were in use"
+            f" for {OPERATION_TIMEOUT_SECONDS} s"
+        )
 
     async def _on_connection(self, once: Callable[[_Asyncpg], Awaitable[T]], deadline: float) -> T:
         """One attempt; the connection goes back to the others only in a known state."""

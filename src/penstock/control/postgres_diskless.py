@@ -91,6 +91,19 @@ class PostgresDiskless(PostgresDisklessUpkeep):
 
         return await self._database.transaction(work, begin=BEGIN_FENCED)
 
+    async def lease_segment(
+        self, topic_id: UUID, partition: int, *, base_offset: int
+    ) -> ObjectLease:
+        async def work(connection: Connection) -> ObjectLease:
+            nonce = self._randomness.bits(32)
+            object_id = await objects.allocate_ids(connection, 1)
+            key = rules.segment_key(object_id, nonce, topic_id, partition, base_offset)
+            lease = ObjectLease(object_id, key)
+            await objects.write_leases(connection, [lease])
+            return lease
+
+        return await self._database.transaction(work)
+
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         commit_rules.check_commit(commit)
 

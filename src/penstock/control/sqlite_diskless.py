@@ -70,6 +70,21 @@ class SqliteDiskless(SqliteDisklessUpkeep):
         leases: list[ObjectLease] = await self._writer.run(operation)
         return leases
 
+    async def lease_segment(
+        self, topic_id: UUID, partition: int, *, base_offset: int
+    ) -> ObjectLease:
+        def operation(connection: sqlite3.Connection) -> ObjectLease:
+            object_id = int(tables.read_fact(connection, _HIGHEST_ID) or 0) + 1
+            nonce = self._randomness.bits(32)
+            key = rules.segment_key(object_id, nonce, topic_id, partition, base_offset)
+            lease = ObjectLease(object_id, key)
+            objects.write_leases(connection, [lease], self._clock.now_ms())
+            tables.write_fact(connection, _HIGHEST_ID, str(object_id))
+            return lease
+
+        lease: ObjectLease = await self._writer.run(operation)
+        return lease
+
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         commit_rules.check_commit(commit)
 

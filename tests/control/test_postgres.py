@@ -1,0 +1,420 @@
+"""The PostgreSQL form on its own: several planes at once, migrations, refusals, notices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from penstock.control import (
+    CommittedOffset,
+    ControlBusy,
+    ControlUnavailable,
+    DatabaseLocked,
+    DatabaseSlow,
+    GroupRecord,
+    IncompatibleDatabase,
+    StaleGroup,
+    StaleMembership,
+    TopicExists,
+    UnstorableText,
+)
+from penstock.control.postgres import PostgresControlPlane
+from penstock.control.postgres_migrations import migrations
+from penstock.control.postgres_notices import decode_marks, marks_notices
+from tests.control.diskless import TOPIC, Plane, entry, furnish, lease, put, written
+from tests.postgres import PostgresServer
+
+A, B = UUID(int=1), UUID(int=2)
+Mark = tuple[UUID, int, int, int]
+
+
+@asynccontextmanager
+async def planes(url: str, count: int = 2) -> AsyncIterator[list[PostgresControlPlane]]:
+    """Several planes on one database, as several brokers have them."""
+    opened = [PostgresControlPlane(url) for _ in range(count)]
+    await asyncio.gather(*(one.start() for one in opened))
+    yield opened
+    await asyncio.gather(*(one.close() for one in opened))
+
+
+async def register(plane: PostgresControlPlane, broker_id: int = 1, incarnation: UUID = A) -> None:
+    await plane.register_broker(
+        broker_id=broker_id, host="h", port=1, rack="r", incarnation=incarnation
+    )
+
+
+async def create(plane: PostgresControlPlane, name: str, topic_id: UUID) -> None:
+    await plane.create_topic(name=name, topic_id=topic_id, partitions=[[1]], configs={"a": "1"})
+
+
+async def execute(url: str, *statements: str) -> None:
+    connection = await asyncpg.connect(url)
+    for statement in statements:
+        await connection.execute(statement)
+    await connection.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# Opening
+
+
+async def test_four_starters_migrate_once(postgres_url: str) -> None:
+    async with planes(postgres_url, 4) as opened:
+        images = [await one.image() for one in opened]
+        assert len({image.cluster_id for image in images}) == 1
+        connection = await asyncpg.connect(postgres_url)
+        rows = await connection.fetch("SELECT number FROM penstock_schema ORDER BY number")
+        await connection.close()
+        assert [number for (number,) in rows] == [number for number, _ in migrations()]
+
+
+async def test_what_is_registered_stays_when_another_opens(postgres_url: str) -> None:
+    async with planes(postgres_url, 1) as [first]:
+        await register(first)
+        await create(first, "t", A)
+        image = await first.image()
+        async with planes(postgres_url, 1) as [second]:
+            assert await second.image() == image
+        await first.close()
+        await first.start()
+        assert await first.image() == image
+
+
+async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
+    async with planes(postgres_url, 1):
+        await execute(postgres_url, "INSERT INTO penstock_schema VALUES (999)")
+    with pytest.raises(IncompatibleDatabase, match="at schema version 999"):
+        await PostgresControlPlane(postgres_url).start()
+
+
+async def test_a_foreign_database_is_refused_and_left_alone(postgres_url: str) -> None:
+    await execute(postgres_url, "CREATE TABLE mine (x int)")
+    with pytest.raises(IncompatibleDatabase, match="'mine' is one"):
+        await PostgresControlPlane(postgres_url).start()
+    await execute(postgres_url, "DROP TABLE mine")
+    async with planes(postgres_url, 1):
+        pass
+
+
+async def test_another_encoding_is_refused(postgres: PostgresServer) -> None:
+    postgres.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1'")
+    with pytest.raises(IncompatibleDatabase, match="LATIN1"):
+        await PostgresControlPlane(postgres.url("latin")).start()
+    postgres.execute("DROP DATABASE latin")
+
+
+async def test_a_missing_database_is_named_without_a_password(postgres: PostgresServer) -> None:
+    url = f"postgresql://penstock:secret@127.0.0.1:{postgres.port}/nowhere"
+    with pytest.raises(ControlUnavailable, match=r"database nowhere on 127\.0\.0\.1") as caught:
+        await PostgresControlPlane(url).start()
+    assert "secret" not in str(caught.value)
+
+
+# Two planes
+
+
+async def test_the_image_is_read_again_only_when_something_changed(postgres_url: str) -> None:
+    async with planes(postgres_url) as [one, other]:
+        await create(one, "t", A)
+        seen = await other.image()
+        assert await other.image() is seen
+        await one.create_topic(name="u", topic_id=B, partitions=[[1]] * 3, configs={})
+        await one.set_broker_configs(broker="", configs={"x": "y"}, expected={})
+        image = await other.image()
+        assert image == await one.image()
+        assert image.topics["t"] is seen.topics["t"], "a topic that stayed is not read again"
+        await one.delete_topic(A)
+        assert list((await other.image()).topics) == ["u"]
+
+
+async def test_planes_race_for_names_ids_and_groups(postgres_url: str) -> None:
+    record = GroupRecord(
+        group_id="g", version=0, generation=1, protocol_type="c", protocol="p", state=b""
+    )
+    async with planes(postgres_url) as both:
+        attempts: list[Awaitable[Any]] = []
+        for number, plane in enumerate(both * 15):
+            attempts += [
+                create(plane, "t", UUID(int=100 + number)),
+                plane.save_group(record, expected_version=0),
+                plane.allocate_producer_ids(5),
+                create(plane, f"t{number}", UUID(int=200 + number)),
+            ]
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        assert (
+            sorted(type(one).__name__ for one in results[::4])
+            == ["NoneType"] + [TopicExists.__name__] * 29
+        )
+        assert sorted(type(one).__name__ for one in results[1::4]) == [StaleGroup.__name__] * 29 + [
+            "int"
+        ]
+        blocks = [one for one in results if isinstance(one, range)]
+        assert sorted(one.start for one in blocks) == list(range(0, 150, 5))
+        image = await both[0].image()
+        assert image == await both[1].image()
+        assert (len(image.topics), image.version) == (31, 31)
+
+
+async def test_offsets_do_not_slip_past_a_change_of_brokers(postgres_url: str) -> None:
+    """The fence and the write are one: a commit is refused, or is there when brokers change."""
+    async with planes(postgres_url) as [one, other]:
+        await register(one)
+        accepted = 0
+        for step in range(10):
+            membership = (await one.image()).membership
+            offset = CommittedOffset(topic_id=A, topic="t", partition=0, offset=step)
+            written_, _ = await asyncio.gather(
+                one.commit_offsets(group_id="g", offsets=[offset], membership=membership),
+                register(other, 2, UUID(int=10 + step)),
+                return_exceptions=True,
+            )
+            found = await other.committed_offsets("g", None)
+            if written_ is None:
+                accepted = step + 1
+            else:
+                assert isinstance(written_, StaleMembership)
+            assert [row.offset + 1 for row in found] == ([accepted] if accepted else [])
+
+
+async def test_a_commit_races_with_the_deletion_of_its_topic(postgres_url: str) -> None:
+    async with planes(postgres_url) as [one, other]:
+        for step in range(10):
+            topic_id = UUID(int=50 + step)
+            await create(one, "t", topic_id)
+            offset = CommittedOffset(topic_id=topic_id, topic="t", partition=0, offset=step)
+            await asyncio.gather(
+                other.commit_offsets(group_id="g", offsets=[offset]), one.delete_topic(topic_id)
+            )
+            await create(one, "t", B)
+            assert await one.committed_offsets("g", None) == []
+            await one.delete_topic(B)
+
+
+# Limits of time and of text
+
+
+async def test_a_statement_takes_only_so_long(postgres_url: str) -> None:
+    plane = PostgresControlPlane(postgres_url + "&statement_timeout=100")
+    await plane.start()
+    with pytest.raises(DatabaseSlow, match="statement timeout"):
+        await plane._database.statement(lambda connection: connection.execute("SELECT pg_sleep(9)"))
+    await create(plane, "t", A)
+    await plane.close()
+
+
+async def test_a_lock_is_waited_for_only_so_long(postgres_url: str) -> None:
+    plane = PostgresControlPlane(postgres_url + "&lock_timeout=100")
+    await plane.start()
+    holder = await asyncpg.connect(postgres_url)
+    async with holder.transaction():
+        await holder.execute("SELECT * FROM image_version FOR UPDATE")
+        with pytest.raises(DatabaseLocked, match="lock timeout"):
+            await create(plane, "t", A)
+        assert (await plane.image()).version == 0
+    await create(plane, "t", A)
+    await holder.close()
+    await plane.close()
+
+
+async def test_a_transaction_that_is_left_open_is_ended(postgres_url: str) -> None:
+    """A broker that was paused in mid-transaction holds the others up for a bounded time."""
+    stopped = PostgresControlPlane(postgres_url + "&idle_in_transaction_session_timeout=200")
+    await stopped.start()
+    go_on = asyncio.Event()
+
+    async def hang(connection: Any) -> None:
+        await connection.execute("SELECT pg_advisory_xact_lock(1346719315, 2)")
+        await go_on.wait()
+        await connection.execute("SELECT 1")
+
+    hanging = asyncio.create_task(stopped._database.transaction(hang))
+    async with planes(postgres_url, 1) as [other]:
+        await create(other, "t", A)
+    go_on.set()
+    await hanging
+    await stopped.close()
+
+
+async def test_text_that_cannot_be_stored_is_refused(postgres_url: str) -> None:
+    async with planes(postgres_url, 1) as [plane]:
+        offset = CommittedOffset(topic_id=A, topic="t", partition=0, offset=1, metadata="a\x00b")
+        await plane.commit_offsets(group_id="g", offsets=[offset])
+        assert await plane.committed_offsets("g", None) == [offset]
+        with pytest.raises(UnstorableText, match="cannot store a value"):
+            await plane.commit_offsets(group_id="g\x00", offsets=[offset])
+        assert await plane.offset_group_ids() == ["g"]
+
+
+async def test_operations_wait_for_few_connections_and_not_for_ever(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections = "penstock.control.postgres_connections"
+    monkeypatch.setattr(f"{connections}.OPERATION_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(f"{connections}.WAITING_OPERATIONS_MAX", 20)
+    plane = PostgresControlPlane(postgres_url, connections_max=2)
+    await plane.start()
+    go_on = asyncio.Event()
+
+    async def hang(connection: Any) -> None:
+        await go_on.wait()
+
+    hanging = [asyncio.create_task(plane._database.statement(hang)) for _ in range(2)]
+    results = await asyncio.gather(*(plane.image() for _ in range(19)), return_exceptions=True)
+    kinds = [type(one) for one in results]
+    assert (kinds.count(DatabaseSlow), kinds.count(ControlBusy)) == (18, 1)
+    assert "all 2 connections" in str(results[0])
+    go_on.set()
+    await asyncio.gather(*hanging)
+    assert (await plane.image()).version == 0
+    await plane.close()
+
+
+async def test_a_closed_plane_says_so(postgres_url: str) -> None:
+    plane = PostgresControlPlane(postgres_url)
+    with pytest.raises(ControlUnavailable, match="is closed"):
+        await plane.image()
+    await plane.close()
+
+
+async def test_cancelled_callers_harm_nobody(postgres_url: str) -> None:
+    async with planes(postgres_url, 1) as [plane]:
+        for step in range(20):
+            task = asyncio.create_task(plane.allocate_producer_ids(1))
+            await asyncio.sleep(step / 10_000)
+            task.cancel()
+            await asyncio.wait([task])
+        await create(plane, "t", A)
+        assert list((await plane.image()).topics) == ["t"]
+
+
+# Notices
+
+
+class Heard:
+    """What a plane was told."""
+
+    def __init__(self, plane: PostgresControlPlane) -> None:
+        self.images = 0
+        self.marks: list[Mark] = []
+        plane.watch(self._image, self._marks)
+
+    def _image(self) -> None:
+        self.images += 1
+
+    def _marks(self, marks: Sequence[Mark]) -> None:
+        self.marks += marks
+
+
+async def test_others_are_told_of_changes_and_commits(postgres_url: str) -> None:
+    listening, writing = PostgresControlPlane(postgres_url), PostgresControlPlane(postgres_url)
+    heard, own = Heard(listening), Heard(writing)
+    await listening.start()
+    await writing.start()
+    plane: Plane = writing
+    await register(writing, 2)
+    await furnish(plane)
+    await until(lambda: heard.images == 5)
+    answer = await put(plane, entry(0), entry(1))
+    await until(lambda: len(heard.marks) == 2)
+    assert sorted(heard.marks) == [(TOPIC, 0, 5, 0), (TOPIC, 1, 5, 0)]
+    assert {mark[:2] for mark in heard.marks} == set(answer.marks)
+    await plane.delete_records(TOPIC, 0, 3)
+    await until(lambda: len(heard.marks) == 3)
+    assert heard.marks[-1] == (TOPIC, 0, 5, 3)
+    assert (own.images, own.marks) == (0, [])
+    await listening.close()
+    await writing.close()
+
+
+async def test_a_lost_listener_subscribes_again_and_says_that_it_missed_something(
+    postgres_url: str,
+) -> None:
+    async with planes(postgres_url, 1) as [writing]:
+        listening = PostgresControlPlane(postgres_url)
+        heard = Heard(listening)
+        await listening.start()
+        await execute(
+            postgres_url,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'penstock notices'",
+        )
+        await until(lambda: heard.images == 1)
+        await create(writing, "t", A)
+        await until(lambda: heard.images == 2)
+        await listening.close()
+
+
+def test_marks_go_into_few_notices_of_bounded_size() -> None:
+    marks = [(UUID(int=number), number, 2**62, number) for number in range(1000)]
+    notices = marks_notices("f" * 32, marks)
+    assert max(len(notice) for notice in notices) < 8000
+    assert len(notices) < 15
+    found = [mark for notice in notices for mark in decode_marks(notice.split(" ")[2:])]
+    assert found == marks
+    assert marks_notices("f", []) == []
+
+
+# Diskless topics
+
+
+async def test_planes_commit_to_the_same_partitions_at_once(postgres_url: str) -> None:
+    async with planes(postgres_url) as both:
+        await furnish(both[0])
+        keys = [await lease(plane, 10) for plane in both]
+        entries = [entry(2), entry(0), entry(1)]
+        answers = await asyncio.gather(
+            *(
+                plane.commit_object(written(key, sorted(entries, key=lambda one: one.partition)))
+                for pair in zip(*keys, strict=True)
+                for plane, key in zip(both, pair, strict=True)
+            )
+        )
+        for place in range(3):
+            bases = sorted(answer.placed[place].base_offset for answer in answers)
+            assert bases == list(range(0, 100, 5))
+        marks = await both[1].marks([(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)])
+        assert {one.high_watermark for one in marks} == {100}
+
+
+async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
+    async with planes(postgres_url) as both:
+        await furnish(both[0])
+        [key] = await lease(both[0])
+        commit = written(key, [entry(0), entry(1)])
+        answers = await asyncio.gather(*(plane.commit_object(commit) for plane in both * 8))
+        assert all(answer == answers[0] for answer in answers)
+        assert [one.high_watermark for one in await both[0].marks([(TOPIC, 0)])] == [5]
+
+
+async def test_an_open_transaction_elsewhere_holds_nobody_up(postgres_url: str) -> None:
+    """Visibility is that of the partition's own row, not of the oldest transaction."""
+    from penstock.control import FindRequest
+
+    async with planes(postgres_url) as [one, other]:
+        await furnish(one)
+        await put(one, entry(0))
+        idle = await asyncpg.connect(postgres_url)
+        held = idle.transaction(isolation="repeatable_read")
+        await held.start()
+        await idle.execute("CREATE TEMPORARY TABLE mine (x int)")  # it has a transaction id
+        await idle.fetch("SELECT * FROM diskless_partitions")
+        async with asyncio.timeout(5):
+            for step in range(1, 30):
+                await put(one, entry(0))
+                [found] = await other.find([FindRequest(TOPIC, 0, 5 * step, 1)])
+                assert found.marks is not None
+                assert found.marks.high_watermark == 5 * step + 5
+                assert found.extents[0].base_offset == 5 * step
+        await held.rollback()
+        await idle.close()
