@@ -20,6 +20,7 @@ from penstock.control import (
     MemoryControlPlane,
     MetadataImage,
     SqliteControlPlane,
+    StaleMembership,
 )
 from tests.broker.handlers.calls import names
 from tests.broker.handlers.conftest import state
@@ -371,3 +372,64 @@ async def test_commits_are_durable_and_many_at_a_time(state: BrokerState, tmp_pa
         assert len(await control.offset_group_ids()) == 200
     finally:
         await control.close()
+
+
+async def unheard(state: BrokerState, broker_id: int) -> None:
+    """Another broker comes, and this one has not heard of it."""
+    await state.control.register_broker(
+        broker_id=broker_id, host="h", port=1, rack=None, incarnation=UUID(int=broker_id)
+    )
+
+
+async def test_a_coordinator_that_has_not_heard_stores_nothing_of_others(
+    state: BrokerState,
+) -> None:
+    state.on_image.append(state.coordinator.image_changed)
+    await create(state, creation("a"))
+    other = owned_by(2)
+    joined = await join(state, other)
+    await unheard(state, 2)
+    answer = await sync(state, other, joined, {joined.member_id: b"mine"})
+    assert names(answer.error_code) == "not_coordinator"
+    assert await state.control.groups() == []
+    assert [broker.broker_id for broker in state.metadata.brokers] == [1, 2]
+
+    await unheard(state, 3)
+    offset = CommittedOffset(topic_id=UUID(int=1), topic="b", partition=0, offset=3)
+    with pytest.raises(StaleMembership):
+        await state.coordinator.commit(other, [offset])
+    assert [broker.broker_id for broker in state.metadata.brokers] == [1, 2, 3]
+    await unheard(state, 4)
+    with pytest.raises(StaleMembership):
+        await state.coordinator.delete_offsets(other, [("b", 0)])
+    assert await state.control.offset_group_ids() == []
+
+
+async def test_a_group_that_stays_is_saved_although_brokers_came(state: BrokerState) -> None:
+    state.on_image.append(state.coordinator.image_changed)
+    mine = owned_by(1)
+    joined = await join(state, mine)
+    await unheard(state, 2)
+    answer = await sync(state, mine, joined, {joined.member_id: b"mine"})
+    assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
+    assert [record.group_id for record in await state.control.groups()] == [mine]
+
+
+async def test_a_group_that_was_anothers_unseen_is_loaded_again(state: BrokerState) -> None:
+    state.on_image.append(state.coordinator.image_changed)
+    mine, other, gone = owned_by(1), owned_by(2), owned_by(2) + "0"
+    members = {}
+    for group in (mine, other, gone):
+        joined = members[group] = await join(state, group)
+        await sync(state, group, joined, {joined.member_id: b"mine"})
+    await unheard(state, 2)
+    for record in await state.control.groups():
+        if record.group_id == other:
+            moved = replace(record, generation=record.generation + 5)
+            await state.control.save_group(moved, expected_version=record.version)
+    await state.control.delete_group(gone)
+    await state.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
+    await state.refresh()
+    assert await heartbeat(state, mine, 1, members[mine].member_id) == "none"
+    assert await heartbeat(state, other, 6, members[other].member_id) == "none"
+    assert await heartbeat(state, gone, 1, members[gone].member_id) == "unknown_member_id"
