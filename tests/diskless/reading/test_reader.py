@@ -35,6 +35,17 @@ class PlainPaths:
         self.errors: dict[str, PenstockError] = {}
         self.gate = asyncio.Event()
         self.gate.set()
+        self.memory: dict[str, bytes] = {}
+
+    def cached(
+        self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
+    ) -> list[memoryview] | None:
+        if not all(one.key in self.memory for one in ranges):
+            return None
+        return [
+            memoryview(self.memory[one.key])[one.start : one.start + one.size_bytes]
+            for one in ranges
+        ]
 
     async def fetch(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
@@ -134,6 +145,27 @@ async def test_a_commit_of_this_broker_need_not_be_asked_for(house: House) -> No
     await house.load((0, 1, ALL))
     assert house.offsets(0, 1) == [0, 1, 2]
     assert (house.reader.counters.known, house.reader.counters.finds) == (1, 0)
+
+
+async def test_what_is_in_the_cache_is_read_at_once(house: House) -> None:
+    await house.write([Sent(count=3), Sent(count=2), Sent(partition=1)])
+    house.reader.committed(house.world.answers[0])
+    assert house.read(0, 0) is None
+    house.paths.memory = house.world.kept
+    assert house.offsets(0, 0) == [0, 1, 2, 3, 4]
+    assert house.offsets(0, 4) == [3, 4]
+    nothing_fits = house.reader.read((TOPIC, 1), 0, max_bytes=10, at_least_one=False)
+    assert nothing_fits == Read([], 0, 0)
+    assert house.offsets(1, 0) == [0]
+    assert house.paths.calls == []
+    # Of what is damaged nothing is served; a load says so.
+    (key,) = house.world.kept
+    damaged = bytearray(house.world.kept[key])
+    damaged[60:2000] = bytes(len(damaged[60:2000]))
+    house.paths.memory = {key: bytes(damaged)}
+    house.reader.forget((TOPIC, 0))
+    house.reader.committed(house.world.answers[0])
+    assert house.read(0, 0) is None
 
 
 async def test_the_end_of_the_log_is_no_failure(house: House) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from penstock.base.errors import PenstockError
 from penstock.diskless.errors import CorruptObject
-from penstock.diskless.reading.planning import Piece
+from penstock.diskless.reading.planning import Piece, Plan
 from penstock.records import (
     CorruptBatch,
     LegacyBatch,
@@ -71,6 +71,18 @@ class Run:
         end = self.ends[last - 1]
         next_offset = self.offsets[last] if last < len(self.offsets) else self.next_offset
         return Read([self.data[start:end]], end - start, next_offset)
+
+
+def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -> list[Result]:
+    """The bytes of each piece, or why there are none, from the answers to the ranges of a plan."""
+    results: list[Result] = []
+    for piece, (index, offset) in zip(pieces, plan.places, strict=True):
+        answer = answers[index]
+        if isinstance(answer, PenstockError):
+            results.append(answer)
+        else:
+            results.append(answer[offset : offset + piece.size_bytes])
+    return results
 
 
 def assemble(

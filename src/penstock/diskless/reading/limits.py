@@ -14,7 +14,7 @@ of the sweeper: what an extent names is there as long as it may be asked for."""
 EXTENT_OVERHEAD_BYTES: Final = 400
 """What an extent weighs beside its layout and its key."""
 
-READY_MAX_BYTES: Final = 256 << 20
+READY_MAX_BYTES: Final = 128 << 20
 """Assembled batches that wait for the fetch that wants them."""
 
 READY_SECONDS: Final = 30.0

@@ -28,7 +28,7 @@ from penstock.control.diskless_values import (
     PartitionMarks,
 )
 from penstock.diskless.reading import limits, metrics
-from penstock.diskless.reading.assembly import Result, Run, assemble
+from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
 from penstock.diskless.reading.budget import ByteBudget
 from penstock.diskless.reading.coordinates import Coordinates
 from penstock.diskless.reading.errors import OffsetOutOfRange, PartitionGone, Unreadable, told
@@ -36,12 +36,12 @@ from penstock.diskless.reading.planning import Piece, merge, newest_timestamp, t
 from penstock.diskless.reading.ready import Failure, Ready
 from penstock.objects import LaggingConsumerRejected, ObjectNotFound
 from penstock.objects.fetch_paths import ObjectRange
+from penstock.storage import Read
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock
     from penstock.control.diskless_port import DisklessPlane
-    from penstock.storage import Read
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,12 @@ class Paths(Protocol):
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview | PenstockError]:
         """One answer per range; never raises for errors of the store."""
+        ...
+
+    def cached(
+        self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
+    ) -> list[memoryview] | None:
+        """The same if all of it is recent and in memory."""
         ...
 
 
@@ -106,7 +112,7 @@ class Reader:
     def read(
         self, key: PartitionKey, offset: int, *, max_bytes: int, at_least_one: bool
     ) -> Read | None:
-        """What is ready from `offset` on; None if it must be loaded first.
+        """What is ready from `offset` on, or in the cache; None if it must be loaded first.
 
         Raises:
             OffsetOutOfRange, PartitionGone: the control plane says so.
@@ -116,9 +122,39 @@ class Reader:
         if run is not None:
             return run.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
         failure = self._ready.failure(key, offset, self._clock.monotonic())
-        if failure is not None and not failure.quiet:
-            raise failure.error
-        return None
+        if failure is None:
+            return self._read_cached(key, offset, max_bytes, at_least_one)
+        if failure.quiet:
+            return None
+        raise failure.error
+
+    def _read_cached(
+        self, key: PartitionKey, offset: int, max_bytes: int, at_least_one: bool
+    ) -> Read | None:
+        """What this broker wrote or loaded a moment ago, without a turn of the loop."""
+        now = self._clock.monotonic()
+        extents = self._coordinates.find(key, offset, max(1, max_bytes), now)
+        if not extents:
+            return None
+        pieces = trim(extents, offset, max_bytes=max_bytes, at_least_one=at_least_one)
+        if not pieces:
+            return Read([], 0, offset)
+        if sum([piece.size_bytes for piece in pieces]) > limits.INLINE_BYTES_MAX:
+            return None
+        plan = merge(pieces)
+        contents = self._paths.cached(
+            [ObjectRange(one.key, one.start, one.size_bytes, -1) for one in plan.ranges],
+            newest_timestamp_ms=newest_timestamp(pieces),
+        )
+        if contents is None:
+            return None
+        run, _ = assemble(pieces, results_of(pieces, plan, contents))
+        if run is None:
+            return None
+        self.counters.known += 1
+        self.counters.batches_bytes += len(run)
+        self._ready.put(key, run, now)
+        return run.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
 
     def load(self, wants: Sequence[Want], max_bytes: int) -> None:
         """Begin to load what is not under way, up to `max_bytes` over all of them.
@@ -269,14 +305,7 @@ class Reader:
             )
         finally:
             self._budget.give(size_bytes)
-        results: list[Result] = []
-        for piece, (index, offset) in zip(pieces, plan.places, strict=True):
-            answer = answers[index]
-            if isinstance(answer, PenstockError):
-                results.append(answer)
-            else:
-                results.append(answer[offset : offset + piece.size_bytes])
-        return results
+        return results_of(pieces, plan, answers)
 
     def _failed(self, want: Want, offset: int, error: PenstockError) -> None:
         """Remember a failure, for a moment."""
