@@ -22,6 +22,7 @@ from penstock.control import (
     TooLarge,
     limits,
 )
+from penstock.objects.keys import check_key
 from tests.control.diskless import (
     BROKER,
     DISKLESS,

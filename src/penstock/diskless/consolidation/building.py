@@ -1,0 +1,243 @@
+"""Making a sealed segment of write-ahead extents: read, checked, stamped for good, written.
+
+A segment is a plain Kafka segment file (`.log`): batches back to back, each with its base offset
+and leader epoch, and with the time of its append where the topic wants that. Nothing else in a
+batch changes; its checksum is renewed only where the append time came in. So consumers get the
+same bytes as before, and whoever reads segment files can read it.
+
+    extents   [a a a][b b][c c c c]      of different objects, adjacent by offset
+    chunks    |──────────|─────────|     read a few at a time, assembled as for a consumer
+    parts     |───────────────|────|     the segment's extents in the batch index
+
+One chunk is read while those before it wait as bytes of the segment: memory is bounded by the
+run's bytes and one chunk, twice as long as a store joins the pieces of an object.
+
+Needs no control plane: `build_segment` and `write_segment` run wherever the store can be reached.
+
+Source: Inkless's file merger; KIP-405 (segments in an archive).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.control.diskless_rules import LAYOUT
+from penstock.control.diskless_values import (
+    DisklessExtent,
+    ObjectLease,
+    PartitionKey,
+    SegmentSwap,
+)
+from penstock.diskless.consolidation.limits import (
+    CHUNK_BYTES,
+    CHUNK_EXTENTS_MAX,
+    PART_BATCHES_MAX,
+    PART_BYTES_MAX,
+    READS_AT_ONCE,
+)
+from penstock.diskless.reading.assembly import Result, Run, assemble
+from penstock.diskless.reading.planning import Piece, merge, trim
+from penstock.objects import ObjectStore
+from penstock.records import decode_header
+
+Read = Callable[[str, int, int], Awaitable[memoryview]]
+"""Key, start, bytes: as `ObjectStore.get`."""
+
+
+class SegmentPart(NamedTuple):
+    """Adjacent batches of a segment that become one extent; `layout` as in `BatchEntry`."""
+
+    byte_offset: int
+    size_bytes: int
+    base_offset: int
+    next_offset: int
+    max_timestamp: int
+    layout: bytes
+
+
+class SealedSegment(NamedTuple):
+    """The bytes of a segment, in pieces, and what is in them, by offset."""
+
+    pieces: list[memoryview]
+    size_bytes: int
+    parts: tuple[SegmentPart, ...]
+
+    def extents(self, lease: ObjectLease) -> tuple[DisklessExtent, ...]:
+        """The parts as extents of an object. Times are in the batches, so none is to be stamped."""
+        return tuple(
+            DisklessExtent(
+                lease.object_id, lease.key, "segment", part.byte_offset, part.size_bytes,
+                part.base_offset, part.next_offset, part.max_timestamp, -1, part.layout,
+            )
+            for part in self.parts
+        )  # fmt: skip
+
+    def swap(
+        self, key: PartitionKey, replaced: Sequence[DisklessExtent], lease: ObjectLease
+    ) -> SegmentSwap:
+        """What puts the segment, written under a lease, in the place of what it was made of."""
+        return SegmentSwap(
+            topic_id=key[0],
+            partition=key[1],
+            object_id=lease.object_id,
+            size_bytes=self.size_bytes,
+            replaced=tuple(replaced),
+            extents=self.extents(lease),
+        )
+
+
+async def build_segment(
+    read: Read, extents: Sequence[DisklessExtent], key: PartitionKey
+) -> SealedSegment:
+    """Make a segment of adjacent extents of one partition, which are read with `read`.
+
+    Raises:
+        CorruptObject: an object does not hold what the index says; nothing is made of it.
+        ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: as `read` says.
+    """
+    segment = _Segment()
+    following = extents[0].base_offset
+    for chunk in _chunks(extents):
+        pieces = trim(
+            chunk,
+            following,
+            max_bytes=sum([extent.size_bytes for extent in chunk]),
+            at_least_one=True,
+        )
+        results = await _fetched(read, pieces)
+        await asyncio.to_thread(segment.add, pieces, results)
+        if segment.next_offset != chunk[-1].next_offset:
+            raise BugError(
+                f"partition {key[1]} of topic {key[0]}: extents up to offset"
+                f" {chunk[-1].next_offset} do not adjoin after {segment.next_offset}"
+            )
+        following = segment.next_offset
+    return segment.sealed()
+
+
+async def write_segment(
+    store: ObjectStore,
+    extents: Sequence[DisklessExtent],
+    key: PartitionKey,
+    lease: ObjectLease,
+) -> SegmentSwap:
+    """Build a segment and write it under a leased key; the answer is for `swap_extents`.
+
+    After an error the key is not to be used again.
+
+    Raises:
+        PenstockError: as `build_segment`, and as `ObjectStore.put`.
+    """
+    segment = await build_segment(store.get, extents, key)
+    await store.put(lease.key, segment.pieces)
+    return segment.swap(key, extents, lease)
+
+
+def _chunks(extents: Sequence[DisklessExtent]) -> Iterator[list[DisklessExtent]]:
+    chunk: list[DisklessExtent] = []
+    size_bytes = 0
+    for extent in extents:
+        if chunk and (
+            size_bytes + extent.size_bytes > CHUNK_BYTES or len(chunk) == CHUNK_EXTENTS_MAX
+        ):
+            yield chunk
+            chunk, size_bytes = [], 0
+        chunk.append(extent)
+        size_bytes += extent.size_bytes
+    yield chunk
+
+
+async def _fetched(read: Read, pieces: Sequence[Piece]) -> list[Result]:
+    """The bytes of pieces, or why there are none, in their order."""
+    plan = merge(pieces)
+    turns = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def one(key: str, start: int, size_bytes: int) -> Result:
+        async with turns:
+            try:
+                return await read(key, start, size_bytes)
+            except PenstockError as error:
+                return error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(*item)) for item in plan.ranges]
+    results: list[Result] = []
+    for piece, (index, offset) in zip(pieces, plan.places, strict=True):
+        result = tasks[index].result()
+        if not isinstance(result, PenstockError):
+            result = result[offset : offset + piece.size_bytes]
+        results.append(result)
+    return results
+
+
+class _Segment:
+    """A segment that grows by chunks."""
+
+    def __init__(self) -> None:
+        self.next_offset = -1
+        self._pieces: list[memoryview] = []
+        self._size_bytes = 0
+        self._parts: list[SegmentPart] = []
+        self._part = _Part(0, 0)
+
+    def add(self, pieces: Sequence[Piece], results: Sequence[Result]) -> None:
+        """Add what was read; raises what it could not be assembled for."""
+        run, failure = assemble(pieces, results)
+        if failure is not None:
+            raise failure
+        if run is None:
+            raise BugError("a chunk of no batches")
+        self._cut(run)
+        self._pieces.append(run.data)
+        self._size_bytes += len(run)
+        self.next_offset = run.next_offset
+
+    def _cut(self, run: Run) -> None:
+        start = 0
+        for base_offset, end in zip(run.offsets, run.ends, strict=True):
+            header = decode_header(run.data, start)
+            if self._part.is_full(header.size_bytes):
+                self._parts.append(self._part.done())
+                self._part = _Part(self._size_bytes + start, base_offset)
+            elif not self._part.layout:
+                self._part = _Part(self._size_bytes + start, base_offset)
+            self._part.add(header.size_bytes, header.next_offset, header.max_timestamp)
+            start = end
+
+    def sealed(self) -> SealedSegment:
+        parts = (*self._parts, self._part.done())
+        return SealedSegment(self._pieces, self._size_bytes, parts)
+
+
+class _Part:
+    """A part that grows by batches."""
+
+    __slots__ = ("_base_offset", "_byte_offset", "_max_timestamp", "_next", "_size", "layout")
+
+    def __init__(self, byte_offset: int, base_offset: int) -> None:
+        self._byte_offset = byte_offset
+        self._base_offset = self._next = base_offset
+        self._size = 0
+        self._max_timestamp = -1
+        self.layout = bytearray()
+
+    def is_full(self, batch_bytes: int) -> bool:
+        return self._size > 0 and (
+            self._size + batch_bytes > PART_BYTES_MAX
+            or len(self.layout) >= PART_BATCHES_MAX * LAYOUT.size
+        )
+
+    def add(self, size_bytes: int, next_offset: int, max_timestamp: int) -> None:
+        self.layout += LAYOUT.pack(size_bytes, next_offset - self._next)
+        self._size += size_bytes
+        self._next = next_offset
+        self._max_timestamp = max(self._max_timestamp, max_timestamp)
+
+    def done(self) -> SegmentPart:
+        return SegmentPart(
+            self._byte_offset, self._size, self._base_offset, self._next, self._max_timestamp,
+            bytes(self.layout),
+        )  # fmt: skip
