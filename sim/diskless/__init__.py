@@ -1,0 +1,1 @@
+"""Diskless topics in simulation: brokers without data, an object store and a plane that fail."""
