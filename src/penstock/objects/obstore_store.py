@@ -176,7 +176,10 @@ class RemoteStore:
                 try:
                     await obstore.delete_async(self._client, keys)
                     return
-                except FileNotFoundError:
+                except (FileNotFoundError, BaseError) as error:
+                    # Some stores say so when another deletes the same at the same time.
+                    if not isinstance(error, FileNotFoundError) and "NoSuchKey" not in str(error):
+                        raise
                     if len(keys) == 1:
                         return
         for key in keys:
