@@ -123,6 +123,7 @@ def _diskless(
         randomness=SYSTEM_RANDOMNESS,
         broker_id=configuration.broker.node_id,
         config_of=config_of,
+        store_url=url,
     )
 
 

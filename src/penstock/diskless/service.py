@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.control.diskless_port import DisklessPlane
     from penstock.control.diskless_values import (
         CommitAnswer,
+        DisklessExtent,
         DisklessProducer,
         PartitionKey,
         PartitionMarks,
@@ -81,8 +82,12 @@ class DisklessService:
         randomness: Randomness,
         broker_id: int,
         config_of: Callable[[str], LogConfig],
+        store_url: str = "",
     ) -> None:
-        """`open_store` makes a client of the store; it is called for each use of its own."""
+        """`open_store` makes a client of the store; it is called for each use of its own.
+
+        `store_url` is what others are told, who read the store themselves: no credentials.
+        """
         self._settings = settings
         self._fetch_settings = fetch_settings
         self._plane = plane
@@ -91,6 +96,7 @@ class DisklessService:
         self._randomness = randomness
         self._broker_id = broker_id
         self.config_of = config_of
+        self.store_url = store_url
         self._partitions: dict[PartitionKey, DisklessPartition] = {}
         self._image: MetadataImage | None = None
         self._incarnation: UUID | None = None
@@ -253,6 +259,12 @@ class DisklessService:
         marks = await self._plane.delete_records(*partition.key, before_offset)
         self._learn(partition.key, marks)
         return marks.log_start_offset
+
+    async def extents(
+        self, partition: DisklessPartition, *, start: int, end: int, limit: int
+    ) -> list[DisklessExtent]:
+        """The extents that hold offsets of [start, end), by offset, at most `limit` of them."""
+        return await self._plane.extents(*partition.key, start=start, end=end, limit=limit)
 
     async def producers(self, partition: DisklessPartition) -> list[DisklessProducer]:
         """The idempotent producers that a partition remembers."""

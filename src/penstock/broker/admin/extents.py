@@ -3,22 +3,36 @@
 `GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` answers with runs of whole batches in
 segment files, for `[start, min(end, high watermark))`; left out, `start` is the first offset and
 `end` the high watermark. A range that does not lie in the log is 416. `machine_id` tells a
-reader whether the files are on its own machine.
+reader whether the files are on its own machine. Of diskless partitions the answer names
+objects of the store instead, in pages: it is the store that a reader opens, by itself.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit, urlunsplit
 
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.broker.errors import NoObjectStore
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.state import BrokerState
+    from penstock.broker.state import BrokerState, Log
+    from penstock.control.diskless_values import DisklessExtent
+    from penstock.diskless.partition import DisklessPartition
+
+OBJECT_EXTENTS_PER_PAGE: Final = 1_000
+"""Extents in one answer; `next_start` says where to go on."""
+
+OBJECT_LAYOUTS_PER_PAGE_BYTES: Final = 4 << 20
+"""What the layouts of one answer take together before base64; one extent's may take more."""
 
 MACHINE_ID_FILES: Final = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
 
@@ -59,11 +73,13 @@ def number(name: str, text: str, maximum: int) -> int:
     return int(text)
 
 
-async def partition_extents(state: BrokerState, request: Request) -> dict[str, Any]:
-    topic = request.path_params["topic"]
-    index = number("partition", request.path_params["partition"], INT_MAX)
-    log = state.local_log(topic, index, "reading by files, as Spark's data source does,")
-    query = request.query_params
+def wanted(log: Log, query: Mapping[str, str]) -> tuple[int, int]:
+    """The offsets [start, end) that a request asks for, within the log.
+
+    Raises:
+        BadParameter: they are no range.
+        OffsetsOutOfRange: the log does not hold the first.
+    """
     start = log.log_start_offset
     end = log.high_watermark
     if "start" in query:
@@ -77,7 +93,81 @@ async def partition_extents(state: BrokerState, request: Request) -> dict[str, A
             f"{log.topic_partition}: offset {start} is not within "
             f"[{log.log_start_offset}, {log.high_watermark}]"
         )
-    end = min(end, log.high_watermark)
+    return start, min(end, log.high_watermark)
+
+
+async def object_extents(
+    state: BrokerState, partition: DisklessPartition, query: Mapping[str, str]
+) -> dict[str, Any]:
+    """Where a range of a diskless partition lies in the object store: one page of extents.
+
+    `next_start` is where the next page begins; None on the last. `layout` is base64 of what
+    `DisklessExtent` has. The URL never has credentials in it.
+    """
+    service = state.diskless
+    if service is None:
+        raise NoObjectStore("this broker has no object store")
+    # Another broker may have committed what the reader has heard of.
+    await service.look_up_marks([partition])
+    start, end = wanted(partition, query)
+    found: list[DisklessExtent] = []
+    if start < end:
+        found = await service.extents(
+            partition, start=start, end=end, limit=OBJECT_EXTENTS_PER_PAGE
+        )
+    page = first_page(found)
+    more = bool(page) and page[-1].next_offset < end
+    return {
+        "topic": partition.topic_partition.topic,
+        "topic_id": str(partition.topic_id),
+        "partition": partition.topic_partition.partition,
+        "leader_epoch": partition.leader_epoch,
+        "log_start_offset": partition.log_start_offset,
+        "high_watermark": partition.high_watermark,
+        "last_stable_offset": partition.last_stable_offset,
+        "machine_id": machine_id(),
+        "extents": [],
+        "store": without_credentials(service.store_url),
+        "objects": [
+            {
+                "object_id": extent.object_id,
+                "key": extent.key,
+                "kind": extent.kind,
+                "position": extent.byte_offset,
+                "size_bytes": extent.size_bytes,
+                "base_offset": extent.base_offset,
+                "next_offset": extent.next_offset,
+                "max_timestamp": extent.max_timestamp,
+                "append_time_ms": extent.append_time_ms,
+                "layout": b64encode(extent.layout).decode("ascii"),
+            }
+            for extent in page
+        ],
+        "next_start": page[-1].next_offset if more else None,
+    }
+
+
+def first_page(extents: Sequence[DisklessExtent]) -> Sequence[DisklessExtent]:
+    """The first extents, as many as one answer may have of their layouts; at least one."""
+    ends = accumulate(len(extent.layout) for extent in extents)
+    count = sum(1 for end in ends if end <= OBJECT_LAYOUTS_PER_PAGE_BYTES)
+    return extents[: max(1, count)]
+
+
+def without_credentials(url: str) -> str:
+    """A store's URL as others may see it: no user, no password, no query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+async def partition_extents(state: BrokerState, request: Request) -> dict[str, Any]:
+    topic = request.path_params["topic"]
+    index = number("partition", request.path_params["partition"], INT_MAX)
+    place = state.topics.get(topic)
+    if place is not None and place.diskless:
+        return await object_extents(state, state.remote_of(place, index), request.query_params)
+    log = state.local_log(topic, index)
+    start, end = wanted(log, request.query_params)
     extents = log.extents(start, end) if start < end else []
     return {
         "topic": topic,
