@@ -1,0 +1,38 @@
+"""A desk over memory, for the tests of consolidation."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.control import MemoryControlPlane
+from penstock.objects import MemoryStore
+from tests.diskless.consolidation.desk import BROKER, INCARNATION, TOPIC, Desk
+from tests.storage.batches import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """The clock of plane and store."""
+    return FakeClock()
+
+
+@pytest.fixture
+async def plane(clock: FakeClock) -> MemoryControlPlane:
+    """A plane with a broker and a diskless topic of three partitions."""
+    plane = MemoryControlPlane(clock=clock)
+    await plane.register_broker(
+        broker_id=BROKER, host="h", port=1, rack=None, incarnation=INCARNATION
+    )
+    await plane.create_topic(
+        name="orders",
+        topic_id=TOPIC,
+        partitions=[[BROKER]] * 3,
+        configs={"diskless.enable": "true"},
+    )
+    return plane
+
+
+@pytest.fixture
+def desk(plane: MemoryControlPlane, clock: FakeClock) -> Desk:
+    """The plane with a store in memory."""
+    return Desk(plane, MemoryStore(clock=clock))

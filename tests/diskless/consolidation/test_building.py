@@ -1,0 +1,197 @@
+"""Sealed segments against what a consumer got of the extents that they are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import BugError
+from penstock.control import MemoryControlPlane
+from penstock.control.diskless_values import DisklessExtent
+from penstock.diskless.consolidation import build_segment, building, limits, write_segment
+from penstock.diskless.errors import CorruptObject
+from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable
+from penstock.records import split_batches, verify_crc
+from tests.diskless.consolidation.desk import KEY, START_MS, TOPIC, Desk, Sent, produced, seen
+from tests.records.reference import decode
+
+Codecs = range(5)
+
+
+async def varied(desk: Desk) -> None:
+    """Objects of several partitions: all codecs, both kinds of times, producers with sequences."""
+    sequence = 0
+    for number in range(12):
+        codec = number % len(Codecs)
+        batches = produced(b"a%d" % number, b"b" * number, codec=codec, timestamp=START_MS + number)
+        sent = Sent(batches)
+        if number % 3 < 2:
+            values = [b"c"] * (number + 1)
+            mine = produced(*values, producer=(4, 0, sequence))
+            sent = Sent(mine, append_time=True) if number % 3 else Sent(mine)
+            sequence += len(values)
+        placed = await desk.write(
+            Sent(batches, 1), Sent(batches), sent, Sent(batches, 2), now_ms=START_MS + 50 * number
+        )
+        assert not any(one.error for one in placed)
+
+
+async def test_a_segment_has_the_bytes_that_consumers_got(desk: Desk) -> None:
+    await varied(desk)
+    extents = await desk.extents()
+    assert len({extent.append_time_ms for extent in extents}) > 3
+    before = await desk.consumed()
+    segment = await build_segment(desk.store.get, extents, KEY)
+    sealed = b"".join(segment.pieces)
+    assert sealed == before
+    assert segment.size_bytes == len(sealed)
+    position = 0
+    for header in split_batches(sealed):
+        verify_crc(sealed, header, position)
+        assert header.partition_leader_epoch == 0
+        position += header.size_bytes
+    times = [
+        (record.offset, record.timestamp) for one in decode(sealed) for record in one.visible()
+    ]
+    assert [offset for offset, _ in times] == list(range(extents[-1].next_offset))
+    assert len({time for _, time in times}) > 12
+    [part] = segment.parts
+    assert part.max_timestamp == max(time for _, time in times)
+    assert (part.byte_offset, part.size_bytes) == (0, len(sealed))
+
+
+async def test_a_written_segment_takes_the_place_of_its_extents(
+    desk: Desk, plane: MemoryControlPlane
+) -> None:
+    await varied(desk)
+    extents = await desk.extents()
+    before, others = await desk.consumed(), [await desk.consumed(1), await desk.consumed(2)]
+    lease = await plane.lease_segment(TOPIC, 0, base_offset=0)
+    swap = await write_segment(desk.store, extents, KEY, lease)
+    await plane.swap_extents(swap)
+    assert await desk.extents() == list(swap.extents)
+    assert {extent.kind for extent in swap.extents} == {"segment"}
+    assert await desk.consumed() == before
+    assert [await desk.consumed(1), await desk.consumed(2)] == others
+    whole = await desk.store.get(lease.key, 0, swap.size_bytes)
+    assert bytes(whole) == before
+    # What was made of segments is the same again.
+    again = await build_segment(desk.store.get, swap.extents, KEY)
+    assert b"".join(again.pieces) == before
+
+
+async def test_parts_are_bounded_and_read_alike(
+    desk: Desk, plane: MemoryControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await varied(desk)
+    extents, before = await desk.extents(), await desk.consumed()
+    whole = await build_segment(desk.store.get, extents, KEY)
+    for name in ("PART_BYTES_MAX", "CHUNK_BYTES"):
+        monkeypatch.setattr(building, name, 700)
+    monkeypatch.setattr(building, "PART_BATCHES_MAX", 4)
+    segment = await build_segment(desk.store.get, extents, KEY)
+    assert len(segment.pieces) > 3
+    parts = segment.parts
+    assert len(parts) > 4
+    assert b"".join(part.layout for part in parts) == whole.parts[0].layout
+    assert max(part.max_timestamp for part in parts) == whole.parts[0].max_timestamp
+    assert all(part.size_bytes <= 700 or len(part.layout) == 8 for part in parts)
+    assert max(len(part.layout) for part in parts) == 4 * 8
+    lease = await plane.lease_segment(TOPIC, 0, base_offset=0)
+    await desk.store.put(lease.key, segment.pieces)
+    await plane.swap_extents(segment.swap(KEY, extents, lease))
+    assert await desk.consumed() == before
+    for extent in await desk.extents():
+        headers = split_batches(await seen(desk.store, [extent]))
+        assert (headers[0].base_offset, headers[-1].next_offset) == extent[5:7]
+        assert max(header.max_timestamp for header in headers) == extent.max_timestamp
+
+
+async def test_few_ranges_are_read_at_once(desk: Desk) -> None:
+    for number in range(limits.CHUNK_EXTENTS_MAX + 10):
+        await desk.write(Sent(produced(b"%d" % number)))
+    under_way = most = reads = 0
+
+    async def read(key: str, start: int, size_bytes: int) -> memoryview:
+        nonlocal under_way, most, reads
+        under_way += 1
+        reads += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return await desk.store.get(key, start, size_bytes)
+
+    segment = await build_segment(read, await desk.extents(), KEY)
+    assert b"".join(segment.pieces) == await desk.consumed()
+    assert most == limits.READS_AT_ONCE
+    assert reads == limits.CHUNK_EXTENTS_MAX + 10
+
+
+async def damaged(desk: Desk, extent: DisklessExtent, at: int) -> MemoryStore:
+    """The same objects, with another byte in this extent."""
+    store = MemoryStore()
+    async for info in desk.store.list("wal/"):
+        data = bytearray(await desk.store.get(info.key, 0, info.size_bytes))
+        if info.key == extent.key:
+            data[extent.byte_offset + at] ^= 1
+        await store.put(info.key, [bytes(data)])
+    return store
+
+
+async def test_nothing_is_made_of_damaged_bytes(desk: Desk, plane: MemoryControlPlane) -> None:
+    await desk.write(Sent(produced(b"first")))
+    await desk.write(Sent(produced(b"second"), append_time=True))
+    await desk.write(Sent(produced(b"third")))
+    extents = await desk.extents()
+    size_bytes = extents[1].size_bytes
+    # Byte by byte, but for the base offset and the leader epoch, which are written anew.
+    for at in (8, 11, 16, 17, 21, 23, 30, 60, size_bytes - 1):
+        store = await damaged(desk, extents[1], at)
+        lease = await plane.lease_segment(TOPIC, 0, base_offset=0)
+        with pytest.raises(CorruptObject, match=extents[1].key):
+            await write_segment(store, extents, KEY, lease)
+        assert [info.key async for info in store.list("archive/")] == []
+    wrong = [extents[0], extents[1]._replace(layout=extents[0].layout), extents[2]]
+    with pytest.raises(CorruptObject):
+        await build_segment(desk.store.get, wrong, KEY)
+
+
+async def test_errors_of_the_store_and_gaps_end_it(desk: Desk) -> None:
+    for number in range(3):
+        await desk.write(Sent(produced(b"%d" % number)))
+    extents = await desk.extents()
+    with pytest.raises(BugError, match="do not adjoin"):
+        await build_segment(desk.store.get, [extents[0], extents[2]], KEY)
+
+    async def failing(key: str, start: int, size_bytes: int) -> memoryview:
+        if key == extents[1].key:
+            raise StoreUnavailable("no answer")
+        return await desk.store.get(key, start, size_bytes)
+
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        await build_segment(failing, extents, KEY)
+    await desk.store.delete([extents[2].key])
+    with pytest.raises(ObjectNotFound):
+        await build_segment(desk.store.get, extents, KEY)
+
+
+async def test_a_segment_file_is_one_that_a_log_loads(desk: Desk, tmp_path: Path) -> None:
+    """Kafka's own dump of such a file needs no more than the batches and their offsets."""
+    await varied(desk)
+    extents = await desk.extents()
+    segment = await build_segment(desk.store.get, extents[3:], KEY)
+    base_offset = extents[3].base_offset
+    file = tmp_path / f"{base_offset:020d}.log"
+    file.write_bytes(b"".join(segment.pieces))
+    batches = decode(file.read_bytes())
+    assert batches[0].base_offset == base_offset
+    following = base_offset
+    for one in batches:
+        assert one.base_offset == following
+        assert [record.offset for record in one.records] == list(
+            range(following, following + len(one.records))
+        )
+        following += len(one.records)
+    assert following == extents[-1].next_offset
