@@ -118,6 +118,12 @@ def test_objects_says_what_is_wrong_with_one(bare: Run, data: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     (row,) = facts(bare, data, "objects", "--state", "committed")
     assert "no footer" in row["note"]
+    path.write_bytes(Sent(count=2).data)
+    (row,) = facts(bare, data, "objects", "--state", "committed")
+    assert row["note"] == "a sealed segment from offset 0 on"
+    path.write_bytes(b"short")
+    (row,) = facts(bare, data, "objects", "--state", "committed")
+    assert "no footer" in row["note"]
     path.unlink()
     (row,) = facts(bare, data, "objects", "--state", "committed")
     assert row["note"] == "not in the store"

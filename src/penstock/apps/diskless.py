@@ -135,7 +135,7 @@ def objects(configuration: Configuration, wanted: str | None, after: str, limit:
     """List objects by key: state, size, and the partitions that their footers name.
 
     An object that is not in the store has no size: a key that was reserved and not used, or one
-    that is being deleted. The partitions of a sealed segment are not in a footer.
+    that is being deleted. A sealed segment has no footer: its first offset is shown.
     """
     rows = asyncio.run(_objects(configuration, wanted, after, limit))
     state = _state()
@@ -192,10 +192,23 @@ async def _object(
     except ObjectNotFound:
         row["note"] = "not in the store" if state == "committed" else ""
     except PenstockError as error:
-        row["note"] = f"no footer: {error}"
+        row["note"] = await _sealed(places, key, row["size_bytes"]) or f"no footer: {error}"
     else:
         row["partitions"] = [_name(names, item.topic_id, item.partition) for item in footer.ranges]
     return row
+
+
+async def _sealed(places: Places, key: str, size_bytes: int | None) -> str:
+    """What a sealed segment is shown as; empty for an object that is none."""
+    from penstock.records import HEADER_BYTES, decode_header
+
+    if size_bytes is None or size_bytes < HEADER_BYTES:
+        return ""
+    try:
+        first = decode_header(await places.store.get(key, 0, HEADER_BYTES))
+    except PenstockError:
+        return ""
+    return f"a sealed segment from offset {first.base_offset} on"
 
 
 @diskless.command("verify", short_help="Compare index and objects.")
