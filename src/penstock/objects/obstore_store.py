@@ -135,8 +135,11 @@ class RemoteStore:
                 if info.key <= last:
                     raise StoreRefused(f"{self._name} lists {info.key} after {last}: no order")
                 last = info.key
-                if info.key.startswith(prefix) and info.key > after:
-                    yield info
+                if info.key.startswith(prefix):
+                    if info.key > after:
+                        yield info
+                elif info.key > prefix:
+                    return
 
     async def close(self) -> None:
         self._closed = True
