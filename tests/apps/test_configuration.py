@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.apps.configuration import (
     Given,
     InvalidConfiguration,
+    PlaceSettings,
     configure,
     dotted,
     known_names,
@@ -18,6 +19,7 @@ from penstock.apps.configuration import (
     parse_override,
     read_environment,
 )
+from penstock.apps.wiring import store_options
 
 
 def test_precedence(tmp_path: Path) -> None:
@@ -83,3 +85,52 @@ def test_the_container_mapping() -> None:
 def test_every_setting_has_a_variable(name: str) -> None:
     words = name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
     assert dotted(words) == name
+
+
+def test_the_places_of_diskless_topics(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        '[diskless.storage]\nurl = "s3://bucket/place"\noptions = ["aws_region=x"]\n'
+        "[diskless]\ncommit.interval.ms = 7\n"
+        "[diskless.consume.cache]\nmax.bytes = 99999999\n"
+    )
+    environment = {"PENSTOCK_CONTROL_URL": "postgresql://somebody@somewhere/metadata"}
+    found = configure(file=file, environment=environment, flags={})
+    assert found.places.control_url == "postgresql://somebody@somewhere/metadata"
+    assert found.places.diskless_storage_url == "s3://bucket/place"
+    assert found.places.diskless_storage_options == ("aws_region=x",)
+    assert found.diskless.commit_interval_ms == 7
+    assert found.fetching.cache_bytes_max == 99999999
+
+
+def test_store_options_of_a_file_and_one_by_one(tmp_path: Path) -> None:
+    secrets = tmp_path / "store.options"
+    secrets.write_text("# of the bucket\naws_secret_access_key = a=b==\naws_region=file\n\n")
+    places = PlaceSettings(
+        diskless_storage_options_file=str(secrets), diskless_storage_options=("aws_region=given",)
+    )
+    assert store_options(places) == {"aws_secret_access_key": "a=b==", "aws_region": "given"}
+    assert store_options(PlaceSettings()) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "match"),
+    [
+        ("a=1\nsecret\n", (), r"store.options, line 2: an option must read name=value"),
+        ("=x\n", (), "line 1: an option must"),
+        ("", ("plain",), "diskless.storage.options: an option must read"),
+        (None, (), "diskless.storage.options.file .*No such file"),
+    ],
+)
+def test_wrong_store_options_are_named_without_their_values(
+    tmp_path: Path, text: str | None, options: tuple[str, ...], match: str
+) -> None:
+    secrets = tmp_path / "store.options"
+    if text is not None:
+        secrets.write_text(text)
+    places = PlaceSettings(
+        diskless_storage_options_file=str(secrets), diskless_storage_options=options
+    )
+    with pytest.raises(InvalidConfiguration, match=match) as raised:
+        store_options(places)
+    assert "secret" not in str(raised.value)

@@ -81,14 +81,16 @@ class DisklessPartition:
         return self._service.config_of(self.topic_partition.topic)
 
     def learn(self, marks: PartitionMarks) -> bool:
-        """Take over where the partition begins and ends; true if there is more to read."""
-        if marks.high_watermark < self.high_watermark:
-            return False
-        risen = marks.high_watermark > self.high_watermark
-        if marks.log_start_offset >= self.log_start_offset:
-            self.log_start_offset = marks.log_start_offset
-            self.size_bytes = marks.size_bytes
-        self.high_watermark = marks.high_watermark
+        """Take over where the partition begins and ends; true if there is more to read.
+
+        Answers may come in another order than they were made: neither end goes back.
+        """
+        start, end, size_bytes = marks
+        if end >= self.high_watermark and start >= self.log_start_offset:
+            self.size_bytes = size_bytes
+        self.log_start_offset = max(self.log_start_offset, start)
+        risen = end > self.high_watermark
+        self.high_watermark = max(self.high_watermark, end)
         return risen
 
     def note_marks(self, high_watermark: int, log_start_offset: int) -> bool:

@@ -1,0 +1,86 @@
+"""Diskless topics in the admin interface: views, health, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker.admin.health import health_of
+from penstock.broker.server import BrokerServer
+from tests.broker.admin.test_admin import fetch
+from tests.broker.diskless.conftest import Cluster
+from tests.broker.wire_client import WireClient, batch
+
+Create = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+async def broker(cluster: Cluster) -> BrokerServer:
+    return await cluster.start({"admin.listener": "127.0.0.1:0"})
+
+
+async def get(broker: BrokerServer, path: str) -> Any:
+    assert broker._admin is not None
+    status, answer = await fetch(broker._admin, path)
+    assert status == 200, answer
+    return answer
+
+
+async def test_views_say_where_a_diskless_topic_is_and_how_much(
+    broker: BrokerServer, client: WireClient, create: Create
+) -> None:
+    await create("d", 2)
+    await create("l", diskless_enable="false")
+    sent = batch(b"a", b"b")
+    await client.produce("d", sent, partition=1)
+    topics = {one["topic"]: one for one in (await get(broker, "/v1/topics"))["topics"]}
+    assert [topics[name]["diskless"] for name in ("d", "l")] == [True, False]
+    assert topics["d"]["size_bytes"] == len(sent)
+    assert topics["d"]["offset_span"] == 2
+    rows = (await get(broker, "/v1/topics/d"))["partitions"]
+    assert [(row["leader"], row["leader_epoch"], row["high_watermark"]) for row in rows] == [
+        (1, 0, 0),
+        (1, 0, 2),
+    ]
+
+
+async def test_views_ask_for_what_other_brokers_took(
+    cluster: Cluster, broker: BrokerServer, create: Create
+) -> None:
+    await create("d")
+    other = await cluster.connect(await cluster.start())
+    await other.produce("d", batch(b"a"))
+    (row,) = (await get(broker, "/v1/topics/d"))["partitions"]
+    assert row["high_watermark"] == 1
+
+
+async def test_metrics_of_all_parts_are_scraped(
+    broker: BrokerServer, client: WireClient, create: Create
+) -> None:
+    assert "penstock_diskless" not in await get(broker, "/metrics")
+    await create("d")
+    await client.produce("d", batch(b"a"))
+    await client.fetch("d", 0, max_wait=5000)
+    text = await get(broker, "/metrics")
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values["penstock_diskless_objects_committed_total"]) == 1
+    assert float(values["penstock_diskless_read_bytes_total"]) > 60
+    assert float(values["penstock_diskless_known_extents"]) == 1
+    assert values['kafka_topic_partition_current_offset{partition="0",topic="d"}'] == "1.0"
+
+
+async def test_a_broker_without_a_store_says_so(
+    cluster: Cluster, broker: BrokerServer, create: Create
+) -> None:
+    await create("d")
+    assert health_of(broker.state).ready
+    service, broker.state.diskless = broker.state.diskless, None
+    checks = {check.name: check.cause for check in health_of(broker.state).checks}
+    assert "no object store" in checks["diskless"]
+    broker.state.diskless = service
+    assert service is not None
+    service.failure = "the bucket is gone"
+    assert not health_of(broker.state).ready
+    assert health_of(broker.state).alive

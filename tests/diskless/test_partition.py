@@ -1,0 +1,61 @@
+"""What a broker knows of a diskless partition only grows, in whatever order it hears of it."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any, cast
+from uuid import UUID
+
+from penstock.base.ids import TopicPartition
+from penstock.control.diskless_values import PartitionMarks
+from penstock.diskless.partition import DisklessPartition
+
+
+def partition() -> DisklessPartition:
+    return DisklessPartition(cast("Any", None), TopicPartition("t", 3), UUID(int=7))
+
+
+def test_it_is_unknown_until_the_control_plane_has_spoken() -> None:
+    one = partition()
+    assert (one.known, one.high_watermark, one.key) == (False, -1, (UUID(int=7), 3))
+    assert one.learn(PartitionMarks(0, 0, 0))
+    assert (one.known, one.high_watermark) == (True, 0)
+
+
+def test_marks_in_any_order_end_the_same() -> None:
+    heard = [
+        PartitionMarks(0, 5, 500),
+        PartitionMarks(0, 9, 900),
+        PartitionMarks(4, 9, 500),
+        PartitionMarks(4, 12, 800),
+    ]
+    for order in permutations(heard):
+        one = partition()
+        ends: list[int] = []
+        for marks in order:
+            risen = one.learn(marks)
+            assert risen == (marks.high_watermark > max(ends, default=-1))
+            ends.append(marks.high_watermark)
+            assert one.high_watermark == max(ends)
+        assert (one.log_start_offset, one.high_watermark, one.size_bytes) == (4, 12, 800)
+
+
+def test_a_late_answer_still_moves_the_start() -> None:
+    one = partition()
+    one.learn(PartitionMarks(0, 12, 1200))
+    assert not one.learn(PartitionMarks(4, 9, 500))
+    assert (one.log_start_offset, one.high_watermark) == (4, 12)
+
+
+def test_a_notice_has_no_size() -> None:
+    one = partition()
+    one.learn(PartitionMarks(0, 5, 500))
+    assert one.note_marks(8, 2)
+    assert (one.log_start_offset, one.high_watermark, one.size_bytes) == (2, 8, 500)
+    assert not one.note_marks(8, 2)
+
+
+def test_epoch_0_is_the_only_one() -> None:
+    one = partition()
+    one.learn(PartitionMarks(0, 5, 500))
+    assert [one.end_offset_for_epoch(epoch) for epoch in (-1, 0, 7)] == [(-1, -1), (0, 5), (0, 5)]
