@@ -10,7 +10,7 @@ from penstock.diskless.collection import orphans
 from penstock.diskless.errors import DatabaseRestored
 from penstock.objects import ObjectInfo
 from tests.diskless.faults import CrashingPlane, Steps
-from tests.diskless.submissions import Sent
+from tests.diskless.submissions import TOPIC, Sent
 from tests.diskless.world import BROKER, World, answered
 
 DAY_MS = 86_400_000
@@ -80,6 +80,22 @@ async def test_rows_of_every_state_keep_their_objects() -> None:
     await mark(world)
     compared = await world.collection().orphans.collect()
     assert (compared.objects, compared.orphan_count) == (len(rows), 0)
+
+
+async def test_sealed_segments_are_compared_too() -> None:
+    world = await populated()
+    await mark(world)
+    leased = await world.plane.lease_segment(TOPIC, 0, base_offset=0)
+    orphan = leased.key.replace("-0-", "-1-")
+    for key in (leased.key, orphan):
+        await world.memory.put(key, [b"123"])
+    collection = world.collection()
+    compared = await collection.orphans.collect()
+    assert (compared.objects, [info.key for info in compared.orphans]) == (5, [orphan])
+    world.clock.ms += DAY_MS
+    await mark(world)
+    assert (await collection.orphans.collect()).due == [orphan]
+    assert [info.key async for info in world.memory.list("archive/")] == [leased.key]
 
 
 async def test_pages_of_objects_and_rows_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:

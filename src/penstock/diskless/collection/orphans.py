@@ -24,8 +24,8 @@ from penstock.objects import ObjectInfo, ObjectStore
 
 logger = logging.getLogger(__name__)
 
-OBJECTS_PREFIX: Final = "wal/"
-"""What every key begins with that the plane reserves, those of sealed segments too."""
+OBJECT_PREFIXES: Final = ("archive/", "wal/")
+"""What keys begin with that the plane reserves: sealed segments and write-ahead objects."""
 
 
 class Compared(NamedTuple):
@@ -70,9 +70,16 @@ class Comparison:
 
 async def compare(plane: DisklessPlane, store: ObjectStore, comparison: Comparison) -> None:
     """Feed a comparison with all objects of the store."""
+    for prefix in OBJECT_PREFIXES:
+        await _compare_below(prefix, plane, store, comparison)
+
+
+async def _compare_below(
+    prefix: str, plane: DisklessPlane, store: ObjectStore, comparison: Comparison
+) -> None:
     page: list[ObjectInfo] = []
-    before = OBJECTS_PREFIX
-    async for info in store.list(OBJECTS_PREFIX):
+    before = prefix
+    async for info in store.list(prefix):
         page.append(info)
         if len(page) == LISTED_ROWS_MAX:
             comparison.page(page, await known_keys(plane, before, page[-1].key))
