@@ -52,7 +52,9 @@ class Truth:
     def __init__(self) -> None:
         self.tags: dict[int, tuple[int, int]] = {}
         """By base offset: the batch's tag, and its offsets."""
-        self.accepted: set[int] = set()
+        self.accepted: set[bytes] = set()
+        """Batches of idempotent producers as they were sent: a sequence of an epoch is accepted
+        once. What a producer numbers anew, not knowing what became of it, may be there twice."""
         self.next_offset = 0
         self.start = 0
         self.deleted_to = 0
@@ -125,9 +127,10 @@ class Ledger:
                 f" the next one is {truth.next_offset}"
             )
         for batch in batches:
-            if batch.tag in truth.accepted and self.sent[batch.tag].idempotent:
-                raise Violation(f"batch {batch.tag} of an idempotent producer is there twice")
-            truth.accepted.add(batch.tag)
+            if self.sent[batch.tag].idempotent:
+                if batch.data in truth.accepted:
+                    raise Violation(f"batch {batch.tag} of an idempotent producer is there twice")
+                truth.accepted.add(batch.data)
             truth.tags[truth.next_offset] = batch.tag, batch.offsets
             truth.next_offset += batch.offsets
 
@@ -139,10 +142,11 @@ class Ledger:
             if sent is None or sent.key != where:
                 raise Violation(f"the store has a batch {tag} that was not sent to {where}")
             end = position + len(sent.batch.data)
-            if bytes(body[position:end]) not in sent.forms:
+            data = bytes(body[position:end])
+            if data not in sent.forms:
                 raise Violation(f"the store has batch {tag} with other bytes")
             position = end
-            found.append(sent.batch)
+            found.append(sent.batch._replace(data=data))
         return found
 
     async def retain(self, key: PartitionKey, max_bytes: int, limit: int) -> Retained:
