@@ -22,9 +22,7 @@ from tests.diskless.world import QUICK, answered
 from tests.s3 import S3Server
 
 PARTITIONS = 4
-SETTINGS = DisklessSettings(
-    **{**QUICK, "put_timeout_ms": 5_000, "sweep_unreferenced_grace_ms": 0, "orphan_grace_ms": 0}
-)
+SETTINGS = DisklessSettings(**{**QUICK, "sweep_unreferenced_grace_ms": 0, "orphan_grace_ms": 0})
 
 
 class Broker:

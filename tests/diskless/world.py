@@ -26,7 +26,7 @@ QUICK: dict[str, Any] = {
     "commit_interval_ms": 1,
     "retry_backoff_ms": 1,
     "retry_backoff_max_ms": 2,
-    "put_timeout_ms": 50,
+    "put_timeout_ms": 5_000,
     "drain_timeout_ms": 2_000,
 }
 
