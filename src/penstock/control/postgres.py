@@ -153,16 +153,17 @@ class PostgresControlPlane(PostgresDiskless):
                     self._known = known = read
             return known.image
 
-    async def _locked_image(self, connection: Connection) -> MetadataImage:
-        known = await self._locked(connection)
+    async def _locked_image(
+        self, connection: Connection, stamp: tuple[int, UUID] | None = None
+    ) -> MetadataImage:
+        known = await self._locked(connection, stamp or await tables.read_stamp(connection))
         self._publish(known)
         return known.image
 
-    async def _locked(self, connection: Connection, *, lock: bool = False) -> StampedImage:
-        """The newest image, in a transaction that has the lock of metadata; not published."""
-        version, stamp = await tables.read_stamp(connection, lock=lock)
+    async def _locked(self, connection: Connection, stamp: tuple[int, UUID]) -> StampedImage:
+        """The image of a stamp that was read under the lock of metadata."""
         known = self._known
-        if known is None or (known.image.version, known.stamp) != (version, stamp):
+        if known is None or (known.image.version, known.stamp) != stamp:
             known = await tables.read_image(connection, known)
         return known
 
@@ -187,7 +188,7 @@ class PostgresControlPlane(PostgresDiskless):
         stamp = self._randomness.uuid()
 
         async def work(connection: Connection) -> tuple[T, StampedImage]:
-            known = await self._locked(connection, lock=True)
+            known = await self._locked(connection, await tables.read_stamp(connection, lock=True))
             image, answer = await change(connection, known.image, stamp)
             if image is known.image:
                 return answer, known

@@ -44,6 +44,16 @@ from penstock.control.postgres_failures import DATABASE_ERRORS, Failure, classif
 
 _FIRST_PAUSE_SECONDS: Final = 0.02
 _CLIENT_GRACE_SECONDS: Final = 2.0
+_PLANNER: Final = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+}
+"""Every statement of the data path looks up rows by an index, however young the tables are and
+whatever the server's statistics say of them; what reads whole tables does so all the same."""
 _BEGIN: Final = "BEGIN"
 BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """All statements of the transaction see one state of the database."""
@@ -96,7 +106,7 @@ async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Async
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_SECONDS,
     }
     own = {name: str(int(seconds * 1000)) for name, seconds in limits.items()}
-    own |= {"application_name": "penstock", **(settings or {})}
+    own |= {"application_name": "penstock", **_PLANNER, **(settings or {})}
     chosen = parse_qs(urlsplit(url).query)
     attempt = asyncio.ensure_future(
         asyncpg.connect(

@@ -1,13 +1,13 @@
 """The diskless part of the PostgreSQL form: the batch index, for several brokers at once.
 
-**A commit** is one transaction of five round trips, four without idempotent producers, whatever
+**A commit** is one transaction of six round trips, five without idempotent producers, whatever
 the number of partitions:
 
 1. `BEGIN` and the shared lock of metadata: topics stand still;
-2. the partitions' rows, locked in the order of their ids, so that commits do not deadlock;
-3. the object's row, locked, with the image's stamp and the database's time;
+2. the object's row, locked, with the image's stamp and the database's time;
+3. the partitions' rows, locked in the order of their ids, so that commits do not deadlock;
 4. the states of producers (as they are now, since whoever wrote to the partitions has committed);
-5. all that is written, in one statement, which finds the object still PENDING;
+5. all that is written, in one statement;
 6. `COMMIT`.
 
 Rows of new partitions are made before, once. Whether COMMIT took effect may be unknown: the object
@@ -55,7 +55,10 @@ BEGIN_FENCED: Final = "BEGIN; SELECT penstock_fence(NULL)"
 """Topics stand still until the transaction ends."""
 
 _FIND_FIRST: Final = 16
-"""Extents that a find reads of each partition; where they are too few, it reads all it may."""
+"""Extents that a find reads of each partition; where they are too few, it reads more."""
+
+_FIND_TOTAL: Final = 4 * FIND_EXTENTS_MAX
+"""Extents that it reads then of all such partitions together."""
 
 
 class PostgresDiskless(PostgresDisklessUpkeep):
@@ -67,8 +70,13 @@ class PostgresDiskless(PostgresDisklessUpkeep):
         self._topics: tuple[MetadataImage | None, dict[UUID, Topic]] = (None, {})
 
     @abstractmethod
-    async def _locked_image(self, connection: Connection) -> MetadataImage:
-        """The newest image, in a transaction that has the lock of metadata, shared or not."""
+    async def _locked_image(
+        self, connection: Connection, stamp: tuple[int, UUID] | None = None
+    ) -> MetadataImage:
+        """The newest image, in a transaction that has the lock of metadata, shared or not.
+
+        `stamp` is the image's version and stamp, where the caller has read them.
+        """
 
     @abstractmethod
     async def _image_of(self, stamp: UUID | None) -> MetadataImage:
@@ -108,8 +116,13 @@ class PostgresDiskless(PostgresDisklessUpkeep):
         commit_rules.check_commit(commit)
 
         async def work(connection: Connection) -> CommitAnswer:
-            topics = self._by_id(await self._locked_image(connection))
-            return await _commit(connection, commit, topics)
+            found = await objects.lock_object(connection, commit.object_id)
+            if found is None:
+                raise ObjectLeaseLost(commit.object_id)
+            if found.state != "pending":
+                return await _first_answer(connection, commit.object_id, found)
+            topics = self._by_id(await self._locked_image(connection, found.image))
+            return await _commit(connection, commit, found, topics)
 
         answer = await self._database.transaction(work, begin=BEGIN_FENCED)
         self._tell(answer.marks)
@@ -132,8 +145,9 @@ class PostgresDiskless(PostgresDisklessUpkeep):
         ]
         if short:
             asked = [requests[place] for place in short]
+            limit = max(_FIND_FIRST, min(FIND_EXTENTS_MAX, _FIND_TOTAL // len(short)))
             again, _ = await self._database.statement(
-                lambda connection: rows.find(connection, asked, FIND_EXTENTS_MAX)
+                lambda connection: rows.find(connection, asked, limit)
             )
             for place, one in zip(short, again, strict=True):
                 answers[place] = _found(one, requests[place], topics)
@@ -177,15 +191,13 @@ class PostgresDiskless(PostgresDisklessUpkeep):
 
 
 async def _commit(
-    connection: Connection, commit: ObjectCommit, topics: Mapping[UUID, Topic]
+    connection: Connection,
+    commit: ObjectCommit,
+    found: objects.ObjectRow,
+    topics: Mapping[UUID, Topic],
 ) -> CommitAnswer:
     partition_keys, producer_keys = commit_rules.commit_keys(commit)
     partitions = await _partitions(connection, partition_keys, topics)
-    found, now_ms = await objects.lock_object(connection, commit.object_id)
-    if found is None:
-        raise ObjectLeaseLost(commit.object_id)
-    if found.state != "pending":
-        return await _first_answer(connection, commit.object_id, found)
     ids = {key: one.partition_id for key, one in partitions.items()}
     plan = commit_rules.plan_commit(
         commit,
@@ -193,10 +205,10 @@ async def _commit(
         topics=topics,
         partitions={key: one.row for key, one in partitions.items()},
         producers=await rows.read_producers(connection, ids, producer_keys),
-        now_ms=now_ms,
+        now_ms=found.now_ms,
     )
     if not await rows.write_commit(
-        connection, commit.object_id, commit.size_bytes, plan, ids, now_ms
+        connection, commit.object_id, commit.size_bytes, plan, ids, found.now_ms
     ):
         raise Again(f"object {commit.object_id} changed while its row was locked")
     return plan.answer

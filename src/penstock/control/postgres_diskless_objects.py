@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from penstock.control.diskless_values import (
     Condemned,
@@ -16,6 +17,7 @@ from penstock.control.diskless_values import (
     ObjectTotals,
 )
 from penstock.control.postgres_connections import Connection
+from penstock.control.postgres_tables import uuid_of
 
 PENDING: Final = "state = 'pending'"
 UNREFERENCED: Final = "state = 'committed' AND extents = 0"
@@ -23,10 +25,12 @@ UNREFERENCED: Final = "state = 'committed' AND extents = 0"
 
 
 class ObjectRow(NamedTuple):
-    """What a commit asks of an object's row."""
+    """What a commit asks of an object's row; with the database's time, and the image's stamp."""
 
     lease: ObjectLease
     state: ObjectState
+    now_ms: int
+    image: tuple[int, UUID]
 
 
 async def allocate_ids(connection: Connection, count: int) -> int:
@@ -45,12 +49,6 @@ async def highest_id(connection: Connection) -> int:
     return found
 
 
-async def now_ms(connection: Connection) -> int:
-    """The time of the database."""
-    found: int = await connection.fetchval("SELECT penstock_now_ms()")
-    return found
-
-
 async def write_leases(connection: Connection, leases: Sequence[ObjectLease]) -> None:
     await connection.execute(
         "INSERT INTO diskless_objects SELECT object_id, key, 'pending', 'wal', 0, 0,"
@@ -60,16 +58,17 @@ async def write_leases(connection: Connection, leases: Sequence[ObjectLease]) ->
     )
 
 
-async def lock_object(connection: Connection, object_id: int) -> tuple[ObjectRow | None, int]:
-    """An object's row, locked, and the time of the database."""
+async def lock_object(connection: Connection, object_id: int) -> ObjectRow | None:
+    """An object's row, locked."""
     row = await connection.fetchrow(
-        "SELECT key, state, penstock_now_ms() FROM diskless_objects WHERE object_id = $1"
-        " FOR UPDATE",
+        "SELECT o.key, o.state, penstock_now_ms(), v.version, v.stamp"
+        " FROM diskless_objects o, image_version v WHERE o.object_id = $1 FOR UPDATE OF o",
         object_id,
     )
     if row is None:
-        return None, 0
-    return ObjectRow(ObjectLease(object_id, row[0]), row[1]), row[2]
+        return None
+    key, state, now_ms, version, stamp = row
+    return ObjectRow(ObjectLease(object_id, key), state, now_ms, (version, uuid_of(stamp)))
 
 
 async def write_object(

@@ -24,10 +24,12 @@ _EXTENT: Final = (
     " e.max_timestamp, e.append_time_ms, e.layout"
 )
 _EXTENTS: Final = "diskless_extents e JOIN diskless_objects o ON o.object_id = e.object_id"
-_FROM_OFFSET: Final = (
-    "e.base_offset >= coalesce((SELECT max(x.base_offset) FROM diskless_extents x"
-    " WHERE x.partition_id = e.partition_id AND x.base_offset <= {offset}), 0)"
+_ID: Final = "(SELECT partition_id FROM diskless_partitions WHERE topic_id = $1 AND number = $2)"
+_FIRST: Final = (
+    "coalesce((SELECT max(x.base_offset) FROM diskless_extents x"
+    " WHERE x.partition_id = {partition} AND x.base_offset <= {offset}), 0)"
 )
+"""Where the extent begins that holds an offset, if one does; looked up once, not for each row."""
 
 
 class LockedPartition(NamedTuple):
@@ -242,17 +244,18 @@ class FoundRows(NamedTuple):
 
 
 _FIND: Final = f"""
-SELECT k.place, {_ROW}, {_EXTENT.replace("o.key", "e.key").replace("o.kind", "e.kind")},
-    (SELECT stamp FROM image_version)
+SELECT k.place, {_ROW}, e.*, (SELECT stamp FROM image_version)
 FROM unnest($1::uuid[], $2::int[], $3::bigint[])
     WITH ORDINALITY AS k (topic_id, number, first_offset, place)
 LEFT JOIN diskless_partitions p ON p.topic_id = k.topic_id AND p.number = k.number
 LEFT JOIN LATERAL (
-    SELECT {_EXTENT} FROM {_EXTENTS}
-    WHERE e.partition_id = p.partition_id
-        AND k.first_offset >= p.log_start_offset AND k.first_offset < p.high_watermark
-        AND {_FROM_OFFSET.format(offset="k.first_offset")}
-    ORDER BY e.base_offset LIMIT $4
+    SELECT {_EXTENT} FROM (
+        SELECT * FROM diskless_extents
+        WHERE partition_id = p.partition_id
+            AND k.first_offset >= p.log_start_offset AND k.first_offset < p.high_watermark
+            AND base_offset >= {_FIRST.format(partition="p.partition_id", offset="k.first_offset")}
+        ORDER BY base_offset LIMIT $4
+    ) e JOIN diskless_objects o ON o.object_id = e.object_id
 ) e ON true
 ORDER BY k.place, e.base_offset
 """  # noqa: S608  (of fixed parts)
@@ -290,7 +293,8 @@ async def extents_from(
     """A partition's extents from the one that holds an offset on."""
     rows = await connection.fetch(
         f"SELECT {_EXTENT} FROM {_EXTENTS} WHERE e.partition_id = $1 AND e.next_offset > $2"  # noqa: S608
-        f" AND {_FROM_OFFSET.format(offset='$2')} ORDER BY e.base_offset LIMIT $3",
+        f" AND e.base_offset >= {_FIRST.format(partition='$1', offset='$2')}"
+        " ORDER BY e.base_offset LIMIT $3",
         partition_id,
         offset,
         limit,
@@ -304,9 +308,9 @@ async def extents_between(
     """The extents that hold offsets of [start, end), by offset."""
     rows = await connection.fetch(
         f"SELECT {_EXTENT} FROM {_EXTENTS}"  # noqa: S608  (fixed)
-        " JOIN diskless_partitions p ON p.partition_id = e.partition_id"
-        " WHERE p.topic_id = $1 AND p.number = $2 AND e.next_offset > $3 AND e.base_offset < $4"
-        f" AND {_FROM_OFFSET.format(offset='$3')} ORDER BY e.base_offset LIMIT $5",
+        f" WHERE e.partition_id = {_ID} AND e.next_offset > $3 AND e.base_offset < $4"
+        f" AND e.base_offset >= {_FIRST.format(partition=_ID, offset='$3')}"
+        " ORDER BY e.base_offset LIMIT $5",
         *key,
         start,
         end,

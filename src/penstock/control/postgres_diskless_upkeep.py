@@ -109,7 +109,7 @@ class PostgresDisklessUpkeep:
 
         async def work(connection: Connection) -> None:
             partition_id, row = await _locked(connection, key)
-            found, _ = await objects.lock_object(connection, swap.object_id)
+            found = await objects.lock_object(connection, swap.object_id)
             if found is None:
                 raise ObjectLeaseLost(swap.object_id)
             if index_rules.is_swapped(swap, found.state):

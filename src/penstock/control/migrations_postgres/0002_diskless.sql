@@ -2,7 +2,8 @@
 -- and keys never come again; extents do not reference objects by constraint, as each object counts
 -- the extents that refer to it. Times are `penstock_now_ms()`.
 --
--- Locks are taken in this order: metadata (shared), partitions by id, objects by id.
+-- Locks are taken in this order: metadata (shared), a commit's own PENDING object, which nobody
+-- else waits for, partitions by id, objects that extents refer to by id.
 
 INSERT INTO counters VALUES ('highest_object_id', 0);
 
