@@ -39,5 +39,8 @@ FETCH_SESSION_IDLE_SECONDS: Final = 120.0
 READS_SHARED_MAX: Final = 64
 """Reads that one wake-up of fetch waiters remembers, so that equal ones share it."""
 
+COPIED_BYTES_MAX: Final = 1 << 20
+"""Bytes of an answer above which no more is copied out of the cache of objects in this turn."""
+
 LOGS_CHANGED_PER_TURN: Final = 8
 """Partition logs that are made or deleted in one turn of the loop: milliseconds of system calls."""

@@ -127,10 +127,13 @@ class DisklessPartition:
         append_time = config.message_timestamp_type != "CreateTime"
         self._service.submit(self.key, batches, headers, append_time, lease, done)
 
-    def read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> Read | None:
+    def read(
+        self, offset: int, *, max_bytes: int, at_least_one: bool, instantly: bool = True
+    ) -> Read | None:
         """Whole batches from the one that holds `offset`, if they are loaded; else None.
 
-        Up to `max_bytes`; the first even if it is larger, with `at_least_one`.
+        Up to `max_bytes`; the first even if it is larger, with `at_least_one`. Without
+        `instantly` nothing is copied out of the cache.
 
         Raises:
             OffsetOutOfRange: below the start, or above the end by what the control plane says.
@@ -143,7 +146,9 @@ class DisklessPartition:
                 f"{self.topic_partition}: offset {offset} is below the log's start"
                 f" {self.log_start_offset}"
             )
-        return self._service.read(self.key, offset, max_bytes, at_least_one=at_least_one)
+        return self._service.reader.read(
+            self.key, offset, max_bytes=max_bytes, at_least_one=at_least_one, instantly=instantly
+        )
 
     def want(self, offset: int, max_bytes: int) -> Want:
         """What to ask of `DisklessService.load` where `read` had nothing."""

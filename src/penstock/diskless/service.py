@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records import BatchHeader
-    from penstock.storage import Lease, LogConfig, Read
+    from penstock.storage import Lease, LogConfig
 
 logger = logging.getLogger(__name__)
 
@@ -241,13 +241,10 @@ class DisklessService:
         active = self._serving()
         active.writer.submit(active.submission(*key, batches, headers, append_time, lease, done))
 
-    def read(
-        self, key: PartitionKey, offset: int, max_bytes: int, *, at_least_one: bool
-    ) -> Read | None:
-        """What is ready of a partition; raises as `Reader.read`, or NotServing."""
-        return self._serving().reader.read(
-            key, offset, max_bytes=max_bytes, at_least_one=at_least_one
-        )
+    @property
+    def reader(self) -> Reader:
+        """The reader of a service that serves; raises NotServing."""
+        return self._serving().reader
 
     def load(self, wants: Sequence[Want], max_bytes: int) -> None:
         """Load what one fetch request wants, up to `max_bytes` over all partitions."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.server import BrokerServer
 from penstock.objects import StoreUnavailable
 from penstock.records import split_batches
@@ -177,6 +178,48 @@ async def test_a_store_that_fails_is_an_error_that_may_be_retried(tmp_path: Any)
         assert (await client.produce("t", batch(b"c"))).base_offset == 0
     finally:
         await cluster.stop()
+
+
+async def test_a_producer_gets_its_timeout_while_the_store_hangs(tmp_path: Any) -> None:
+    cluster = Cluster(tmp_path)
+    store = FaultyStore(cluster.objects)
+    cluster.objects = store
+    try:
+        broker = await cluster.start(diskless_put_timeout_ms=1500)
+        client = await cluster.connect(broker)
+        await client.call("CreateTopics", 7, _creation("t"))
+        store.script.append("hangs")
+        answer = await client.call("Produce", 9, request_of({("t", 0): batch(b"a")}, timeout=50))
+        assert results_of(answer) == {("t", 0): (7, -1)}
+        assert not broker.state.produce_waiting
+        # It is written after all, as the answer allows, and what follows is behind it.
+        assert (await client.produce("t", batch(b"b"))).base_offset == 1
+    finally:
+        await cluster.stop()
+
+
+async def test_a_consumer_gets_as_much_as_it_asks_for_in_a_few_answers(
+    client: WireClient, create: Create
+) -> None:
+    """What is in the cache is copied a little at a time; the rest is loaded meanwhile."""
+    await create("t", 6)
+    now_ms = SYSTEM_CLOCK.now_ms()
+    for partition in range(6):
+        sent = batch(b"x" * 900_000, timestamp_ms=now_ms)
+        assert (await client.produce("t", sent, partition=partition)).error_code == 0
+    at = {("t", partition): 0 for partition in range(6)}
+    sizes: list[int] = []
+    while any(offset == 0 for offset in at.values()):
+        wanted = {place: offset for place, offset in at.items() if offset == 0}
+        found = await client.call(
+            "Fetch", 12, fetch_request(wanted, **WAIT, partition_max_bytes=1 << 24)
+        )
+        for one in found.responses[0].partitions:
+            if one.records:
+                at["t", one.partition_index] = 1
+        sizes.append(sum(len(one.records or b"") for one in found.responses[0].partitions))
+    assert len(sizes) <= 4
+    assert sum(sizes) > 6 * 900_000
 
 
 def _creation(topic: str, diskless: str = "true") -> dict[str, Any]:

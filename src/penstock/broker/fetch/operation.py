@@ -33,7 +33,7 @@ from penstock.broker.errors import (
 )
 from penstock.broker.fetch.sessions import FetchPartition, Plan
 from penstock.broker.leader_epochs import check_epoch
-from penstock.broker.limits import READS_SHARED_MAX
+from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
 from penstock.wire.kafka.fetch import (
     FLEXIBLE_FROM,
     TOPIC_IDS_FROM,
@@ -315,7 +315,12 @@ class FetchOperation:
         limit = min(partition.max_bytes, budget)
         if limit <= 0 and not first:
             return None
-        read = remote.read(offset, max_bytes=max(limit, 0), at_least_one=first)
+        read = remote.read(
+            offset,
+            max_bytes=max(limit, 0),
+            at_least_one=first,
+            instantly=self._size < COPIED_BYTES_MAX,
+        )
         if read is None:
             self._wanted.append(remote.want(offset, partition.max_bytes))
             return None

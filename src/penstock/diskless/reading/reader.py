@@ -110,9 +110,17 @@ class Reader:
             self._coordinates.add(key, extents, now)
 
     def read(
-        self, key: PartitionKey, offset: int, *, max_bytes: int, at_least_one: bool
+        self,
+        key: PartitionKey,
+        offset: int,
+        *,
+        max_bytes: int,
+        at_least_one: bool,
+        instantly: bool = True,
     ) -> Read | None:
-        """What is ready from `offset` on, or in the cache; None if it must be loaded first.
+        """What is ready from `offset` on; None if it must be loaded first.
+
+        With `instantly` a little of what is in the cache is made ready for it.
 
         Raises:
             OffsetOutOfRange, PartitionGone: the control plane says so.
@@ -122,11 +130,11 @@ class Reader:
         if run is not None:
             return run.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
         failure = self._ready.failure(key, offset, self._clock.monotonic())
-        if failure is None:
-            return self._read_cached(key, offset, max_bytes, at_least_one)
-        if failure.quiet:
+        if failure is not None and not failure.quiet:
+            raise failure.error
+        if failure is not None or not instantly:
             return None
-        raise failure.error
+        return self._read_cached(key, offset, max_bytes, at_least_one)
 
     def _read_cached(
         self, key: PartitionKey, offset: int, max_bytes: int, at_least_one: bool
