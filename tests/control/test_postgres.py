@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from penstock.control import (
     ControlUnavailable,
     DatabaseLocked,
     DatabaseSlow,
+    FindRequest,
     GroupRecord,
     IncompatibleDatabase,
     StaleGroup,
@@ -24,6 +26,7 @@ from penstock.control import (
     TopicExists,
     UnstorableText,
 )
+from penstock.control import postgres_diskless_tables as diskless_tables
 from penstock.control.postgres import PostgresControlPlane
 from penstock.control.postgres_migrations import migrations
 from penstock.control.postgres_notices import decode_marks, marks_notices
@@ -397,10 +400,35 @@ async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
         assert [one.high_watermark for one in await both[0].marks([(TOPIC, 0)])] == [5]
 
 
+async def test_a_find_reads_what_it_needs_however_much_there_is(postgres_url: str) -> None:
+    """On tables that are young and that the server knows nothing of."""
+    async with planes(postgres_url, 1) as [plane]:
+        await furnish(plane)
+        await put(plane, entry(0))
+        await execute(
+            postgres_url,
+            "INSERT INTO diskless_extents SELECT p.partition_id, 5 * n, 5 * n + 5, o.object_id, 0,"
+            " 100, 500, -1, '\\x6400000005000000' FROM diskless_partitions p, diskless_objects o,"
+            " generate_series(1, 20000) n WHERE o.state = 'committed'",
+            "UPDATE diskless_partitions SET high_watermark = 100005",
+        )
+        arguments = ([TOPIC], [0], [50_000], 16)
+
+        async def explain(connection: Any) -> int:
+            rows = await connection.fetch(
+                f"EXPLAIN (ANALYZE, BUFFERS) {diskless_tables._FIND}", *arguments
+            )
+            text = "\n".join(row[0] for row in rows)
+            assert "actual time" in text
+            return max(int(found) for found in re.findall(r"shared hit=(\d+)", text))
+
+        assert await plane._database.statement(explain) < 200
+        [found] = await plane.find([FindRequest(TOPIC, 0, 50_002, 3000)])
+        assert [one.base_offset for one in found.extents] == list(range(50_000, 50_150, 5))
+
+
 async def test_an_open_transaction_elsewhere_holds_nobody_up(postgres_url: str) -> None:
     """Visibility is that of the partition's own row, not of the oldest transaction."""
-    from penstock.control import FindRequest
-
     async with planes(postgres_url) as [one, other]:
         await furnish(one)
         await put(one, entry(0))
