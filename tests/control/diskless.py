@@ -122,6 +122,18 @@ async def put(
     return await plane.commit_object(written(key, entries, now_ms=now_ms, spread=spread))
 
 
+async def wide_topic(plane: Plane, partitions: int) -> UUID:
+    """A diskless topic with a partition for each case of a table."""
+    topic_id = UUID(int=1000 + partitions)
+    await plane.create_topic(
+        name=f"wide-{partitions}",
+        topic_id=topic_id,
+        partitions=[[BROKER]] * partitions,
+        configs=DISKLESS,
+    )
+    return topic_id
+
+
 def bases(answer: CommitAnswer) -> list[int]:
     return [placed.base_offset for placed in answer.placed]
 

@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from penstock.control import (
-    BatchEntry,
     CommitAnswer,
     DisklessExtent,
     InvalidCommit,
@@ -38,6 +37,7 @@ from tests.control.diskless import (
     lease,
     plain,
     put,
+    wide_topic,
     written,
 )
 
@@ -176,15 +176,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("topic_id", "partition", "error", "message"), REFUSED)
-async def test_an_entry_is_refused_on_its_own(
-    plane: Plane, topic_id: UUID, partition: int, error: str, message: str
-) -> None:
-    answer = await put(plane, entry(0), entry(partition, topic_id=topic_id), entry(1))
-    assert errors(answer) == [None, error, None]
-    assert bases(answer) == [0, -1, 0]
-    assert message in (answer.placed[1].message or "")
-    assert answer.marks.keys() == {(TOPIC, 0), (TOPIC, 1)}
+async def test_an_entry_is_refused_on_its_own(plane: Plane) -> None:
+    for number, (topic_id, partition, error, message) in enumerate(REFUSED):
+        answer = await put(plane, entry(0), entry(partition, topic_id=topic_id), entry(1))
+        assert errors(answer) == [None, error, None]
+        assert bases(answer) == [number * 5, -1, number * 5]
+        assert message in (answer.placed[1].message or "")
+        assert answer.marks.keys() == {(TOPIC, 0), (TOPIC, 1)}
 
 
 async def test_partitions_that_are_added_can_be_written(plane: Plane) -> None:
@@ -220,18 +218,16 @@ def outcome(placed: Placed) -> int | str:
 
 
 @pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize(("stored", "comes", "becomes"), SEQUENCES)
-async def test_sequences_of_idempotent_producers(
-    plane: Plane, stored: list[Sequenced], comes: Sequenced, becomes: int | str, together: bool
-) -> None:
-    before = [entry(0, by=one) for one in stored]
-    if together:
-        answer = await put(plane, *before, entry(0, by=comes))
-    else:
-        for one in before:
-            await put(plane, one)
-        answer = await put(plane, entry(0, by=comes))
-    assert outcome(answer.placed[-1]) == becomes
+async def test_sequences_of_idempotent_producers(plane: Plane, together: bool) -> None:
+    topic_id = await wide_topic(plane, len(SEQUENCES))
+    for partition, (stored, comes, becomes) in enumerate(SEQUENCES):
+        entries = [entry(partition, by=one, topic_id=topic_id) for one in [*stored, comes]]
+        if together:
+            answer = await put(plane, *entries)
+        else:
+            for one in entries:
+                answer = await put(plane, one)
+        assert outcome(answer.placed[-1]) == becomes, (stored, comes)
 
 
 async def test_partitions_remember_producers_apart(plane: Plane) -> None:
@@ -319,16 +315,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("entries", "message"), WRONG)
-async def test_an_object_that_contradicts_itself_is_refused(
-    plane: Plane, entries: list[BatchEntry], message: str
-) -> None:
+async def test_an_object_that_contradicts_itself_is_refused(plane: Plane) -> None:
     [key] = await lease(plane)
-    commit = ObjectCommit(
-        object_id=key.object_id, size_bytes=1_000, entries=tuple(entries), now_ms=900
-    )
-    with pytest.raises(InvalidCommit, match=message):
-        await plane.commit_object(commit)
+    for entries, message in WRONG:
+        commit = ObjectCommit(
+            object_id=key.object_id, size_bytes=1_000, entries=tuple(entries), now_ms=900
+        )
+        with pytest.raises(InvalidCommit, match=message):
+            await plane.commit_object(commit)
     assert await plane.referenced_keys(after="", limit=9) == [("pending", key)]
 
 

@@ -25,16 +25,31 @@ from tests.control.diskless import (
     entry,
     lease,
     put,
+    wide_topic,
     written,
 )
 
 
 async def ten_extents(plane: Plane) -> list[DisklessExtent]:
     """Extents of 100 bytes and 5 offsets in partition 0, with the times 0, 10, …, 90."""
-    extents: list[DisklessExtent] = []
+    return (await ten_extents_each(plane, TOPIC, 1))[0]
+
+
+async def ten_extents_each(
+    plane: Plane, topic_id: UUID, partitions: int
+) -> list[list[DisklessExtent]]:
+    """The same in each of the first partitions of a topic."""
+    extents: list[list[DisklessExtent]] = [[] for _ in range(partitions)]
     for number in range(10):
-        answer = await put(plane, entry(0, timestamp=number * 10))
-        extents += answer.extents[TOPIC, 0]
+        answer = await put(
+            plane,
+            *[
+                entry(partition, topic_id=topic_id, timestamp=number * 10)
+                for partition in range(partitions)
+            ],
+        )
+        for (_, partition), added in answer.extents.items():
+            extents[partition] += added
     return extents
 
 
@@ -190,20 +205,20 @@ RETENTION = [
 ]
 
 
-@pytest.mark.parametrize(("deleted", "before", "max_bytes", "dropped", "start"), RETENTION)
-async def test_what_retention_drops(
-    plane: Plane, deleted: int, before: int | None, max_bytes: int | None, dropped: int, start: int
-) -> None:
-    extents = await ten_extents(plane)
-    await plane.delete_records(TOPIC, 0, deleted)
-    marks = PartitionMarks(start, 50, 1000 - 100 * dropped)
-    answer = await retained(plane, before=before, max_bytes=max_bytes)
-    assert answer == Retained(marks, dropped, 100 * dropped, more=False)
-    assert await plane.marks([(TOPIC, 0)]) == [marks]
-    assert await plane.extents(TOPIC, 0, start=0, end=99, limit=99) == extents[dropped:]
-    assert await retained(plane, before=before, max_bytes=max_bytes) == Retained(
-        marks, 0, 0, more=False
-    )
+async def test_what_retention_drops(plane: Plane) -> None:
+    topic_id = await wide_topic(plane, len(RETENTION))
+    extents = await ten_extents_each(plane, topic_id, len(RETENTION))
+    for partition, (deleted, before, max_bytes, dropped, start) in enumerate(RETENTION):
+        await plane.delete_records(topic_id, partition, deleted)
+        marks = PartitionMarks(start, 50, 1000 - 100 * dropped)
+        for count in (dropped, 0):
+            answer = await plane.retain(
+                topic_id, partition, before_timestamp=before, max_bytes=max_bytes, limit=99
+            )
+            assert answer == Retained(marks, count, 100 * count, more=False), partition
+        assert await plane.marks([(topic_id, partition)]) == [marks]
+        left = await plane.extents(topic_id, partition, start=0, end=99, limit=99)
+        assert left == extents[partition][dropped:]
 
 
 async def test_retention_drops_so_many_at_once(plane: Plane) -> None:
