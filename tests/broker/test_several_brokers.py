@@ -1,0 +1,122 @@
+"""Brokers on one PostgreSQL: they see each other come, change things, fall silent and return."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.base.metrics import Registry
+from penstock.base.settings import load
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.coordinator import NotCoordinator, owner_of
+from penstock.broker.server import BrokerServer
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.topic_configs import TopicConfigs
+from penstock.control import CommittedOffset, StaleMembership
+from penstock.control.postgres import PostgresControlPlane
+from penstock.storage import LogStore, StorageSettings
+
+Start = Callable[[int], Awaitable[BrokerServer]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path, postgres_url: str) -> AsyncIterator[Start]:
+    """Starts brokers by their ids; all are stopped in the end."""
+    started: list[BrokerServer] = []
+
+    async def start_one(node_id: int) -> BrokerServer:
+        values = {
+            "node.id": node_id,
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "admin.listener": "",
+            "shutdown.timeout.ms": 100,
+            "broker.session.timeout.ms": 1500,
+            "broker.heartbeat.interval.ms": 100,
+        }
+        settings = load(BrokerSettings, values)
+        configs = TopicConfigs(settings)
+        server = BrokerServer(
+            settings,
+            control=PostgresControlPlane(postgres_url),
+            store=LogStore.open(
+                tmp_path / str(len(started)),
+                StorageSettings(),
+                clock=SYSTEM_CLOCK,
+                config_of=configs.config_of,
+            ),
+            clock=SYSTEM_CLOCK,
+            randomness=SYSTEM_RANDOMNESS,
+            registry=Registry(),
+        )
+        configs.bind(lambda: server.state.image)
+        started.append(server)
+        await server.start()
+        return server
+
+    yield start_one
+    for server in started:
+        await server.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def known(server: BrokerServer) -> list[int]:
+    """The brokers that a broker knows."""
+    return [broker.broker_id for broker in server.state.metadata.brokers]
+
+
+def owned(server: BrokerServer, broker_id: int) -> str:
+    names = (f"g{number}" for number in range(100))
+    image = server.state.metadata
+    return next(name for name in names if owner_of(image, name).broker_id == broker_id)
+
+
+async def test_what_one_broker_changes_the_others_hear(start: Start) -> None:
+    one, other = await start(1), await start(2)
+    await until(lambda: known(one) == [1, 2])
+    await other.state.control.create_topic(
+        name="t", topic_id=UUID(int=5), partitions=[[2]], configs={}
+    )
+    await until(lambda: "t" in one.state.topics)
+
+
+async def test_groups_of_a_broker_that_fell_silent_go_to_others(start: Start) -> None:
+    one, other = await start(1), await start(2)
+    await until(lambda: known(one) == [1, 2])
+    group = owned(one, 2)
+    with pytest.raises(NotCoordinator):
+        one.state.coordinator.check_owner(group)
+    stale = other.state.metadata.membership
+    silent = other._liveness
+    assert silent is not None
+    await silent.stop()
+    await until(lambda: known(one) == [1])
+    one.state.coordinator.check_owner(group)
+    offset = CommittedOffset(topic_id=UUID(int=5), topic="t", partition=0, offset=3)
+    await one.state.coordinator.commit(group, [offset])
+    with pytest.raises(StaleMembership):
+        await other.state.control.commit_offsets(group_id=group, offsets=[offset], membership=stale)
+    await silent.beat()
+    await until(lambda: known(one) == known(other) == [1, 2])
+    (_, again) = one.state.metadata.brokers
+    assert again.epoch == 2
+
+
+async def test_a_second_process_of_one_id_ends_the_first(start: Start) -> None:
+    first = await start(1)
+    second = await start(1)
+    async with asyncio.timeout(20):
+        await first.superseded.wait()
+    await first.stop()
+    assert known(second) == [1]
+    assert not second.superseded.is_set()
+    await second.state.refresh()
+    assert known(second) == [1], "the first takes nobody's registration along"
