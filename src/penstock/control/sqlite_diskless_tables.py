@@ -95,8 +95,10 @@ def write_commit(
 ) -> None:
     """Everything of a commit but the object's own row; `ids` are the partitions'."""
     write_partitions(connection, [(ids[key], row) for key, row in plan.partitions.items()])
-    for key, extents in plan.answer.extents.items():
-        write_extents(connection, ids[key], extents)
+    write_extents(
+        connection,
+        [(ids[key], one) for key, extents in plan.answer.extents.items() for one in extents],
+    )
     connection.executemany(
         "INSERT OR REPLACE INTO diskless_producers VALUES (?, ?, ?, ?, ?)",
         [
@@ -112,14 +114,15 @@ def write_commit(
 
 
 def write_extents(
-    connection: sqlite3.Connection, partition_id: int, extents: Sequence[DisklessExtent]
+    connection: sqlite3.Connection, extents: Iterable[tuple[int, DisklessExtent]]
 ) -> None:
+    """Add extents, each with the id of its partition."""
     connection.executemany(
         "INSERT INTO diskless_extents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (partition_id, one.base_offset, one.next_offset, one.object_id, one.byte_offset,
              one.size_bytes, one.max_timestamp, one.append_time_ms, one.layout)
-            for one in extents
+            for partition_id, one in extents
         ],
     )  # fmt: skip
 

@@ -123,7 +123,7 @@ class SqliteDisklessUpkeep:
             changed = index_rules.plan_swap(swap, row, there)
             rows.write_partitions(connection, [(partition_id, changed)])
             self._drop(connection, partition_id, there)
-            rows.write_extents(connection, partition_id, swap.extents)
+            rows.write_extents(connection, [(partition_id, one) for one in swap.extents])
             objects.write_object(
                 connection,
                 swap.object_id,
