@@ -36,8 +36,8 @@ test-long: setup
 DISKLESS_SUITE := compat/test_records.py compat/test_offsets.py compat/test_admin.py \
 	compat/test_groups.py compat/test_kill.py compat/test_two_brokers.py
 compat-diskless: setup
-	@PENSTOCK_COMPAT_TOPICS=diskless $(BIN)/pytest $(DISKLESS_SUITE) $(ARGS)
-	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_COMPAT_STORES=postgres-s3 \
+	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_PAIR_KILLS=9 $(BIN)/pytest $(DISKLESS_SUITE) $(ARGS)
+	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_COMPAT_STORES=postgres-s3 PENSTOCK_PAIR_KILLS=9 \
 		$(BIN)/pytest $(DISKLESS_SUITE) $(ARGS)
 
 bench: setup

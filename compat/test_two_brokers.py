@@ -1,16 +1,17 @@
-"""Two brokers, one database, one object store: kill -9 of either, under load.
+"""Two brokers, one database, one object store: kill -9 of either, under load, and long pauses.
 
 Diskless topics have no home: what one broker takes the other serves. An idempotent producer and a
-consumer group go on while the brokers are killed in turn and started again; whatever was
-acknowledged is there once and in order. The database is PostgreSQL, the objects lie in a shared
-directory, or in S3 with `PENSTOCK_COMPAT_STORES=postgres-s3`. `PENSTOCK_PAIR_KILLS` sets the number
-of kills.
+consumer group go on while the brokers are killed in turn and started again, and every third time
+paused until they count as gone; whatever was acknowledged is there once and in order. The
+database is PostgreSQL, the objects lie in a shared directory, or in S3 with
+`PENSTOCK_COMPAT_STORES=postgres-s3`. `PENSTOCK_PAIR_KILLS` sets the number of kills and pauses.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -118,11 +119,18 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
             _progress(load, reader)
             assert not load.failures, load.failures[:5]
             time.sleep(rng.uniform(0, 0.3))
-            pair[number % 2].kill()
+            broker, paused = pair[number % 2], number % 3 == 2
+            if paused:
+                os.kill(broker.pid, signal.SIGSTOP)
+            else:
+                broker.kill()
             # The one that is left serves all of it.
             _everywhere(load)
             _progress(load, reader)
-            pair[number % 2].start()
+            if paused:
+                os.kill(broker.pid, signal.SIGCONT)
+            else:
+                broker.start()
     finally:
         load.done.set()
         load.join(RECOVER_SECONDS + 10)
