@@ -93,3 +93,6 @@ FOOTERS_KEPT: Final = 1_000
 
 FINDINGS_MAX: Final = 1_000
 """Findings that a verification names; it counts all."""
+
+RUN_EXTENTS_MAX: Final = 1_000
+"""Extents that one sealed segment is made of: their rows are replaced in one transaction."""

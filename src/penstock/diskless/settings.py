@@ -164,6 +164,54 @@ class DisklessSettings:
         minimum=10,
         maximum=_DAY_MS,
     )
+    consolidation_interval_ms: int = setting(
+        60_000,
+        name="diskless.consolidation.interval.ms",
+        doc=(
+            "Time between two looks for old write-ahead extents to make sealed segments of; 0"
+            " makes none on this broker."
+        ),
+        unit="ms",
+        minimum=0,
+        maximum=_DAY_MS,
+    )
+    consolidation_min_age_ms: int = setting(
+        900_000,
+        name="diskless.consolidation.min.age.ms",
+        doc="Age of the newest record of an extent before it may become part of a segment.",
+        unit="ms",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
+    consolidation_min_extents: int = setting(
+        200,
+        name="diskless.consolidation.min.extents",
+        doc=(
+            "How many extents of a partition become a segment that is smaller than"
+            " diskless.consolidation.segment.bytes."
+        ),
+        minimum=2,
+        maximum=limits.RUN_EXTENTS_MAX,
+    )
+    consolidation_segment_bytes: int = setting(
+        64 << 20,
+        name="diskless.consolidation.segment.bytes",
+        doc=(
+            "Size of a sealed segment. About twice as much memory is taken while one is made, one"
+            " at a time."
+        ),
+        unit="bytes",
+        minimum=1 << 20,
+        maximum=1 << 30,
+    )
+    consolidation_bytes_per_second: int = setting(
+        32 << 20,
+        name="diskless.consolidation.bytes.per.second",
+        doc="Bytes that this broker reads for segments in a second; 0 sets no bound.",
+        unit="bytes",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
     retention_interval_ms: int = setting(
         30_000,
         name="diskless.retention.interval.ms",

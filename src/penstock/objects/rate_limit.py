@@ -6,7 +6,7 @@ from __future__ import annotations
 class TokenBucket:
     """`per_second` tokens, of which as many may be taken at once after a pause.
 
-    A taker whose token is not there yet gets the next one in turn, and is told when that is; so
+    A taker whose tokens are not there yet gets the next ones in turn, and is told when that is; so
     takers are served in order, and as many wait as were let in.
     """
 
@@ -17,9 +17,9 @@ class TokenBucket:
         self._tokens = self._per_second
         self._at = now
 
-    def take(self, now: float) -> float:
-        """Take one token; the seconds until it may be used, 0.0 when that is now."""
+    def take(self, now: float, tokens: int = 1) -> float:
+        """Take tokens; the seconds until they may be used, 0.0 when that is now."""
         elapsed = max(0.0, now - self._at)
         self._at = max(self._at, now)
-        self._tokens = min(self._per_second, self._tokens + elapsed * self._per_second) - 1.0
+        self._tokens = min(self._per_second, self._tokens + elapsed * self._per_second) - tokens
         return max(0.0, -self._tokens / self._per_second)

@@ -1,6 +1,7 @@
 """Consolidation: old write-ahead extents become sealed segments, one partition in each.
 
-`choosing` decides which extents, `building` makes a segment of them and needs nothing but a store.
+`choosing` decides which extents, `building` makes a segment of them and needs nothing but a store,
+`consolidator` does both for a broker or a command.
 """
 
 from penstock.diskless.consolidation.building import (
@@ -9,5 +10,10 @@ from penstock.diskless.consolidation.building import (
     build_segment,
     write_segment,
 )
+from penstock.diskless.consolidation.choosing import Choice, Page, Rules, Selection, choose
+from penstock.diskless.consolidation.consolidator import Consolidator, Made, rules_of
 
-__all__ = ["SealedSegment", "SegmentPart", "build_segment", "write_segment"]
+__all__ = [
+    "Choice", "Consolidator", "Made", "Page", "Rules", "SealedSegment", "SegmentPart", "Selection",
+    "build_segment", "choose", "rules_of", "write_segment",
+]  # fmt: skip

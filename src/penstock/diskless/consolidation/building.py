@@ -38,7 +38,7 @@ from penstock.diskless.consolidation.limits import (
     PART_BYTES_MAX,
     READS_AT_ONCE,
 )
-from penstock.diskless.reading.assembly import Result, Run, assemble
+from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
 from penstock.diskless.reading.planning import Piece, merge, trim
 from penstock.objects import ObjectStore
 from penstock.records import decode_header
@@ -164,13 +164,7 @@ async def _fetched(read: Read, pieces: Sequence[Piece]) -> list[Result]:
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(*item)) for item in plan.ranges]
-    results: list[Result] = []
-    for piece, (index, offset) in zip(pieces, plan.places, strict=True):
-        result = tasks[index].result()
-        if not isinstance(result, PenstockError):
-            result = result[offset : offset + piece.size_bytes]
-        results.append(result)
-    return results
+    return results_of(pieces, plan, [task.result() for task in tasks])
 
 
 class _Segment:

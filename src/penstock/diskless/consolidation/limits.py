@@ -19,3 +19,18 @@ time reads a whole extent, and retention drops whole ones."""
 
 PART_BATCHES_MAX: Final = 4_096
 """Batches of one extent of a sealed segment: their layout comes with every find."""
+
+PAGE_EXTENTS: Final = 1_001
+"""Extents that are looked at together. More than a run has, so that its end is seen."""
+
+BACKLOGS_MAX: Final = 1_000
+"""Partitions of one pass, those with the most extents."""
+
+REMEMBERED_MAX: Final = 100_000
+"""Partitions of which it is remembered how far they are done."""
+
+SWAP_ATTEMPTS_MAX: Final = 5
+"""How often a swap is repeated whose outcome is unknown."""
+
+SWAP_PAUSE_SECONDS: Final = 0.2
+"""Pause before the first repetition; it doubles."""

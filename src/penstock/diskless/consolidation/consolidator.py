@@ -1,0 +1,187 @@
+"""The job that makes sealed segments of old write-ahead extents, one at a time.
+
+    choose ──> read, check, stamp ──> lease a key ──> PUT ──> swap the rows
+       └── `Selection`   └── `build_segment`
+
+Until the swap nothing but a reserved key, and perhaps an object under it, is left behind, which the
+sweeper takes after its grace. The swap is a compare-and-set of all extents that the segment was
+made of: who comes second, behind another consolidator, retention or the sweeper, loses, and leaves
+the partition to the others. One whose outcome is unknown is repeated.
+
+Readers that know the old extents go on with them: their objects stay for a grace after the last
+reference to them is gone.
+
+Several brokers may do this at once; each goes through the partitions in an order of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from penstock.base.crc import crc32c
+from penstock.base.errors import PenstockError
+from penstock.base.metrics import Sample
+from penstock.base.system import Clock, Randomness
+from penstock.control.diskless_port import DisklessPlane
+from penstock.control.diskless_values import DisklessExtent, PartitionKey, SegmentSwap
+from penstock.control.errors import ControlUnavailable, ObjectLeaseLost, StaleExtents
+from penstock.diskless.consolidation import metrics
+from penstock.diskless.consolidation.building import build_segment
+from penstock.diskless.consolidation.choosing import Choice, Rules, Selection
+from penstock.diskless.consolidation.counters import ConsolidationCounters
+from penstock.diskless.consolidation.limits import (
+    BACKLOGS_MAX,
+    SWAP_ATTEMPTS_MAX,
+    SWAP_PAUSE_SECONDS,
+)
+from penstock.diskless.errors import CorruptObject
+from penstock.diskless.settings import DisklessSettings
+from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
+from penstock.objects.fetch_paths import pause
+from penstock.objects.rate_limit import TokenBucket
+
+logger = logging.getLogger(__name__)
+
+
+class Made(NamedTuple):
+    """A segment that took the place of extents."""
+
+    key: PartitionKey
+    object_key: str
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    extents: int
+
+
+def rules_of(settings: DisklessSettings, *, all_ages: bool = False) -> Rules:
+    """What the settings say; with `all_ages`, what is young or little is taken, too."""
+    return Rules(
+        segment_bytes=settings.consolidation_segment_bytes,
+        min_extents=settings.consolidation_min_extents,
+        min_age_ms=None if all_ages else settings.consolidation_min_age_ms,
+    )
+
+
+class Consolidator:
+    """The shell. `on_made` hears of every segment."""
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        store: ObjectStore,
+        clock: Clock,
+        randomness: Randomness,
+        all_ages: bool = False,
+        on_made: Callable[[Made], None] = lambda made: None,
+        pause: Callable[[float], Awaitable[None]] = pause,
+    ) -> None:
+        """`store` is a client of its own: what is read here must not delay consumers."""
+        self.counters = ConsolidationCounters()
+        self._plane = plane
+        self._store = store
+        self._clock = clock
+        self._randomness = randomness
+        self._on_made = on_made
+        self._pause = pause
+        self._rules = rules_of(settings, all_ages=all_ages)
+        self._selection = Selection(self._rules)
+        rate = settings.consolidation_bytes_per_second
+        self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
+
+    async def consolidate(self, keys: Iterable[PartitionKey] | None = None) -> int:
+        """One pass over these partitions, or those with the most extents; how many segments.
+
+        A damaged object is logged and passed over.
+
+        Raises:
+            PenstockError: store or plane failed; the next pass goes on.
+        """
+        if keys is None:
+            backlogs = await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)
+            keys = [(one.topic_id, one.partition) for one in backlogs]
+        seed = self._randomness.bits(32).to_bytes(4, "big")
+        selection, before = self._selection, self.counters.segments
+        ask = selection.begin(
+            keys, order=lambda key: crc32c(seed + key[0].bytes + key[1].to_bytes(4, "big"))
+        )
+        while ask is not None:
+            extents = await self._plane.extents(
+                *ask.key, start=ask.start, end=2**63 - 1, limit=ask.limit
+            )
+            choice = selection.page(extents, self._clock.now_ms())
+            if choice is not None:
+                await self._take(ask.key, choice)
+            ask = selection.ask()
+        return self.counters.segments - before
+
+    async def run(self) -> None:
+        """One pass for a broker's timer: errors are logged and counted."""
+        try:
+            await self.consolidate()
+        except PenstockError as error:
+            self.counters.passes_failed += 1
+            logger.error("consolidation of diskless topics: %s", error)
+        except Exception:
+            self.counters.passes_failed += 1
+            logger.exception("consolidation of diskless topics")
+
+    def samples(self) -> Iterator[Sample]:
+        """What a scrape gets."""
+        return metrics.samples(self.counters)
+
+    async def _take(self, key: PartitionKey, choice: Choice) -> None:
+        """Make a segment of a run, and tell the selection what became of it."""
+        counters, selection = self.counters, self._selection
+        try:
+            made = await self._make(key, choice.run)
+        except (StaleExtents, ObjectLeaseLost) as error:
+            counters.races += 1
+            logger.info("partition %d of topic %s: %s", key[1], key[0], error)
+            selection.lost()
+        except (CorruptObject, ObjectNotFound, ObjectTruncated) as error:
+            counters.failures += 1
+            logger.warning(
+                "partition %d of topic %s cannot be consolidated from offset %d to %d: %s",
+                key[1], key[0], choice.run[0].base_offset, choice.run[-1].next_offset, error,
+            )  # fmt: skip
+            selection.failed()
+        except PenstockError:
+            selection.failed()
+            raise
+        else:
+            counters.segments += 1
+            counters.segment_bytes += made.size_bytes
+            counters.extents += made.extents
+            selection.done()
+            self._on_made(made)
+
+    async def _make(self, key: PartitionKey, run: tuple[DisklessExtent, ...]) -> Made:
+        segment = await build_segment(self._read, run, key)
+        lease = await self._plane.lease_segment(*key, base_offset=run[0].base_offset)
+        await self._store.put(lease.key, segment.pieces)
+        await self._swap(segment.swap(key, run, lease))
+        base_offset, next_offset = run[0].base_offset, run[-1].next_offset
+        return Made(key, lease.key, base_offset, next_offset, segment.size_bytes, len(run))
+
+    async def _read(self, key: str, start: int, size_bytes: int) -> memoryview:
+        if self._bucket is not None:
+            seconds = self._bucket.take(self._clock.monotonic(), size_bytes)
+            if seconds:
+                await self._pause(seconds)
+        return await self._store.get(key, start, size_bytes)
+
+    async def _swap(self, swap: SegmentSwap) -> None:
+        seconds = SWAP_PAUSE_SECONDS
+        for _ in range(SWAP_ATTEMPTS_MAX - 1):
+            try:
+                return await self._plane.swap_extents(swap)
+            except ControlUnavailable as error:
+                logger.info("the swap of object %d is repeated: %s", swap.object_id, error)
+            await self._pause(seconds * self._randomness.uniform())
+            seconds *= 2
+        return await self._plane.swap_extents(swap)
