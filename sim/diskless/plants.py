@@ -273,7 +273,7 @@ class WritesKeysAgain(Plants):
 
     def put_key(self, key: str) -> str:
         last, self._last = self._last, key
-        return last if last and int(last[7:23], 16) % 4 == 1 else key
+        return last if last and int(last[-25:-9], 16) % 4 == 1 else key
 
 
 class ReadsOverHoles(Plants):

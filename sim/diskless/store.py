@@ -27,6 +27,11 @@ LATE_MS = 3_000.0
 """The latest that a lost request may still take effect."""
 
 
+def _short(key: str) -> str:
+    """An object's id, as it stands in its key."""
+    return key.removesuffix(".log")[-13:-9]
+
+
 class Stored(NamedTuple):
     """An object as it lies there."""
 
@@ -77,17 +82,17 @@ class ModelStore:
     def _in_doubt(self, key: str, data: bytes, fate: float, delay: float) -> None:
         scheduler = self._scheduler
         if fate < 0.4:
-            scheduler.note("put", key[-25:-9], "lost")
+            scheduler.note("put", _short(key), "lost")
         elif fate < 0.6:
-            scheduler.note("put", key[-25:-9], "unanswered")
+            scheduler.note("put", _short(key), "unanswered")
             scheduler.after(delay, lambda: self._land(key, data))
         elif fate < 0.85:
             late = delay + LATE_MS * scheduler.random.random() ** 2
-            scheduler.note("put", key[-25:-9], "late")
+            scheduler.note("put", _short(key), "late")
             scheduler.after(late, lambda: self._land(key, data))
         else:
             part = data[: scheduler.random.randrange(len(data))]
-            scheduler.note("put", key[-25:-9], "truncated")
+            scheduler.note("put", _short(key), "truncated")
             scheduler.after(delay, lambda: self._land(key, part))
 
     def _land(self, key: str, data: bytes) -> None:
@@ -129,5 +134,5 @@ class ModelStore:
     def _remove(self, keys: Sequence[str]) -> None:
         for key in keys:
             if self.objects.pop(key, None) is not None:
-                self._scheduler.note("gone", key[-25:-9])
+                self._scheduler.note("gone", _short(key))
                 self.on_deletion(key)

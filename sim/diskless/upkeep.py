@@ -170,17 +170,14 @@ class Consolidation:
         )
 
     def _lease(self) -> None:
-        world, broker = self.world, self.broker
+        world, base_offset = self.world, self.replaced[0].base_offset
         world.line.call(
-            lambda: world.plane.lease_objects(
-                broker_id=broker.broker_id, incarnation=broker.incarnation, count=1
-            ),
-            broker.here(self._write),
+            lambda: world.plane.lease_segment(*self.key, base_offset=base_offset),
+            self.broker.here(self._write),
             _ended,
         )
 
-    def _write(self, leases: list[ObjectLease]) -> None:
-        [lease] = leases
+    def _write(self, lease: ObjectLease) -> None:
         replaced = self.replaced
         pieces = trim(replaced, replaced[0].base_offset, max_bytes=ALL, at_least_one=True)
         results = [self._results[index] for index in range(len(replaced))]
