@@ -195,3 +195,37 @@ def test_with_postgresql_brokers_may_run_meanwhile(
         await plane.close()
 
     asyncio.run(running())
+
+
+def test_consolidate_makes_segments_of_all_ages_on_demand(bare: Run, data: Path) -> None:
+    nothing = facts(bare, data, "consolidate")
+    assert (nothing["partitions"], nothing["segments"], nothing["failures"]) == (2, 0, 0)
+    ran = bare("diskless", "consolidate", "--topic", "nothing", "--data-dir", str(data))
+    assert ran.status == 2
+    ran = bare("--output", "json", "diskless", "consolidate", "--all-ages", "--data-dir", str(data))
+    assert ran.status == 0, ran.err
+    made = json.loads(ran.out)
+    assert (made["segments"], made["extents"], made["races_lost"]) == (2, 2, 0)
+    assert f"archive/{TOPIC}/1/{0:020d}-0-" in ran.err
+    assert "orders-1: offsets 0 to 2 of 1 extents" in ran.err
+    assert facts(bare, data, "status")["backlogs"] == []
+    verified = facts(bare, data, "verify", "--checksums")
+    assert (verified["wrong"], verified["verified_bytes"]) == (0, made["segment_bytes"])
+    rows = [row for row in facts(bare, data, "objects") if row["key"].startswith("archive/")]
+    assert [row["state"] for row in rows] == ["committed", "committed"]
+    ran = bare("diskless", "consolidate", "--topic", "orders", "--data-dir", str(data))
+    assert ran.status == 0
+    assert "segment bytes" in ran.out
+
+
+def test_consolidate_says_what_it_cannot_take(bare: Run, data: Path) -> None:
+    path = object_path(data)
+    path.chmod(0o600)
+    content = bytearray(path.read_bytes())
+    content[32 + 61] ^= 1  # the first batch of the first partition
+    path.write_bytes(content)
+    ran = bare("--output", "json", "diskless", "consolidate", "--all-ages", "--data-dir", str(data))
+    assert ran.status == 1
+    made = json.loads(ran.out)
+    assert (made["segments"], made["failures"]) == (1, 1)
+    assert [row["partition"] for row in facts(bare, data, "status")["backlogs"]] == ["orders-0"]

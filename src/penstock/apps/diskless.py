@@ -2,7 +2,7 @@
 
 The commands open the control plane and the store themselves, by the brokers' settings. With
 PostgreSQL the brokers may run; a SQLite database has one owner, so its broker has to be stopped.
-Nothing is changed.
+Only `consolidate` changes anything; it has a module of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from penstock.apps.diskless_places import Places, installation_options, opened
+from penstock.apps.diskless_consolidation import consolidate
+from penstock.apps.diskless_places import (
+    Places,
+    installation_options,
+    opened,
+    partition_names,
+    wanted_partitions,
+)
 from penstock.apps.session import State, write_json, write_table
 from penstock.base.errors import PenstockError
 
@@ -36,8 +43,11 @@ def diskless() -> None:
 
     Reads the brokers' own settings (--config, --data-dir, -X, environment) and opens their
     database and object store. With PostgreSQL (control.url) brokers may run meanwhile; with SQLite
-    the broker has to be stopped. Changes nothing.
+    the broker has to be stopped. Only `consolidate` changes anything.
     """
+
+
+diskless.add_command(consolidate)
 
 
 def _state() -> State:
@@ -80,7 +90,7 @@ async def _status(configuration: Configuration) -> tuple[Status, dict[PartitionK
             found = Status(totals, backlogs, standing.highest_id, standing.marked_id, "")
         except DatabaseRestored as error:
             found = Status(totals, backlogs, error.highest_id, None, str(error))
-        return found, await _names(places)
+        return found, await partition_names(places)
 
 
 def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) -> None:
@@ -156,7 +166,7 @@ async def _objects(
     configuration: Configuration, wanted: str | None, after: str, limit: int
 ) -> list[dict[str, Any]]:
     async with opened(configuration) as places:
-        names = await _names(places)
+        names = await partition_names(places)
         rows: list[dict[str, Any]] = []
         async for state, key in _keys(places, after):
             if wanted is None or state == wanted:
@@ -228,16 +238,9 @@ async def _verify(configuration: Configuration, topic: str | None, checksums: bo
     from penstock.diskless.verification import Verifier
 
     async with opened(configuration) as places:
-        names = await _names(places)
-        wanted = [
-            (name, key)
-            for key, name in names.items()
-            if topic is None or name.rpartition("-")[0] == topic
-        ]
-        if topic is not None and not wanted:
-            raise click.UsageError(f"there is no diskless topic {topic!r}")
+        wanted = await wanted_partitions(places, topic)
         verifier = Verifier(plane=places.plane, store=places.store, checksums=checksums)
-        await verifier.verify(wanted)
+        await verifier.verify([(name, key) for key, name in wanted.items()])
         return verifier
 
 
@@ -266,17 +269,6 @@ def _show_verification(state: State, found: Verifier) -> None:
         write_table(("", "count"), rows, title=verdict)
     if found.wrong:
         raise click.exceptions.Exit(1)
-
-
-async def _names(places: Places) -> dict[PartitionKey, str]:
-    """The partitions of diskless topics, by topic id and index."""
-    image = await places.plane.image()
-    return {
-        (topic.topic_id, index): f"{topic.name}-{index}"
-        for topic in image.topics.values()
-        if topic.configs.get("diskless.enable") == "true"
-        for index in range(len(topic.partitions))
-    }
 
 
 def _name(names: dict[PartitionKey, str], topic_id: UUID, partition: int) -> str:

@@ -18,6 +18,7 @@ from penstock.base.errors import InvalidError
 from penstock.control import DatabaseLocked, SqliteControlPlane
 
 if TYPE_CHECKING:
+    from penstock.control.diskless_values import PartitionKey
     from penstock.control.postgres import PostgresControlPlane
     from penstock.objects import ObjectStore
 
@@ -112,3 +113,31 @@ def _store_url(configuration: Configuration) -> str:
     if places.control_url:
         raise NoDatabase("diskless.storage.url is not set: this installation has no object store")
     return (configuration.directory / "objects").absolute().as_uri()
+
+
+async def partition_names(places: Places) -> dict[PartitionKey, str]:
+    """The partitions of diskless topics, by topic id and index."""
+    image = await places.plane.image()
+    return {
+        (topic.topic_id, index): f"{topic.name}-{index}"
+        for topic in image.topics.values()
+        if topic.configs.get("diskless.enable") == "true"
+        for index in range(len(topic.partitions))
+    }
+
+
+async def wanted_partitions(places: Places, topic: str | None) -> dict[PartitionKey, str]:
+    """Those of one topic, or of all.
+
+    Raises:
+        click.UsageError: there is no such diskless topic.
+    """
+    names = await partition_names(places)
+    wanted = {
+        key: name
+        for key, name in names.items()
+        if topic is None or name.rpartition("-")[0] == topic
+    }
+    if topic is not None and not wanted:
+        raise click.UsageError(f"there is no diskless topic {topic!r}")
+    return wanted

@@ -191,6 +191,9 @@ class DisklessService:
         self.failure = ""
         for job in self._active.collection.jobs():
             self._spawn(self._repeat(job.interval_ms / 1000, job.run))
+        interval_ms = self._settings.consolidation_interval_ms
+        if interval_ms:
+            self._spawn(self._repeat(interval_ms / 1000, self._active.consolidator.run))
         self._spawn(self._repeat(MARKS_SECONDS, self._look_for_others))
         self._spawn(self._repeat(UPKEEP_SECONDS, self._upkeep))
 
@@ -384,6 +387,7 @@ class _Active:
 
     def __init__(self, service: DisklessService, cluster_id: str, incarnation: UUID) -> None:
         from penstock.diskless.collection import Collection
+        from penstock.diskless.consolidation import Consolidator
         from penstock.diskless.writing import ObjectWriter, Submission
         from penstock.objects.fetch_paths import FetchPaths
 
@@ -419,6 +423,13 @@ class _Active:
             targets=service.targets,
             on_marks=service.learn,
         )
+        self.consolidator = Consolidator(
+            service._settings,
+            plane=plane,
+            store=cold,
+            clock=clock,
+            randomness=service._randomness,
+        )
 
     def _opened(self, open_store: Callable[[], ObjectStore]) -> ObjectStore:
         self._stores.append(open_store())
@@ -436,6 +447,7 @@ class _Active:
         yield from self.reader.samples()
         yield from self.paths.samples()
         yield from self.collection.samples()
+        yield from self.consolidator.samples()
 
 
 def _nobody(partitions: Iterable[DisklessPartition]) -> None:

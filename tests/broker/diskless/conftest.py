@@ -56,7 +56,7 @@ class Cluster:
         configs = TopicConfigs(loaded)
         names = {name.replace("_", "."): value for name, value in diskless.items()}
         fetching = {
-            n: v for n, v in names.items() if n.startswith(("diskless.fetch", "diskless.con"))
+            n: v for n, v in names.items() if n.startswith(("diskless.fetch", "diskless.consume"))
         }
         writing = {n: v for n, v in names.items() if n not in fetching}
         server = BrokerServer(
