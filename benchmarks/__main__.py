@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import page
-from benchmarks.harness import Row, figure, host, save
+from benchmarks.harness import Report, Row, figure, host, save
 
 ALL = (
     "columnar_codec",
@@ -34,6 +34,9 @@ ALL = (
     "spark_triggers",
     "host_socket",
     "outbox",
+    "diskless_fetch",
+    "diskless_produce",
+    "diskless_brokers",
 )
 
 
@@ -68,11 +71,12 @@ def main() -> int:
     console.print("Host: " + ", ".join(f"{key} {value}" for key, value in host().items()))
     for name in names:
         module = importlib.import_module(f"benchmarks.{name}")
-        rows: list[Row] = module.measure(quick=arguments.quick)
+        found: list[Row] | Report = module.measure(quick=arguments.quick)
+        report = found if isinstance(found, Report) else Report(rows=found)
         taken_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        save(name, rows, taken_at=taken_at, quick=arguments.quick)
-        console.print(table(name, rows))
-        for row in rows:
+        save(name, report, taken_at=taken_at, quick=arguments.quick)
+        console.print(table(name, report.rows))
+        for row in report.rows:
             if row.note:
                 console.print(f"  [dim]{row.name}: {row.note}[/dim]")
     console.print(f"Page: {page.write()}")

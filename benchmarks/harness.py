@@ -1,6 +1,7 @@
 """What every benchmark shares: rows, medians of interleaved runs, the host, the table.
 
-A benchmark module offers `measure(quick: bool) -> list[Row]`. A row says what was measured, what
+A benchmark module offers `measure(quick: bool)`, which returns rows, or a `Report`: rows and charts
+of what went on over time. A row says what was measured, what
 was predicted from first principles before measuring, and the limit or peer of the same run: the
 ratio between the two is the result, because absolute times on shared machines drift about
 two-fold between runs.
@@ -14,7 +15,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -41,6 +42,25 @@ class Row:
         if self.lower_is_better:
             return self.reference / self.value
         return self.value / self.reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over time. `lines` has the points of each, `marks` names moments on the time axis."""
+
+    title: str
+    unit: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    marks: Mapping[str, float] = field(default_factory=dict)
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The rows of a benchmark, and charts to go with them."""
+
+    rows: Sequence[Row]
+    charts: Sequence[Chart] = ()
 
 
 def interleaved(
@@ -82,17 +102,19 @@ def host() -> dict[str, str | int]:
     }
 
 
-def save(benchmark: str, rows: Sequence[Row], *, taken_at: str, quick: bool) -> Path:
-    """Write one benchmark's rows and the host as JSON below `results/`."""
+def save(benchmark: str, report: Report, *, taken_at: str, quick: bool) -> Path:
+    """Write one benchmark's rows and charts and the host as JSON below `results/`."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{benchmark}.json"
-    body = {
+    body: dict[str, object] = {
         "benchmark": benchmark,
         "taken_at": taken_at,
         "quick": quick,
         "host": host(),
-        "rows": [{**asdict(row), "ratio": row.ratio} for row in rows],
+        "rows": [{**asdict(row), "ratio": row.ratio} for row in report.rows],
     }
+    if report.charts:
+        body["charts"] = [asdict(chart) for chart in report.charts]
     path.write_text(json.dumps(body, indent=1) + "\n")
     return path
 

@@ -37,6 +37,9 @@ def write() -> Path:
         parts.extend(f"\n- {row['name']}: {row['note']}" for row in body["rows"] if row["note"])
         if plot is not None:
             parts.append(f"\n\n![Ratios of {body['benchmark']}]({plot.name})\n")
+        over_time = _charts(body)
+        if over_time is not None:
+            parts.append(f"\n![{body['benchmark']} over time]({over_time.name})\n")
     page = RESULTS / "README.md"
     page.write_text("".join(parts))
     return page
@@ -64,6 +67,43 @@ def _plot(body: dict[str, Any]) -> Path | None:
     axes.set_xlabel("times better than the reference of the same run")
     axes.set_title(body["benchmark"], loc="left")
     path = RESULTS / f"{body['benchmark']}.png"
+    drawing.savefig(path, dpi=110)
+    pyplot.close(drawing)
+    return path
+
+
+def _charts(body: dict[str, Any]) -> Path | None:
+    """Draw what went on over time, one panel below the other; None without charts."""
+    charts = body.get("charts")
+    if not charts:
+        return None
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    drawing, panels = pyplot.subplots(
+        len(charts),
+        figsize=(9, 2.2 * len(charts)),
+        layout="constrained",
+        sharex=True,
+        squeeze=False,
+    )
+    for chart, axes in zip(charts, panels[:, 0], strict=True):
+        for name, points in chart["lines"].items():
+            axes.plot([at for at, _ in points], [value for _, value in points], label=name)
+        for name, at in chart["marks"].items():
+            axes.axvline(at, color="#444444", linewidth=0.8, linestyle=":")
+            axes.annotate(name, (at, 1), xycoords=("data", "axes fraction"), fontsize=8, va="top")
+        if chart["logarithmic"]:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_title(chart["title"], loc="left", fontsize=10)
+        axes.set_ylabel(chart["unit"])
+        axes.legend(fontsize=8, loc="upper left")
+    panels[-1, 0].set_xlabel("seconds")
+    path = RESULTS / f"{body['benchmark']}-time.png"
     drawing.savefig(path, dpi=110)
     pyplot.close(drawing)
     return path

@@ -5,9 +5,9 @@ packages, fetched and unpacked without being installed. Where neither is to be h
 skipped, or fail where `PENSTOCK_REQUIRE_INTEROP=1`.
 
 The server refuses to run as root; under root it runs as `postgres`, else as `nobody`. It listens
-on a Unix socket and on a free loopback port. It does not sync: what it has written outlives a
-crash of the server, though not one of the machine, which no test brings about. Each test
-gets a schema of its own, or a database where it matters.
+on a Unix socket and on a free loopback port. It syncs only if it is asked to: what it has written
+outlives a crash of the server anyhow, and no test brings about one of the machine. Each test gets a
+schema of its own, or a database where it matters.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tests.machine import lacking
 
 START_SECONDS = 30.0
 USER = "penstock"
+SCHEMAS_AT_ONCE = 50
 _SETTINGS = (
     "shared_buffers=32MB",
     "max_connections=100",
     "max_wal_size=256MB",
     "jit=off",
-    "fsync=off",
     "log_min_messages=warning",
     "log_line_prefix=%m [%p] %a ",
 )
@@ -49,10 +49,12 @@ _SETTINGS = (
 class PostgresServer:
     """One cluster of databases and the process that serves it; may be stopped and restarted."""
 
-    def __init__(self, programs: Path, directory: Path) -> None:
+    def __init__(self, programs: Path, directory: Path, *, durable: bool = False) -> None:
         self._programs = programs
         self.directory = directory
+        self._durable = durable
         self._numbers = itertools.count(1)
+        self._schemas: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
 
@@ -75,6 +77,7 @@ class PostgresServer:
         """Start the process and wait until it answers."""
         settings = [
             *_SETTINGS,
+            f"fsync={'on' if self._durable else 'off'}",
             f"port={self.port}",
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={self.directory}",
@@ -145,10 +148,11 @@ class PostgresServer:
                 self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def schema(self) -> str:
-        """The URL of a new, empty schema, which is made in a tenth of a database's time."""
-        name = f"test_{next(self._numbers)}"
-        self.execute(f"CREATE SCHEMA {name}")
-        return f"{self.url('postgres')}?search_path={name}"
+        """The URL of an empty schema that no other test has; cheaper than a database by far."""
+        if not self._schemas:
+            self._schemas = [f"test_{next(self._numbers)}" for _ in range(SCHEMAS_AT_ONCE)]
+            self.execute("; ".join(f"CREATE SCHEMA {name}" for name in self._schemas))
+        return f"{self.url('postgres')}?search_path={self._schemas.pop()}"
 
     def _pids(self) -> list[int]:
         if self._process is None:
@@ -186,13 +190,13 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
     """A running server with nothing in it; gone in the end."""
     # A short path, as a Unix socket's must be, and one that another user may enter.
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:
         directory = Path(name)
         try:
-            server = PostgresServer(programs(directory), directory)
+            server = PostgresServer(programs(directory), directory, durable=durable)
             server.create()
             server.start()
         except PartMissing as error:

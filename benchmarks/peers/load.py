@@ -7,7 +7,7 @@ seconds per gigabyte are what it costs. A gigabyte is 10⁹ bytes of record valu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -50,11 +50,18 @@ class Load:
     cpu_seconds_per_gigabyte: float
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its children so far."""
-    process = psutil.Process(pid)
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+Pids = int | Sequence[int]
+"""The process of a broker, or those of several."""
+
+
+def cpu_seconds(pids: Pids) -> float:
+    """User and system time of processes and their children so far."""
+    total = 0.0
+    for pid in [pids] if isinstance(pids, int) else pids:
+        process = psutil.Process(pid)
+        times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+        total += sum(each.user + each.system for each in times)
+    return total
 
 
 def resident_mebibytes(pid: int) -> float:
@@ -64,10 +71,13 @@ def resident_mebibytes(pid: int) -> float:
     return float(sum(each.memory_info().rss for each in members)) / 2**20
 
 
-def create_topic(bootstrap: str, name: str, partitions: int) -> None:
+def create_topic(
+    bootstrap: str, name: str, partitions: int, configs: Mapping[str, str] | None = None
+) -> None:
     """Create a topic and wait until its last partition answers."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for future in admin.create_topics([NewTopic(name, partitions)]).values():
+    topic = NewTopic(name, partitions, config=dict(configs or {}))
+    for future in admin.create_topics([topic]).values():
         future.result(TIMEOUT_SECONDS)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "probe", "log_level": 0})
     deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -88,7 +98,7 @@ def delete_topic(bootstrap: str, name: str) -> None:
         future.result(TIMEOUT_SECONDS)
 
 
-def produce(bootstrap: str, pid: int, topic: str, shape: Shape) -> Load:
+def produce(bootstrap: str, pids: Pids, topic: str, shape: Shape) -> Load:
     """Produce the shape's records with acks=all, and wait for every acknowledgement."""
     producer = Producer(
         {
@@ -119,10 +129,10 @@ def produce(bootstrap: str, pid: int, topic: str, shape: Shape) -> Load:
         if left:
             raise RuntimeError(f"{left} records not delivered in {TIMEOUT_SECONDS} s")
 
-    return _measured(work, pid, shape)
+    return _measured(work, pids, shape)
 
 
-def fetch(bootstrap: str, pid: int, topic: str, shape: Shape) -> Load:
+def fetch(bootstrap: str, pids: Pids, topic: str, shape: Shape) -> Load:
     """Read the topic from its start, as many records as the shape has."""
     consumer = Consumer(
         {
@@ -147,17 +157,17 @@ def fetch(bootstrap: str, pid: int, topic: str, shape: Shape) -> Load:
             received += len(consumer.consume(min(10_000, shape.records - received), 1))
 
     try:
-        return _measured(work, pid, shape)
+        return _measured(work, pids, shape)
     finally:
         consumer.close()
 
 
-def _measured(work: Callable[[], None], pid: int, shape: Shape) -> Load:
-    before = cpu_seconds(pid)
+def _measured(work: Callable[[], None], pids: Pids, shape: Shape) -> Load:
+    before = cpu_seconds(pids)
     begun = time.perf_counter()
     work()
     elapsed = time.perf_counter() - begun
     return Load(
         megabytes_per_second=shape.gigabytes * 1000 / elapsed,
-        cpu_seconds_per_gigabyte=(cpu_seconds(pid) - before) / shape.gigabytes,
+        cpu_seconds_per_gigabyte=(cpu_seconds(pids) - before) / shape.gigabytes,
     )
