@@ -140,6 +140,30 @@ def test_bad_settings(tmp_path: Path) -> None:
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        (("diskless.storage.url=s4://bucket",), "must begin with one of file"),
+        (("diskless.storage.options=plain",), "an option must read name=value"),
+        (
+            ("control.url=postgresql://somebody@127.0.0.1:1/x", "log.diskless.enable=true"),
+            "diskless.storage.url is not set",
+        ),
+        (
+            ("diskless.fetch.lagging.consumer.threshold.ms=5",),
+            "diskless.consume.cache.expiration.lifespan.sec",
+        ),
+    ],
+)
+def test_stores_that_cannot_be(tmp_path: Path, settings: tuple[str, ...], match: str) -> None:
+    words = [word for one in settings for word in ("-X", one)]
+    status, said = refused("--data-dir", str(tmp_path / "data"), *LOCAL, *words)
+    assert status == 1
+    assert match in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_second_signal_ends_it_at_once() -> None:
     text = (
         "import asyncio; from penstock.apps.serve import _on_signal;"

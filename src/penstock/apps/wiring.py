@@ -56,6 +56,7 @@ def build(configuration: Configuration) -> BrokerServer:
     """Open the directory and make a broker of it, not yet started.
 
     Raises:
+        InvalidConfiguration, InvalidSetting: the object store cannot be one.
         DirectoryUnusable: it cannot be created or written.
         UnavailableError: another broker holds it, or what it holds cannot be read.
     """
@@ -64,6 +65,7 @@ def build(configuration: Configuration) -> BrokerServer:
     from penstock.storage import LogStore, StoreLocked
 
     directory = configuration.directory
+    _check_store(configuration)
     _prepare(directory)
     topics = TopicConfigs(configuration.broker)
     try:
@@ -125,6 +127,29 @@ def _diskless(
         config_of=config_of,
         store_url=url,
     )
+
+
+def _check_store(configuration: Configuration) -> None:
+    """Refuse a store that cannot be one before anything is opened; nothing is asked of it yet.
+
+    Raises:
+        InvalidConfiguration: its options cannot be read, or it is needed and not named.
+        InvalidSetting: its URL or an option is none.
+    """
+    from penstock.apps.configuration import InvalidConfiguration
+
+    places = configuration.places
+    options = store_options(places)
+    if places.diskless_storage_url:
+        from penstock.objects import is_local, open_store
+
+        if not is_local(places.diskless_storage_url):
+            open_store(places.diskless_storage_url, options=options)
+    elif places.control_url and configuration.broker.log_diskless_enable:
+        raise InvalidConfiguration(
+            "setting log.diskless.enable = true: with control.url the store that all brokers share"
+            " must be named, and diskless.storage.url is not set"
+        )
 
 
 def store_options(places: PlaceSettings) -> dict[str, str]:

@@ -169,6 +169,8 @@ class DisklessService:
 
     def forget_gone(self, image: MetadataImage) -> None:
         """Drop the partitions of topics that there are no more."""
+        if not self._partitions:
+            return
         there = {topic.topic_id for topic in image.topics.values()}
         for key in [key for key in self._partitions if key[0] not in there]:
             partition = self._partitions.pop(key)
