@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 
-from penstock.control import MemoryControlPlane
+from penstock.control import MemoryControlPlane, SqliteControlPlane
+from penstock.control.postgres import PostgresControlPlane
 from penstock.objects import MemoryStore
 from tests.diskless.consolidation.desk import BROKER, INCARNATION, TOPIC, Desk
 from tests.storage.batches import FakeClock
+
+Plane = TypeVar("Plane", MemoryControlPlane, SqliteControlPlane, PostgresControlPlane)
 
 
 @pytest.fixture
@@ -16,10 +21,8 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture
-async def plane(clock: FakeClock) -> MemoryControlPlane:
+async def furnished(plane: Plane) -> Plane:
     """A plane with a broker and a diskless topic of three partitions."""
-    plane = MemoryControlPlane(clock=clock)
     await plane.register_broker(
         broker_id=BROKER, host="h", port=1, rack=None, incarnation=INCARNATION
     )
@@ -30,6 +33,12 @@ async def plane(clock: FakeClock) -> MemoryControlPlane:
         configs={"diskless.enable": "true"},
     )
     return plane
+
+
+@pytest.fixture
+async def plane(clock: FakeClock) -> MemoryControlPlane:
+    """The plane in memory."""
+    return await furnished(MemoryControlPlane(clock=clock))
 
 
 @pytest.fixture

@@ -1,0 +1,476 @@
+"""The consolidator over memory: passes, crashes at every step, races with all that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.control import ControlUnavailable, MemoryControlPlane
+from penstock.control.diskless_values import DisklessExtent, ObjectLease, SegmentSwap
+from penstock.diskless.collection import Collection
+from penstock.diskless.consolidation import (
+    Consolidator,
+    Made,
+    SealedSegment,
+    SegmentPart,
+    write_segment,
+)
+from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.verification import Verifier
+from penstock.objects import MemoryStore, StoreUnavailable
+from tests.diskless.consolidation.conftest import furnished
+from tests.diskless.consolidation.desk import KEY, START_MS, TOPIC, Desk, Sent, produced, seen
+from tests.diskless.faults import Crash, CrashingPlane, FaultyStore, Steps
+from tests.diskless.world import SeededRandomness
+from tests.storage.batches import FakeClock
+
+DAY_MS = 86_400_000
+PARTITIONS = 3
+
+
+def settings(**changes: Any) -> DisklessSettings:
+    return DisklessSettings(
+        **{
+            "consolidation_min_extents": 2,
+            "consolidation_bytes_per_second": 0,
+            "sweep_unreferenced_grace_ms": 0,
+            **changes,
+        }
+    )
+
+
+def consolidator(
+    desk: Desk,
+    clock: FakeClock,
+    *,
+    plane: Any = None,
+    store: Any = None,
+    seed: int = 0,
+    made: list[Made] | None = None,
+    pause: Callable[[float], Awaitable[None]] | None = None,
+    all_ages: bool = False,
+    **changes: Any,
+) -> Consolidator:
+    async def at_once(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    return Consolidator(
+        settings(**changes),
+        plane=plane or desk.plane,
+        store=store or desk.store,
+        clock=clock,
+        randomness=SeededRandomness(seed),
+        on_made=(made if made is not None else []).append,
+        pause=pause or at_once,
+        all_ages=all_ages,
+    )
+
+
+async def filled(desk: Desk, objects: int = 6) -> list[bytes]:
+    """Objects of all partitions; what consumers get of each."""
+    for number in range(objects):
+        value = b"%d" % number * 10
+        await desk.write(
+            Sent(produced(value, timestamp=START_MS - DAY_MS), 0),
+            Sent(produced(value, value, codec=number % 5, timestamp=START_MS - DAY_MS), 1),
+            Sent(produced(value, timestamp=START_MS - DAY_MS), 2, append_time=True),
+            now_ms=START_MS - DAY_MS + number,
+        )
+    return await all_of(desk)
+
+
+async def all_of(desk: Desk) -> list[bytes]:
+    return [await desk.consumed(partition) for partition in range(PARTITIONS)]
+
+
+async def kinds(desk: Desk) -> list[set[str]]:
+    return [{one.kind for one in await desk.extents(number)} for number in range(PARTITIONS)]
+
+
+async def sweep(desk: Desk, clock: FakeClock) -> None:
+    """Take all that nobody needs, as if every grace were over."""
+    collection = Collection(
+        settings(),
+        plane=desk.plane,
+        store=desk.store,
+        cluster_id="here",
+        clock=clock,
+        targets=list,
+        on_marks=lambda key, marks: None,
+    )
+    clock.ms += DAY_MS
+    await collection.sweeper.sweep()
+    clock.ms -= DAY_MS
+
+
+async def whole(desk: Desk) -> None:
+    """Index and objects agree."""
+    verifier = Verifier(plane=desk.plane, store=desk.store, checksums=True)
+    await verifier.verify([(f"orders-{n}", (TOPIC, n)) for n in range(PARTITIONS)])
+    assert verifier.findings == []
+
+
+async def test_a_pass_makes_segments_and_the_sweeper_takes_what_they_replace(
+    desk: Desk, clock: FakeClock
+) -> None:
+    before = await filled(desk)
+    made: list[Made] = []
+    job = consolidator(desk, clock, made=made)
+    assert await job.consolidate() == 3
+    assert await kinds(desk) == [{"segment"}] * 3
+    assert await all_of(desk) == before
+    assert sorted((one.key[1], one.base_offset, one.next_offset, one.extents) for one in made) == [
+        (0, 0, 6, 6), (1, 0, 12, 6), (2, 0, 6, 6),
+    ]  # fmt: skip
+    values = {sample.metric.name: sample.value for sample in job.samples()}
+    assert values["penstock_diskless_consolidation_segments_total"] == 3
+    assert values["penstock_diskless_consolidation_extents_total"] == 18
+    assert values["penstock_diskless_consolidation_segment_bytes_total"] == sum(map(len, before))
+    assert await job.consolidate() == 0
+    await whole(desk)
+    await sweep(desk, clock)
+    assert await desk.keys() == sorted(one.object_key for one in made)
+    assert await all_of(desk) == before
+    await whole(desk)
+
+
+async def test_what_is_young_or_little_stays(desk: Desk, clock: FakeClock) -> None:
+    await filled(desk, 3)
+    await desk.write(Sent(produced(b"young")))
+    assert await consolidator(desk, clock, consolidation_min_extents=4).consolidate() == 0
+    job = consolidator(desk, clock, consolidation_min_extents=3)
+    assert await job.consolidate([KEY]) == 1
+    assert [one.kind for one in await desk.extents()] == ["segment", "wal"]
+    assert await job.consolidate() == 2
+    clock.ms += 900_000 - 1
+    assert await job.consolidate() == 0
+    assert await consolidator(desk, clock, all_ages=True).consolidate() == 1
+    assert await kinds(desk) == [{"segment"}] * 3
+
+
+async def test_segments_are_bounded_and_the_rate_is_kept(desk: Desk, clock: FakeClock) -> None:
+    value = bytes(300_000)
+    for _ in range(8):
+        await desk.write(Sent(produced(value, timestamp=START_MS - DAY_MS)))
+    before = await desk.consumed()
+    waited: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waited.append(seconds)
+        clock.ms += round(seconds * 1000)
+
+    made: list[Made] = []
+    job = consolidator(
+        desk, clock, made=made, pause=pause,
+        consolidation_segment_bytes=1 << 20, consolidation_bytes_per_second=600_000,
+    )  # fmt: skip
+    start_ms = clock.ms
+    assert await job.consolidate() == 3
+    assert [one.extents for one in made] == [3, 3, 2]
+    assert await desk.consumed() == before
+    elapsed = (clock.ms - start_ms) / 1000
+    assert 2.9 < elapsed < 4  # 2.4 MB, of which 0.6 at once
+    assert waited
+
+
+async def crashes(job: Consolidator) -> bool:
+    """Whether the process ended in this pass."""
+    try:
+        await job.consolidate()
+    except Crash:
+        return True
+    except BaseExceptionGroup as group:
+        return group.split(Crash)[1] is None
+    return False
+
+
+async def test_a_crash_between_any_two_steps_leaves_nothing_but_a_pending_object(
+    clock: FakeClock,
+) -> None:
+    doomed = 0
+    while True:
+        doomed += 1
+        for effect in (False, True):
+            desk = await fresh(clock)
+            before = await filled(desk)
+            steps = Steps(doomed, effect=effect)
+            job = consolidator(
+                desk,
+                clock,
+                plane=CrashingPlane(desk.plane, steps),
+                store=CrashingPlane(desk.store, steps),
+            )
+            crashed = await crashes(job)
+            assert crashed == steps.over
+            assert await all_of(desk) == before
+            referenced = {one.key for n in range(PARTITIONS) for one in await desk.extents(n)}
+            unused = set(await desk.keys("archive/")) - referenced
+            assert len(unused) <= 1
+            assert {(await desk.states())[key] for key in unused} <= {"pending"}
+            await consolidator(desk, clock).consolidate()
+            assert await kinds(desk) == [{"segment"}] * 3
+            await sweep(desk, clock)
+            assert await all_of(desk) == before
+            referenced = {one.key for n in range(PARTITIONS) for one in await desk.extents(n)}
+            assert set(await desk.keys()) == referenced == set(await desk.states())
+            await whole(desk)
+        if not steps.over:
+            break
+    assert doomed > 20
+
+
+async def fresh(clock: FakeClock) -> Desk:
+    return Desk(await furnished(MemoryControlPlane(clock=clock)), MemoryStore(clock=clock))
+
+
+async def test_faults_of_the_store_end_a_pass_and_the_next_goes_on(
+    desk: Desk, clock: FakeClock
+) -> None:
+    before = await filled(desk)
+    for fault in ("fails", "lands", "truncated", "late"):
+        store = FaultyStore(desk.store, ["fine", fault])
+        job = consolidator(desk, clock, store=store, all_ages=True)
+        with pytest.raises(StoreUnavailable):
+            await job.consolidate()
+        assert job.counters.segments == 1
+        await store.land()
+        assert await all_of(desk) == before
+        assert await job.consolidate() == 2
+        await whole(desk)
+        await sweep(desk, clock)
+        assert set(await desk.keys()) == set(await desk.states())
+        before = await filled(desk, 2)
+
+
+async def test_a_timer_outlives_errors(
+    desk: Desk, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled(desk)
+    store = FaultyStore(desk.store, ["fails"])
+    job = consolidator(desk, clock, store=store)
+    await job.run()
+    assert "PUT archive/" in caplog.text
+
+    class Broken(CrashingPlane):
+        async def backlogs(self, *, min_extents: int, limit: int) -> None:
+            raise RuntimeError("unforeseen")
+
+    broken = consolidator(desk, clock, plane=Broken(desk.plane, Steps()))
+    await broken.run()
+    assert (job.counters.passes_failed, broken.counters.passes_failed) == (1, 1)
+    await job.run()
+    assert await kinds(desk) == [{"segment"}] * 3
+
+
+class SlowSwap:
+    """A plane on which something happens just before a swap, and swaps that lose answers."""
+
+    def __init__(self, plane: Any) -> None:
+        self._plane = plane
+        self.before: Callable[[SegmentSwap], Awaitable[object]] | None = None
+        self.faults: list[str] = []
+        self.swaps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plane, name)
+
+    async def swap_extents(self, swap: SegmentSwap) -> None:
+        self.swaps += 1
+        if self.before is not None:
+            before, self.before = self.before, None
+            await before(swap)
+        fault = self.faults.pop(0) if self.faults else "fine"
+        if fault != "fails":
+            await self._plane.swap_extents(swap)
+        if fault != "fine":
+            raise ControlUnavailable(fault)
+
+
+async def test_a_swap_whose_outcome_is_unknown_is_repeated(desk: Desk, clock: FakeClock) -> None:
+    before = await filled(desk)
+    plane = SlowSwap(desk.plane)
+    plane.faults = ["fails", "lands", "lands"]
+    job = consolidator(desk, clock, plane=plane)
+    assert await job.consolidate() == 3
+    assert plane.swaps == 6
+    assert await all_of(desk) == before
+    await filled(desk)
+    plane.faults = ["fails"] * 5
+    with pytest.raises(ControlUnavailable):
+        await job.consolidate()
+    assert await job.consolidate() == 3
+    await whole(desk)
+
+
+@pytest.mark.parametrize(
+    "rival", ["consolidator", "retention", "deletion", "sweeper", "topic", "partial"]
+)
+async def test_whoever_comes_second_loses_and_nothing_is_harmed(
+    desk: Desk, plane: MemoryControlPlane, clock: FakeClock, rival: str
+) -> None:
+    await filled(desk)
+
+    async def before(swap: SegmentSwap) -> None:
+        key = (swap.topic_id, swap.partition)
+        if rival == "consolidator":
+            assert await consolidator(desk, clock, seed=1).consolidate([key]) == 1
+        elif rival == "partial":
+            lease = await plane.lease_segment(*key, base_offset=0)
+            await plane.swap_extents(await write_segment(desk.store, swap.replaced[:2], key, lease))
+        elif rival == "retention":
+            await plane.retain(*key, before_timestamp=None, max_bytes=100, limit=2)
+        elif rival == "deletion":
+            await plane.delete_records(*key, 3)
+        elif rival == "sweeper":
+            await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=2**40, limit=100)
+        else:
+            topic = (await plane.image()).topics["orders"]
+            await plane.delete_topic(topic.topic_id)
+            while await plane.forget_partitions(limit=100):
+                pass
+
+    slow = SlowSwap(plane)
+    slow.before = before
+    job = consolidator(desk, clock, plane=slow)
+    await job.consolidate()
+    lost = rival != "deletion"  # rows of extents do not change with the log's start
+    assert job.counters.races == lost
+    assert job.counters.failures == 0
+    if rival != "topic":
+        await job.consolidate()
+        await whole(desk)
+        await all_of(desk)
+    await sweep(desk, clock)
+    assert set(await desk.keys()) == set(await desk.states())
+    if rival != "topic":
+        await whole(desk)
+        assert await kinds(desk) == [{"segment"}] * 3
+
+
+async def test_readers_of_old_extents_go_on_until_their_grace_is_over(
+    desk: Desk, clock: FakeClock
+) -> None:
+    before = await filled(desk)
+    known = [await desk.extents(number) for number in range(PARTITIONS)]
+    await consolidator(desk, clock).consolidate()
+    collection = Collection(
+        settings(sweep_unreferenced_grace_ms=1_000), plane=desk.plane, store=desk.store,
+        cluster_id="here", clock=clock, targets=list, on_marks=lambda key, marks: None,
+    )  # fmt: skip
+    clock.ms += 999
+    assert await collection.sweeper.sweep() == 0
+    assert [await seen(desk.store, extents) for extents in known] == before
+    clock.ms += 1
+    assert await collection.sweeper.sweep() == 6
+    assert await all_of(desk) == before
+
+
+async def test_a_damaged_object_is_passed_over(
+    desk: Desk, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled(desk, 4)
+    damaged: DisklessExtent = (await desk.extents(1))[1]
+    store = MemoryStore(clock=clock)
+    async for info in desk.store.list("wal/"):
+        content = bytearray(await desk.store.get(info.key, 0, info.size_bytes))
+        if info.key == damaged.key:
+            content[damaged.byte_offset + 70] ^= 4
+        await store.put(info.key, [bytes(content)])
+    job = consolidator(desk, clock, store=store)
+    assert await job.consolidate() == 2
+    assert job.counters.failures == 1
+    assert f"partition 1 of topic {TOPIC} cannot be consolidated from offset 0 to 8" in caplog.text
+    assert damaged.key in caplog.text
+    assert await kinds(desk) == [{"segment"}, {"wal"}, {"segment"}]
+    await job.consolidate()
+    assert job.counters.failures == 2
+
+
+class Interleaved:
+    """A port whose calls let others run before and after."""
+
+    def __init__(self, inner: Any, dice: Random) -> None:
+        self._inner = inner
+        self._dice = dice
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        if not asyncio.iscoroutinefunction(method):
+            return method
+
+        async def waited(*arguments: Any, **options: Any) -> Any:
+            for _ in range(self._dice.randrange(4)):
+                await asyncio.sleep(0)
+            try:
+                return await method(*arguments, **options)
+            finally:
+                for _ in range(self._dice.randrange(4)):
+                    await asyncio.sleep(0)
+
+        return waited
+
+
+async def test_many_at_once_harm_nothing(clock: FakeClock) -> None:
+    """Consolidators, a writer, retention, deletions and the sweeper, in any order."""
+    made = races = 0
+    for seed in range(25):
+        dice = Random(seed)
+        desk = await fresh(clock)
+        plane = desk.plane
+        logs = await filled(desk)
+        jobs = [
+            consolidator(
+                desk, clock, plane=Interleaved(plane, dice), store=Interleaved(desk.store, dice),
+                seed=seed + number,
+            )
+            for number in range(3)
+        ]  # fmt: skip
+
+        async def change(desk: Desk = desk, dice: Random = dice) -> None:
+            for _ in range(6):
+                for _ in range(dice.randrange(12)):
+                    await asyncio.sleep(0)
+                what, partition = dice.randrange(4), dice.randrange(PARTITIONS)
+                if what == 0:
+                    await desk.plane.delete_records(TOPIC, partition, dice.randrange(6))
+                elif what == 1:
+                    await desk.plane.retain(
+                        TOPIC, partition, before_timestamp=None, max_bytes=400, limit=1
+                    )
+                elif what == 2:
+                    await desk.write(Sent(produced(b"new", timestamp=START_MS - DAY_MS), partition))
+                else:
+                    await desk.plane.condemn(
+                        pending_grace_ms=2**40, unreferenced_grace_ms=2**40, limit=9
+                    )
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(change())
+            for job in jobs:
+                group.create_task(job.consolidate())
+        await whole(desk)
+        now = await all_of(desk)
+        for before, after in zip(logs, now, strict=True):
+            # What is left of the log before, and what was written since.
+            assert any(after.startswith(before[at:]) for at in range(len(before) + 1))
+        made += sum(job.counters.segments for job in jobs)
+        races += sum(job.counters.races for job in jobs)
+        assert sum(job.counters.failures for job in jobs) == 0
+        await sweep(desk, clock)
+        assert await all_of(desk) == now
+        await whole(desk)
+    assert made > 50
+    assert races > 5
+
+
+def test_leases_are_not_used_twice() -> None:
+    """A segment names the object that its lease does."""
+    lease = ObjectLease(5, "archive/x")
+    sealed = SealedSegment([], 10, (SegmentPart(0, 10, 3, 4, 9, b"\0" * 8),))
+    (extent,) = sealed.extents(lease)
+    assert (extent.object_id, extent.key, extent.kind) == (5, "archive/x", "segment")
+    assert (extent.base_offset, extent.next_offset, extent.append_time_ms) == (3, 4, -1)
