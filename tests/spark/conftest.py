@@ -52,13 +52,15 @@ def broker() -> Iterator[Broker]:
 class Topic:
     """A topic with its own name, and the ways that the tests fill and read it."""
 
-    def __init__(self, broker: Broker, spark: SparkSession, partitions: int) -> None:
+    def __init__(
+        self, broker: Broker, spark: SparkSession, partitions: int, **configs: str
+    ) -> None:
         self.name = f"topic-{next(NUMBERS)}"
         self.broker = broker
         self.spark = spark
         self.client = broker.client()
         # The records are of 1970; retention by time would take them away.
-        self.client.create_topic(self.name, partitions=partitions, configs=KEEP)
+        self.client.create_topic(self.name, partitions=partitions, configs=KEEP | configs)
 
     def write(self, count: int, *, first: int = 0, **more: Any) -> pa.Table:
         """Records whose value says their number and whose key goes round ten words."""

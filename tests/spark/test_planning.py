@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
 from penstock.spark.extents import Extent, PartitionExtents
-from penstock.spark.planning import TASK_BYTES_MIN, Task, plan, slices_of
+from penstock.spark.planning import TASK_BYTES_MIN, plan, slices_of
+from penstock.spark.slices import Task
 from tests.spark.fakes import FakeExtents
 
 RANGES = st.dictionaries(

@@ -16,9 +16,9 @@ from penstock.records.errors import CorruptBatch
 from penstock.records.header import decode_header
 from penstock.spark import reading
 from penstock.spark.errors import DataLoss
-from penstock.spark.planning import Slice, Task
 from penstock.spark.reading import TaskReader
 from penstock.spark.schema import BATCH_ROWS_MAX, COLUMN_NAMES, DEFAULT_COLUMNS, arrow_schema
+from penstock.spark.slices import Slice, Task
 
 RECORDS = 5_000
 BATCH_RECORDS = 500
@@ -78,9 +78,16 @@ class FakeFetcher:
 
 def piece(file: Path | None, start: int, end: int, **more: int) -> Slice:
     size = file.stat().st_size if file is not None and file.exists() else 10
-    values = {"size_bytes": size, "position": 0, "base_offset": 0} | more
-    path = None if file is None else str(file)
-    return Slice(topic="t", partition=3, start=start, end=end, path=path, **values)
+    return Slice(
+        topic="t",
+        partition=3,
+        start=start,
+        end=end,
+        size_bytes=more.get("size_bytes", size),
+        path=None if file is None else str(file),
+        position=more.get("position", 0),
+        base_offset=more.get("base_offset", 0),
+    )
 
 
 def read(

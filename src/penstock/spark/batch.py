@@ -19,10 +19,11 @@ from penstock.spark.errors import DataLoss
 from penstock.spark.extents import HttpExtents
 from penstock.spark.log import Log, check_lineage, latest, resolve
 from penstock.spark.options import EARLIEST, LATEST, Bound, SourceOptions
-from penstock.spark.planning import Range, Task, plan
+from penstock.spark.planning import Range, plan
 from penstock.spark.positions import Positions
 from penstock.spark.pushdown import Selection, narrow
 from penstock.spark.reading import TaskReader
+from penstock.spark.slices import Task
 
 FROM_START: Final = Bound(option="startingOffsets", kind="offset", everywhere=EARLIEST)
 TO_END: Final = Bound(option="endingOffsets", kind="offset", everywhere=LATEST)
@@ -53,6 +54,7 @@ class PenstockReader(DataSourceReader):
             self._options.columns,
             bootstrap=self._options.bootstrap,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            store_options=self._options.store_options,
         ).read(partition)
 
     def _ranges(self, log: Log) -> dict[TopicPartition, Range]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.ids import TopicPartition
-from penstock.spark.errors import DataLoss
+from penstock.spark.errors import DataLoss, NotServed
 from penstock.spark.log import TopicState
 from penstock.spark.options import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+
+FETCH_WAIT_MS: Final = 500
+"""How long a broker may gather what is asked for, before it answers that there is nothing."""
+
+FETCH_ATTEMPTS_MAX: Final = 120
+"""How often a broker is asked for records of a diskless topic that it is known to have."""
 
 
 class BrokerLog:
@@ -20,6 +27,7 @@ class BrokerLog:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._client: Client | None = None
+        self._topics_diskless: dict[str, bool] = {}
 
     def topics(self, names: tuple[str, ...] | None) -> Mapping[str, TopicState]:
         found = self.client.metadata(names).topics
@@ -40,12 +48,31 @@ class BrokerLog:
         from penstock.client import OffsetOutOfRange
 
         try:
-            return self.client.fetch_raw(at.topic, at.partition, offset, max_bytes=max_bytes).data
+            for _ in range(FETCH_ATTEMPTS_MAX):
+                found = self.client.fetch_raw(
+                    at.topic, at.partition, offset, max_bytes=max_bytes, max_wait_ms=FETCH_WAIT_MS
+                )
+                if found.data or not self._diskless(at.topic):
+                    return found.data
         except OffsetOutOfRange:
             log_start = self.offsets(at.topic, EARLIEST)[at.partition]
             if offset < log_start:
                 raise DataLoss(at.topic, at.partition, offset, log_start) from None
             raise
+        seconds = FETCH_ATTEMPTS_MAX * FETCH_WAIT_MS // 1000
+        raise NotServed(
+            f"{at}: the broker has offset {offset} and did not answer with it in {seconds} s:"
+            " its log says whether the object store can be read"
+        )
+
+    def _diskless(self, topic: str) -> bool:
+        """Whether an empty answer says that the broker is still loading, not that the log ends."""
+        if topic not in self._topics_diskless:
+            configs = self.client.describe_configs("topic", topic)
+            self._topics_diskless[topic] = any(
+                config.name == "diskless.enable" and config.value == "true" for config in configs
+            )
+        return self._topics_diskless[topic]
 
     @property
     def client(self) -> Client:

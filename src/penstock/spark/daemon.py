@@ -28,6 +28,7 @@ _PRELOADED: Final = (
     "pyspark.worker",
     "penstock.spark.source",
     "penstock.spark.reading",
+    "penstock.spark.object_reading",
     "penstock.spark.sink.staging",
 )
 

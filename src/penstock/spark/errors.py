@@ -80,6 +80,12 @@ class ExtentsUnavailable(UnavailableError):
     code: ClassVar[str] = "broker_not_available"
 
 
+class NotServed(UnavailableError):
+    """A broker does not answer with records that are in the log."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
 class TableMismatch(InvalidError):
     """A batch does not fit the table that it is written to."""
 

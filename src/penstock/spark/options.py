@@ -1,9 +1,9 @@
 """The options of the source, read once and checked by name.
 
 Spark's Kafka source gives the names and meanings; the ones that Penstock adds are `bootstrap`,
-`penstock.admin.url`, `columns`, `groupId`, `parallelism`, `maxBytesPerTrigger`,
-`maxRecordsPerTrigger` and `wakeFile`. An option that is not known is refused by name: a misspelt
-limit that is silently ignored is found in production.
+`penstock.admin.url`, `penstock.store.options.*`, `columns`, `groupId`, `parallelism`,
+`maxBytesPerTrigger`, `maxRecordsPerTrigger` and `wakeFile`. An option that is not known is refused
+by name: a misspelt limit that is silently ignored is found in production.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from penstock.base.ids import validate_topic_name
@@ -23,6 +23,8 @@ from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, HEADERS
 EARLIEST: Final = -2
 LATEST: Final = -1
 PARALLELISM_MAX: Final = 10_000
+STORE_OPTIONS: Final = "penstock.store.options."
+"""What follows is the name of an option of the object store, such as `aws_endpoint`."""
 
 _ALIASES: Final = {
     "kafka.bootstrap.servers": "bootstrap",
@@ -102,6 +104,8 @@ class SourceOptions:
     group_id: str | None = None
     parallelism: int = 1
     wake_file: str | None = None
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How tasks open the object store of diskless topics; may be credentials, so never shown."""
 
     @property
     def limited(self) -> bool:
@@ -137,16 +141,27 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         group_id=given.get("groupId") or None,
         parallelism=_count(given, "parallelism", maximum=PARALLELISM_MAX) or os.cpu_count() or 1,
         wake_file=given.get("wakeFile") or None,
+        store_options={
+            name.removeprefix(STORE_OPTIONS): value
+            for name, value in given.items()
+            if name.startswith(STORE_OPTIONS)
+        },
     )
 
 
 def _by_name(raw: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for name, value in raw.items():
-        canonical = _CANONICAL.get(name.lower())
+        lower = name.lower()
+        if lower.startswith(STORE_OPTIONS) and lower != STORE_OPTIONS:
+            given[lower] = value
+            continue
+        canonical = _CANONICAL.get(lower)
         if canonical is None:
             raise InvalidOption(
-                name, value, f"there is no such option; there are {', '.join(_KNOWN)}"
+                name,
+                value,
+                f"there is no such option; there are {', '.join(_KNOWN)} and {STORE_OPTIONS}*",
             )
         target = _ALIASES.get(canonical, canonical)
         if given.setdefault(target, value) != value:

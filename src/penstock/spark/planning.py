@@ -5,6 +5,8 @@ together; a large one is cut so that every slot has work. What a task gets is a 
 each one run of bytes in one file with the offsets wanted from it. Cuts are made at offsets and
 the broker's index is asked for their byte positions, so a task opens only the batches around its
 own offsets; a batch that spans a cut is opened by both sides, each of which keeps its own part.
+
+Slices of diskless partitions are of objects in a store; `object_planning` cuts and packs them.
 """
 
 from __future__ import annotations
@@ -12,49 +14,18 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
-
-from pyspark.sql.datasource import InputPartition
 
 from penstock.base.ids import TopicPartition
 from penstock.spark.extents import Extent, ExtentSource
+from penstock.spark.object_planning import cut, object_slices, tasks_of
+from penstock.spark.slices import Slice, Task
 
 TASK_BYTES_MIN: Final = 2 << 20
 TASK_BYTES_MAX: Final = 128 << 20
 RECORD_BYTES_GUESS: Final = 256
 
 Range = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """Offsets [start, end) of a partition, and the bytes that hold them.
-
-    `path` is None when no file is known: the broker is asked for the records then, as it is when
-    the file cannot be read from where the task runs.
-    """
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    size_bytes: int
-    path: str | None = None
-    position: int = 0
-    base_offset: int = -1
-
-
-class Task(InputPartition):
-    """The work of one Spark task: slices, read in order."""
-
-    def __init__(self, slices: Sequence[Slice]) -> None:
-        super().__init__(tuple(slices))
-
-    @property
-    def slices(self) -> tuple[Slice, ...]:
-        value: tuple[Slice, ...] = self.value
-        return value
 
 
 def plan(
@@ -75,12 +46,30 @@ def plan(
         start, end = ranges[at]
         if start < end:
             slices.extend(slices_of(at, start, end, extents))
-    total = sum(item.size_bytes for item in slices)
+    total = sum(item.load_bytes for item in slices)
     target = task_bytes(total, parallelism)
-    cut: list[Slice] = []
+    files: list[Slice] = []
+    objects: list[Slice] = []
     for item in slices:
-        cut.extend(_cut(item, target, extents))
-    return _pack(cut, -(-total // target))
+        if item.store is None:
+            files.extend(_cut(item, target, extents))
+        else:
+            objects.extend(cut(item, target))
+    # Of the slices before they were cut: cut ones may share batches.
+    rest = sum(item.size_bytes for item in slices if item.store is None)
+    packed = _pack(files, -(-rest // target))
+    if not objects:
+        return packed
+    return _joined(packed, tasks_of(objects, target), target)
+
+
+def _joined(files: list[Task], objects: list[Task], target: int) -> list[Task]:
+    # One task for both where both are little.
+    if len(files) == len(objects) == 1:
+        both = (*files[0].slices, *objects[0].slices)
+        if sum(item.size_bytes for item in both) <= target:
+            return [Task(both)]
+    return [*files, *objects]
 
 
 def task_bytes(total_bytes: int, parallelism: int) -> int:
@@ -96,21 +85,35 @@ def slices_of(at: TopicPartition, start: int, end: int, source: ExtentSource | N
         return [
             Slice(topic=at.topic, partition=at.partition, start=start, end=end, size_bytes=guess)
         ]
-    found = sorted(source.extents(at, start, end).extents, key=lambda item: item.base_offset)
+    answer = source.extents(at, start, end)
+    if answer.store:
+        found = object_slices(at, start, end, answer.store, answer.objects)
+    else:
+        found = list(_file_slices(at, start, end, answer.extents))
     return list(_cover(at, start, end, found))
 
 
-def _cover(at: TopicPartition, start: int, end: int, found: Iterable[Extent]) -> Iterable[Slice]:
+def _cover(at: TopicPartition, start: int, end: int, found: Iterable[Slice]) -> Iterable[Slice]:
     # Offsets that no extent holds (a compacted stretch, or bytes not in a file yet) go to the
     # broker, which knows whether anything is there.
     here = start
-    for extent in found:
+    for item in found:
+        if item.start > here:
+            yield _from_broker(at, here, item.start)
+        yield item
+        here = item.end
+    if here < end:
+        yield _from_broker(at, here, end)
+
+
+def _file_slices(
+    at: TopicPartition, start: int, end: int, extents: Iterable[Extent]
+) -> Iterable[Slice]:
+    here = start
+    for extent in sorted(extents, key=lambda item: item.base_offset):
         if extent.next_offset <= here or extent.base_offset >= end:
             continue
-        if extent.base_offset > here:
-            yield _from_broker(at, here, extent.base_offset)
-            here = extent.base_offset
-        stop = min(end, extent.next_offset)
+        here, stop = max(here, extent.base_offset), min(end, extent.next_offset)
         yield Slice(
             topic=at.topic,
             partition=at.partition,
@@ -122,8 +125,6 @@ def _cover(at: TopicPartition, start: int, end: int, found: Iterable[Extent]) ->
             base_offset=extent.base_offset,
         )
         here = stop
-    if here < end:
-        yield _from_broker(at, here, end)
 
 
 def _from_broker(at: TopicPartition, start: int, end: int) -> Slice:

@@ -5,16 +5,18 @@ enough and starts with the batch that the broker named, and is read in chunks of
 Each batch's CRC is checked, headers tell which batches hold offsets that are wanted, and those
 are decoded by columns in one go. When the file is not there (another machine, or retention
 removed it) or ends early, the rest of the slice is fetched from the broker: the same bytes, by
-another road. Loops run over chunks and batches, never over records.
+another road. Slices of diskless partitions are read from their store (`object_reading`), with the
+same end. Loops run over chunks and batches, never over records.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +26,6 @@ from penstock.records.columnar import decode_batches
 from penstock.records.errors import CorruptBatch
 from penstock.records.header import HEADER_BYTES, decode_header
 from penstock.spark.errors import DataLoss
-from penstock.spark.planning import Slice, Task
 from penstock.spark.schema import (
     BATCH_ROWS_MAX,
     HEADERS,
@@ -32,10 +33,15 @@ from penstock.spark.schema import (
     TIMESTAMP_ARROW,
     arrow_schema,
 )
+from penstock.spark.slices import Slice, Task
+
+if TYPE_CHECKING:
+    from penstock.diskless.reading.assembly import Run
 
 CHUNK_BYTES: Final = 4 << 20
 BATCH_BYTES_MAX: Final = 256 << 20
 MICROSECONDS_PER_MILLISECOND: Final = 1_000
+_NO_OPTIONS: Final[Mapping[str, str]] = {}
 _DECODED: Final = frozenset({"key", "value", "offset", "timestamp", HEADERS})
 
 
@@ -62,6 +68,8 @@ class Chunk:
     data: memoryview
     next_offset: int
     timestamp_type: int
+    checked: bool = False
+    """Whether the checksums were verified already."""
 
 
 class TaskReader:
@@ -74,18 +82,25 @@ class TaskReader:
         bootstrap: str,
         fail_on_data_loss: bool,
         fetcher: Fetcher | None = None,
+        store_options: Mapping[str, str] = _NO_OPTIONS,
     ) -> None:
         self._columns = tuple(columns)
         self._bootstrap = bootstrap
         self._fail_on_data_loss = fail_on_data_loss
         self._fetcher = fetcher
+        self._store_options = store_options
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The task's records, at most `BATCH_ROWS_MAX` rows a batch, in offset order per slice."""
         try:
-            for item in task.slices:
-                for chunk in self._chunks(item):
-                    yield from self._shape(item, chunk)
+            for store, items in itertools.groupby(task.slices, key=lambda item: item.store):
+                if store is not None:
+                    for item, chunk in self._object_chunks(store, list(items)):
+                        yield from self._shape(item, chunk)
+                    continue
+                for item in items:
+                    for chunk in self._chunks(item):
+                        yield from self._shape(item, chunk)
         finally:
             if self._fetcher is not None:
                 self._fetcher.close()
@@ -96,6 +111,27 @@ class TaskReader:
         for chunk in file_chunks(item):
             here = max(here, chunk.next_offset)
             yield chunk
+        yield from self._broker_chunks(item, here)
+
+    def _object_chunks(self, store: str, items: Sequence[Slice]) -> Iterator[tuple[Slice, Chunk]]:
+        from penstock.spark.object_reading import ObjectReader
+
+        reader = ObjectReader(store, self._store_options)
+        reached = [item.start for item in items]
+        try:
+            for index, run, goes_on in reader.read(items):
+                item = items[index]
+                if run is not None:
+                    reached[index] = run.next_offset
+                    for chunk in run_chunks(run):
+                        yield item, chunk
+                if not goes_on:
+                    for chunk in self._broker_chunks(item, reached[index]):
+                        yield item, chunk
+        finally:
+            reader.close()
+
+    def _broker_chunks(self, item: Slice, here: int) -> Iterator[Chunk]:
         while here < item.end:
             try:
                 data = self._connected().fetch(_at(item), here, CHUNK_BYTES)
@@ -124,6 +160,7 @@ class TaskReader:
             columns=tuple(wanted) or ("offset",),
             start_offset=item.start,
             end_offset=item.end,
+            check_crc=not chunk.checked,
         )
         schema = arrow_schema(self._columns)
         for low in range(0, decoded.num_rows, BATCH_ROWS_MAX):
@@ -170,6 +207,19 @@ def _walk(descriptor: int, item: Slice, end: int) -> Iterator[Chunk]:
         if chunk.next_offset >= item.end:
             return
         position += len(chunk.data)
+
+
+def run_chunks(run: Run) -> Iterator[Chunk]:
+    """The batches of an assembled run, in chunks."""
+    here = run.base_offset
+    while here < run.next_offset:
+        read = run.read(here, max_bytes=CHUNK_BYTES, at_least_one=True)
+        here = read.next_offset
+        data = memoryview(read.buffers[0])
+        while data:
+            chunk = whole_batches(data)
+            yield replace(chunk, checked=True)
+            data = data[len(chunk.data) :]
 
 
 def whole_batches(data: memoryview) -> Chunk:

@@ -39,9 +39,10 @@ from penstock.spark.errors import DataLoss
 from penstock.spark.extents import HttpExtents
 from penstock.spark.log import check_lineage, latest, resolve
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import RECORD_BYTES_GUESS, Range, Task, plan
+from penstock.spark.planning import RECORD_BYTES_GUESS, Range, plan
 from penstock.spark.positions import Position, Positions, from_json
 from penstock.spark.reading import TaskReader
+from penstock.spark.slices import Task
 
 MILLISECONDS: Final = 1_000
 
@@ -118,6 +119,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._options.columns,
             bootstrap=self._options.bootstrap,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            store_options=self._options.store_options,
         ).read(partition)
 
     def stop(self) -> None:

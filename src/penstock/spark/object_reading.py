@@ -1,0 +1,190 @@
+"""Reading a task's slices of diskless partitions from their store, by the brokers' own means.
+
+Theory of operation. The slices come object by object. They are read in windows: the batches of as
+many slices as fit, each object's ranges as one (`FetchPaths`' path for old data: no cache,
+retries, hedging, a bounded number of requests at a time), and assembled as a broker does it, with
+offsets and append times stamped and every checksum verified. A slice whose bytes are not there
+(retention or consolidation took the object meanwhile, or the store cannot be reached from here) is
+answered short; whoever asked goes on with the broker. Bytes that are there and wrong are an error.
+
+The store is opened here, where the task runs, with the options of the source and the environment
+of the executor. A directory has to be there already: on another machine there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
+from penstock.diskless.reading.planning import Piece, merge, trim
+from penstock.objects import (
+    FetchPaths,
+    FetchSettings,
+    LaggingConsumerRejected,
+    ObjectNotFound,
+    ObjectRange,
+    ObjectStore,
+    ObjectTruncated,
+    StoreRefused,
+    StoreUnavailable,
+    open_store,
+)
+from penstock.spark.errors import InvalidOption
+from penstock.spark.options import STORE_OPTIONS
+from penstock.spark.slices import Slice
+
+logger = logging.getLogger(__name__)
+
+WINDOW_BYTES: Final = 16 << 20
+"""Batches that are read at once; they are in memory twice for a moment."""
+
+WINDOW_SLICES: Final = 1_000
+"""Slices of one window, each with at least one request to the store."""
+
+REQUESTS_AT_ONCE: Final = 16
+LONG_AGO_MS: Final = 0
+"""Whatever the age of the data, it is read past the cache."""
+
+_NOT_HERE: Final = (ObjectNotFound, ObjectTruncated, LaggingConsumerRejected)
+_NO_STORE: Final = (StoreUnavailable, StoreRefused)
+
+
+class Part(NamedTuple):
+    """Adjacent batches of one slice, to be read in one window."""
+
+    slice_index: int
+    pieces: list[Piece]
+
+
+class ObjectReader:
+    """Reads slices of one store; for one thread, closed by whoever made it."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self._url = url
+        self._options = options
+        self._runner = asyncio.Runner()
+        self._store: ObjectStore | None = None
+        self._paths: FetchPaths | None = None
+        self._given_up = False
+
+    def read(self, items: Sequence[Slice]) -> Iterator[tuple[int, Run | None, bool]]:
+        """Runs of batches of slices: the slice's index, the run, whether the slice goes on.
+
+        Those of a slice come in order of offsets. The last of a slice that cannot be read to its
+        end has False, and may have no run; nothing more of it follows.
+
+        Raises:
+            CorruptObject: what was read is not what the batch index says.
+            InvalidOption: an option of the store that there is not.
+        """
+        short: set[int] = set()
+        for window in windows(items, short):
+            results = self._results([piece for part in window for piece in part.pieces])
+            at = 0
+            for index, pieces in window:
+                mine = results[at : at + len(pieces)]
+                at += len(pieces)
+                if index in short:
+                    continue
+                run, failure = assemble(pieces, mine)
+                if failure is None and pieces:
+                    yield index, run, True
+                    continue
+                if failure is not None and not isinstance(failure, (*_NOT_HERE, *_NO_STORE)):
+                    raise failure
+                short.add(index)
+                yield index, run, False
+
+    def close(self) -> None:
+        """End requests and connections. Idempotent."""
+        self._runner.run(self._close())
+        self._runner.close()
+
+    async def _close(self) -> None:
+        if self._paths is not None:
+            await self._paths.close()
+        if self._store is not None:
+            await self._store.close()
+
+    def _results(self, pieces: Sequence[Piece]) -> list[Result]:
+        plan = merge(pieces)
+        ranges = [ObjectRange(one.key, one.start, one.size_bytes, -1) for one in plan.ranges]
+        answers: Sequence[Result]
+        try:
+            paths = self._opened()
+        except _NO_STORE as error:
+            answers = [error] * len(ranges)
+        else:
+            answers = self._runner.run(paths.fetch(ranges, newest_timestamp_ms=LONG_AGO_MS))
+        self._note(answers)
+        return results_of(pieces, plan, answers)
+
+    def _opened(self) -> FetchPaths:
+        if self._given_up:
+            raise StoreUnavailable(f"the store {self._url} was given up")
+        if self._paths is None:
+            self._store = _open(self._url, self._options)
+            settings = FetchSettings(lagging_pool_size=REQUESTS_AT_ONCE, lagging_rate_limit=0)
+            self._paths = FetchPaths(
+                settings, hot=self._store, cold=self._store, clock=SYSTEM_CLOCK
+            )
+        return self._paths
+
+    def _note(self, answers: Sequence[Result]) -> None:
+        # A store that does not answer is not asked again: every question takes its time.
+        failed = next((answer for answer in answers if isinstance(answer, _NO_STORE)), None)
+        if failed is not None and not self._given_up:
+            self._given_up = True
+            logger.warning("reading from the broker, since the store cannot be read: %s", failed)
+
+
+def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
+    """What to read at once; slices that are `done` by then are passed over.
+
+    A slice whose extents do not reach to its end ends with a part without pieces.
+    """
+    window: list[Part] = []
+    left = WINDOW_BYTES
+    for index, item in enumerate(items):
+        here = item.start
+        while here < item.end and index not in done:
+            extents = [extent for extent in item.extents if extent.next_offset > here]
+            held = bool(extents) and extents[0].base_offset <= here
+            pieces = trim(extents, here, max_bytes=left, at_least_one=not window) if held else []
+            if not pieces and window:
+                yield window
+                window, left = [], WINDOW_BYTES
+                continue
+            window.append(Part(index, pieces))
+            if not pieces:
+                break
+            left -= sum(piece.size_bytes for piece in pieces)
+            here = pieces[-1].next_offset
+            if left <= 0 or len(window) >= WINDOW_SLICES:
+                yield window
+                window, left = [], WINDOW_BYTES
+    if window:
+        yield window
+
+
+def _open(url: str, options: Mapping[str, str]) -> ObjectStore:
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+        raise StoreUnavailable(f"there is no directory {url} on this machine")
+    try:
+        return open_store(url, options=options)
+    except InvalidSetting as error:
+        if not options:
+            raise StoreUnavailable(f"the store {url} cannot be opened here: {error}") from error
+        raise InvalidOption(
+            f"{STORE_OPTIONS}*",
+            "(not shown)",
+            f"the store {url} cannot be opened with {', '.join(sorted(options))}: {error.reason}",
+        ) from None
