@@ -204,7 +204,7 @@ def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
         try:
             yield server
         finally:
-            server.stop()
+            server.stop(crash=True)  # nobody needs what it would still write
 
 
 def programs(directory: Path) -> Path:
