@@ -56,7 +56,7 @@ END $$
 
 @pytest.fixture(scope="session")
 def contract_url(postgres: PostgresServer) -> str:
-    """The schema of the contract suite: emptied after each test, which costs less than a new one."""
+    """The schema of the contract suite: emptied after each test, as a new one costs more."""
     return postgres.schema()
 
 
