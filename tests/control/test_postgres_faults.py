@@ -23,7 +23,7 @@ from penstock.control import (
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, bases, entry, furnish, lease, plain, put, written
 from tests.control.postgres_proxy import Cut, Proxy, proxy_to
-from tests.postgres import PostgresServer, postgres_server
+from tests.postgres import PostgresServer, free_port, postgres_server
 
 A = UUID(int=1)
 
@@ -126,6 +126,39 @@ async def test_a_long_absence_is_told_and_ends(
     assert "cannot connect to the PostgreSQL database" in str(results[0])
     await asyncio.to_thread(mortal.start)
     await eventually(lambda: plane.allocate_producer_ids(1))
+
+
+async def test_a_server_that_takes_no_writes_is_left_until_one_does(
+    mortal: PostgresServer, plane: PostgresControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a fail-over, when the former primary is a standby."""
+    monkeypatch.setattr("penstock.control.postgres_connections.OPERATION_TIMEOUT_SECONDS", 0.3)
+    await plane.allocate_producer_ids(1)
+    mortal.execute("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+
+    async def allocate() -> None:
+        while True:
+            await plane.allocate_producer_ids(1)
+
+    with pytest.raises(ControlUnavailable):
+        await asyncio.wait_for(allocate(), 20)
+    with pytest.raises(ControlUnavailable, match="cannot connect"):
+        await plane.allocate_producer_ids(1)
+    mortal.execute(
+        "SET default_transaction_read_only = off",
+        "ALTER SYSTEM RESET default_transaction_read_only",
+        "SELECT pg_reload_conf()",
+    )
+    await eventually(lambda: plane.allocate_producer_ids(1))
+
+
+async def test_of_several_hosts_the_one_that_answers_is_taken(postgres: PostgresServer) -> None:
+    url = postgres.schema()
+    here = f"127.0.0.1:{postgres.port}"
+    plane = PostgresControlPlane(url.replace(here, f"127.0.0.1:{free_port()},{here}"))
+    await plane.start()
+    assert (await plane.image()).version == 0
+    await plane.close()
 
 
 async def test_connections_that_are_killed_are_made_anew(postgres_url: str) -> None:
