@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.broker.handlers.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.sinks import SinkService
+    from penstock.broker.switching import TopicSwitches
     from penstock.control import ControlPlane, MetadataImage, Partition, Topic
     from penstock.diskless.partition import DisklessPartition
     from penstock.diskless.service import DisklessService
@@ -93,6 +94,7 @@ class BrokerState:
     metadata_cache: MetadataCache
     producer_ids: ProducerIds
     coordinator: Coordinator
+    switches: TopicSwitches
     sinks: SinkService | None
     """None where no directory for staged blobs is set."""
     diskless: DisklessService | None
@@ -238,7 +240,8 @@ class BrokerState:
             UnknownTopicOrPartition: no such partition.
             NoObjectStore: this broker serves no diskless topics.
         """
-        _check_index(state, partition)
+        if not 0 <= partition < len(state.logs):
+            raise _no_partition(state, partition)
         if not state.remotes:
             raise NoObjectStore(
                 f"topic {state.topic.name!r} is diskless, and this broker has no object store"
@@ -251,19 +254,20 @@ class BrokerState:
         Raises:
             DisklessUnsupported: it is diskless, which `what` does not serve.
         """
-        _check_index(state, partition)
+        if not 0 <= partition < len(state.logs):
+            raise _no_partition(state, partition)
         log = state.logs[partition]
+        if log is not None:
+            return log
         if state.diskless:
             raise DisklessUnsupported(
                 f"topic {state.topic.name!r} is diskless (diskless.enable = true):"
                 f" {what} does not serve such topics yet"
             )
-        if log is None:
-            leader = state.topic.partitions[partition].leader
-            raise NotLeader(
-                f"broker {leader}, not {self.node_id}, leads {state.topic.name}-{partition}"
-            )
-        return log
+        leader = state.topic.partitions[partition].leader
+        raise NotLeader(
+            f"broker {leader}, not {self.node_id}, leads {state.topic.name}-{partition}"
+        )
 
     async def look_up_marks(self, topics: Iterable[TopicState]) -> None:
         """Have the control plane say where the partitions of diskless topics begin and end."""
@@ -346,19 +350,17 @@ class BrokerState:
         count = 0
         for where in list(self.store.partitions):
             topic = image.topics.get(where.topic)
-            if topic is None or where.partition >= len(topic.partitions):
+            if topic is None or is_diskless(topic) or where.partition >= len(topic.partitions):
                 self.store.delete(where)
                 count += 1
                 if count % LOGS_CHANGED_PER_TURN == 0:
                     await _next_turn()
 
 
-def _check_index(state: TopicState, partition: int) -> None:
-    count = len(state.logs)
-    if not 0 <= partition < count:
-        raise UnknownTopicOrPartition(
-            f"topic {state.topic.name!r} has partitions 0 to {count - 1}, not {partition}"
-        )
+def _no_partition(state: TopicState, partition: int) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(
+        f"topic {state.topic.name!r} has partitions 0 to {len(state.logs) - 1}, not {partition}"
+    )
 
 
 async def _next_turn() -> None:

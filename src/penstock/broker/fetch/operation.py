@@ -164,7 +164,7 @@ class FetchOperation:
         self._size = 0
         self._logs: list[Log] = []
         self._timer: Any = None
-        self._wanted: list[Want] = []
+        self._wanted: list[Want] | None = None
 
     def start(self) -> None:
         """Answer at once if there is enough, else wait."""
@@ -214,6 +214,7 @@ class FetchOperation:
                 end = log.last_stable_offset if committed else log.high_watermark
                 if partition.remote is not None:
                     answer = self._read_remote(partition.remote, partition, budget - self._size)
+                    failed = failed or (answer is not None and answer.preferred_replica >= 0)
                 elif partition.offset == end and partition.leader_epoch in (-1, log.leader_epoch):
                     continue
                 else:
@@ -225,11 +226,11 @@ class FetchOperation:
                 continue
             found[partition] = answer
             self._size += answer.size_bytes
-            failed = failed or answer.error != 0 or answer.preferred_replica >= 0
+            failed = failed or answer.error != 0
         if not waits:
             self._logs = logs
         if self._wanted and self._state.diskless is not None:
-            wanted, self._wanted = self._wanted, []
+            wanted, self._wanted = self._wanted, None
             self._state.diskless.load(wanted, budget - self._size)
             if not self._size:
                 return failed
@@ -322,6 +323,7 @@ class FetchOperation:
             instantly=self._size < COPIED_BYTES_MAX,
         )
         if read is None:
+            self._wanted = self._wanted or []
             self._wanted.append(remote.want(offset, partition.max_bytes))
             return None
         if not read.size_bytes:
