@@ -16,12 +16,16 @@ is then COMMITTED or not, and the same commit again gets the first answer or is 
 **A find** is one statement without locks. It sees the partition's row and its extents in one
 state; it waits for nobody, and what other transactions do or leave open does not hold it up.
 
+**A sink's commit** is one transaction, too: the query's row is locked first, then its objects by
+their ids, then partitions as above; one statement for each object, and the row last.
+
 Rules are in `diskless_rules.py` and its neighbours, rows in `postgres_diskless_tables.py` and
 `postgres_diskless_objects.py`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -33,6 +37,8 @@ from penstock.control import diskless_index_rules as index_rules
 from penstock.control import diskless_rules as rules
 from penstock.control import postgres_diskless_objects as objects
 from penstock.control import postgres_diskless_tables as rows
+from penstock.control import postgres_sinks as sinks
+from penstock.control import sink_object_rules as sink_rules
 from penstock.control.diskless_formats import decode_answer
 from penstock.control.diskless_values import (
     CommitAnswer,
@@ -49,7 +55,9 @@ from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.postgres_connections import Again, Connection
 from penstock.control.postgres_diskless_upkeep import PostgresDisklessUpkeep
-from penstock.control.values import MetadataImage, Topic
+from penstock.control.sink_object_rules import SinkAnswer
+from penstock.control.sink_rules import check_sink_version
+from penstock.control.values import MetadataImage, SinkCommit, Topic
 
 BEGIN_FENCED: Final = "BEGIN; SELECT penstock_fence(NULL)"
 """Topics stand still until the transaction ends."""
@@ -57,7 +65,7 @@ BEGIN_FENCED: Final = "BEGIN; SELECT penstock_fence(NULL)"
 _FIND_FIRST: Final = 16
 """Extents that a find reads of each partition; where they are too few, it reads more."""
 
-_FIND_TOTAL: Final = 4 * FIND_EXTENTS_MAX
+_FIND_TOTAL: Final = 2 * FIND_EXTENTS_MAX
 """Extents that it reads then of all such partitions together."""
 
 
@@ -126,6 +134,31 @@ class PostgresDiskless(PostgresDisklessUpkeep):
 
         answer = await self._database.transaction(work, begin=BEGIN_FENCED)
         self._tell(answer.marks)
+        return answer
+
+    async def commit_sink_objects(
+        self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
+    ) -> SinkAnswer:
+        sink_rules.check_sink_objects(record, commits)
+
+        async def work(connection: Connection) -> SinkAnswer:
+            row = await sinks.read_sink(connection, record.query_id, lock=True)
+            if row is not None and sink_rules.is_repeated(record, row, expected=expected_version):
+                kept = [await objects.read_answer(connection, one.object_id) for one in commits]
+                answers = tuple([decode_answer(answer) for answer in kept if answer is not None])
+                if len(answers) == len(commits):
+                    return SinkAnswer(row, answers)
+            check_sink_version(record.query_id, found=row, expected=expected_version)
+            found = await _lock_pending(connection, commits)
+            topics = self._by_id(await self._locked_image(connection, found[0].image))
+            answers = await _commit_all(connection, commits, found, topics)
+            placed = sink_rules.with_offsets(record, commits, answers)
+            version = await sinks.save_sink(connection, placed, row, expected_version)
+            return SinkAnswer(dataclasses.replace(placed, version=version), answers)
+
+        answer = await self._database.transaction(work, begin=BEGIN_FENCED)
+        for one in answer.answers:
+            self._tell(one.marks)
         return answer
 
     async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
@@ -212,6 +245,40 @@ async def _commit(
     ):
         raise Again(f"object {commit.object_id} changed while its row was locked")
     return plan.answer
+
+
+async def _lock_pending(
+    connection: Connection, commits: Sequence[ObjectCommit]
+) -> list[objects.ObjectRow]:
+    """The objects' rows, locked in the order of their ids; in the order of `commits`."""
+    found = {
+        object_id: sink_rules.pending(object_id, await objects.lock_object(connection, object_id))
+        for object_id in sorted(commit.object_id for commit in commits)
+    }
+    return [found[commit.object_id] for commit in commits]
+
+
+async def _commit_all(
+    connection: Connection,
+    commits: Sequence[ObjectCommit],
+    found: Sequence[objects.ObjectRow],
+    topics: Mapping[UUID, Topic],
+) -> tuple[CommitAnswer, ...]:
+    partitions = await _partitions(connection, sink_rules.sink_keys(commits), topics)
+    ids = {key: one.partition_id for key, one in partitions.items()}
+    plans = sink_rules.plan_sink_objects(
+        commits,
+        [row.lease for row in found],
+        topics=topics,
+        partitions={key: one.row for key, one in partitions.items()},
+        now_ms=found[0].now_ms,
+    )
+    for commit, row, plan in zip(commits, found, plans, strict=True):
+        if not await rows.write_commit(
+            connection, commit.object_id, commit.size_bytes, plan, ids, row.now_ms
+        ):
+            raise Again(f"object {commit.object_id} changed while its row was locked")
+    return tuple([plan.answer for plan in plans])
 
 
 async def _first_answer(
