@@ -28,7 +28,7 @@ from penstock.diskless.footers import read_footer
 from penstock.diskless.formats.wal import WalFooter, WalRange
 from penstock.diskless.limits import FINDINGS_MAX, FOOTERS_KEPT, VERIFIED_EXTENTS_PER_CALL
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
-from penstock.records import split_batches, verify_crc
+from penstock.records import BatchHeader, split_batches, verify_crc
 from penstock.records.errors import CorruptBatch
 
 _PAIR_BYTES: Final = 8
@@ -163,6 +163,8 @@ class Verifier:
         )
         if layout.tobytes() != extent.layout:
             return Finding("differs", f"{where}, {extent.key}", "the batches are not the layout's")
+        if extent.kind == "segment" and not _has_offsets(headers, extent.base_offset):
+            return Finding("differs", f"{where}, {extent.key}", "the batches have other offsets")
         return None
 
     async def _still_there(self, key: PartitionKey, extent: DisklessExtent) -> bool:
@@ -176,6 +178,15 @@ class Verifier:
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
+
+
+def _has_offsets(headers: Iterable[BatchHeader], offset: int) -> bool:
+    """Whether the batches carry offsets that adjoin, from this one on."""
+    for header in headers:
+        if header.base_offset != offset:
+            return False
+        offset = header.next_offset
+    return True
 
 
 def _difference(footer: WalFooter, key: PartitionKey, extent: DisklessExtent) -> str | None:

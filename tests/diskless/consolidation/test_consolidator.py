@@ -474,3 +474,18 @@ def test_leases_are_not_used_twice() -> None:
     (extent,) = sealed.extents(lease)
     assert (extent.object_id, extent.key, extent.kind) == (5, "archive/x", "segment")
     assert (extent.base_offset, extent.next_offset, extent.append_time_ms) == (3, 4, -1)
+
+
+async def test_a_segment_with_other_offsets_is_found(desk: Desk, clock: FakeClock) -> None:
+    await filled(desk)
+    made: list[Made] = []
+    await consolidator(desk, clock, made=made).consolidate([KEY])
+    [one] = made
+    data = bytearray(await desk.store.get(one.object_key, 0, one.size_bytes))
+    data[7] += 1  # the first batch's base offset, which no checksum covers
+    await desk.store.delete([one.object_key])
+    await desk.store.put(one.object_key, [bytes(data)])
+    verifier = Verifier(plane=desk.plane, store=desk.store, checksums=True)
+    await verifier.verify([("orders-0", KEY)])
+    [finding] = verifier.findings
+    assert (finding.kind, finding.detail) == ("differs", "the batches have other offsets")
