@@ -3,6 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Test processes; each takes whole files and has its own brokers and Spark session.
+WORKERS ?= 2
 STAMP := $(VENV)/.ready
 
 .PHONY: setup demo test test-long compat-diskless check bench serve lock clean
@@ -27,7 +29,7 @@ test: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-long: setup
 	@$(BIN)/pytest -m long $(ARGS)

@@ -122,7 +122,7 @@ class BrokerState:
         self.advertised: tuple[str, int] = ("", 0)
         self.image: MetadataImage | None = None
         self.image_count = 0
-        self._settled_version: int | None = None
+        self._settled: MetadataImage | None = None
         self.topics: dict[str, TopicState] = {}
         self.topics_by_name: dict[bytes, TopicState] = {}
         self.topics_by_id: dict[bytes, TopicState] = {}
@@ -176,10 +176,10 @@ class BrokerState:
             for listener in self.on_image:
                 listener()
             await self._delete_gone(image)
-            self._settled_version = image.version
+            self._settled = image
 
     def _is_current(self, image: MetadataImage) -> bool:
-        return image.version == self._settled_version
+        return image is self._settled
 
     def shown(self, topic: Topic, rack: str = "") -> Sequence[Partition]:
         """A topic's partitions as clients are told of them.
