@@ -84,7 +84,7 @@ class Towards(asyncio.Protocol):
     def _pass_on(self, data: bytes) -> None:
         if self._server is None:
             self._waiting.append(data)
-        else:
+        elif not self._server.is_closing():
             self._server.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -105,7 +105,9 @@ class Back(asyncio.Protocol):
         self._server = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self._client.write(data)
+        # a client that has gone, as one that gives a request up, gets nothing more
+        if not self._client.is_closing():
+            self._client.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._client.close()

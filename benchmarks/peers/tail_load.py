@@ -8,6 +8,7 @@ now and then for what has gathered, as a micro-batch does. What is measured:
 
 - a batch's way from the producer to each waiting consumer, and of that the part after the
   acknowledgement: what the broker takes to deliver what it has committed;
+- the time from each of their requests to its answer, most of which is waiting for more;
 - the time from a poll until all is there that was there then.
 
 It says `ready`; `start` begins, and `stop` waits for what was acknowledged to arrive and answers
@@ -37,7 +38,7 @@ from benchmarks.peers.orders import serve_orders
 PARTITIONS = 2
 """Of each topic."""
 CONSUMERS = 4
-POLL_SECONDS = 2.0
+POLL_SECONDS = 1.0
 RECORDS_PER_SECOND = 2_000
 BATCH_RECORDS = 20
 VALUE_BYTES = 1024
@@ -59,6 +60,7 @@ class Tail:
         self._sent: dict[Place, float] = {}
         self._acked: dict[Place, float] = {}
         self._seen: list[dict[Place, float]] = [{} for _ in range(CONSUMERS)]
+        self._fetches: list[tuple[float, float]] = []
         self._polls: list[tuple[float, float]] = []
 
     async def order(self, line: str) -> str:
@@ -100,7 +102,12 @@ class Tail:
             for place, at in seen.items()
         ]
         acks = [(at, at - self._sent[place]) for place, at in self._acked.items()]
-        return {"deliveries": sorted(deliveries), "acks": sorted(acks), "polls": self._polls}
+        return {
+            "deliveries": sorted(deliveries),
+            "acks": sorted(acks),
+            "fetches": self._fetches,
+            "polls": self._polls,
+        }
 
     async def _produce(self, topic: str, partition: int, number: int) -> None:
         link = await Link.open(self._port)
@@ -138,9 +145,11 @@ class Tail:
         link = await Link.open(self._port)
         positions = dict.fromkeys(range(PARTITIONS), 0)
         while True:
+            asked = time.monotonic()
             await self._ask(link, self._live, positions)
             frame = await link.receive()
             at = time.monotonic()
+            self._fetches.append((asked, at - asked))
             for place in _advance(frame, positions):
                 seen[place] = at
 
