@@ -91,6 +91,22 @@ def looking_session(spec: PipelineSpec) -> Iterator[SparkSession]:
         spark.stop()
 
 
+@contextmanager
+def job_session(
+    application: str, *, master: str | None, settings: Mapping[str, str]
+) -> Iterator[SparkSession]:
+    """The session of a command that runs one job; stopped at the end.
+
+    Raises:
+        SparkUnavailable, JavaMissing: there is no session to be had.
+    """
+    spark = _session(application, master=master, remote=None, settings=settings, loud=False)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
 def _session(
     application: str,
     *,

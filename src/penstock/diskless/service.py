@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Placed,
     )
     from penstock.diskless.collection import RetentionTarget
+    from penstock.diskless.consolidation import ConsolidationDesk
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records import BatchHeader
@@ -268,6 +269,11 @@ class DisklessService:
         """The extents that hold offsets of [start, end), by offset, at most `limit` of them."""
         return await self._plane.extents(*partition.key, start=start, end=end, limit=limit)
 
+    @property
+    def desk(self) -> ConsolidationDesk:
+        """Where segments that are made elsewhere come in; raises NotServing."""
+        return self._serving().desk
+
     async def producers(self, partition: DisklessPartition) -> list[DisklessProducer]:
         """The idempotent producers that a partition remembers."""
         return await self._plane.diskless_producers(*partition.key)
@@ -389,7 +395,7 @@ class _Active:
 
     def __init__(self, service: DisklessService, cluster_id: str, incarnation: UUID) -> None:
         from penstock.diskless.collection import Collection
-        from penstock.diskless.consolidation import Consolidator
+        from penstock.diskless.consolidation import ConsolidationDesk, Consolidator
         from penstock.diskless.writing import ObjectWriter, Submission
         from penstock.objects.fetch_paths import FetchPaths
 
@@ -432,6 +438,7 @@ class _Active:
             clock=clock,
             randomness=service._randomness,
         )
+        self.desk = ConsolidationDesk(service._settings, plane=plane, store=cold, clock=clock)
 
     def _opened(self, open_store: Callable[[], ObjectStore]) -> ObjectStore:
         self._stores.append(open_store())

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import http.client
 import json
-from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from penstock.base.ids import TopicPartition
 from penstock.control.diskless_values import DisklessExtent
+from penstock.diskless.formats.extent_json import NoExtent, extent_from_json
 from penstock.spark.errors import ExtentsUnavailable, InvalidOption
 from penstock.spark.object_planning import trimmed
 
@@ -203,31 +203,16 @@ def _page(at: TopicPartition, answer: Mapping[str, Any]) -> _Page:
                 for item in answer["extents"]
             ),
             store=str(answer.get("store", "")),
-            objects=tuple(_object(item) for item in answer.get("objects", ())),
+            objects=tuple(map(extent_from_json, answer.get("objects", ()))),
         )
         next_start = answer.get("next_start")
         if next_start is not None and int(next_start) <= found.objects[-1].base_offset:
             raise ValueError(f"next_start = {next_start} does not go on")
         return _Page(found, None if next_start is None else int(next_start))
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, NoExtent) as error:
         raise ExtentsUnavailable(
             f"{at}: the extents are not in the form expected: {error!r}"
         ) from error
-
-
-def _object(item: Mapping[str, Any]) -> DisklessExtent:
-    return DisklessExtent(
-        object_id=int(item["object_id"]),
-        key=str(item["key"]),
-        kind=item["kind"],
-        byte_offset=int(item["position"]),
-        size_bytes=int(item["size_bytes"]),
-        base_offset=int(item["base_offset"]),
-        next_offset=int(item["next_offset"]),
-        max_timestamp=int(item["max_timestamp"]),
-        append_time_ms=int(item["append_time_ms"]),
-        layout=b64decode(item["layout"], validate=True),
-    )
 
 
 def _file_path(url: str) -> str | None:

@@ -130,7 +130,7 @@ class ObjectReader:
         if self._given_up:
             raise StoreUnavailable(f"the store {self._url} was given up")
         if self._paths is None:
-            self._store = _open(self._url, self._options)
+            self._store = open_here(self._url, self._options)
             settings = FetchSettings(lagging_pool_size=REQUESTS_AT_ONCE, lagging_rate_limit=0)
             self._paths = FetchPaths(
                 settings, hot=self._store, cold=self._store, clock=SYSTEM_CLOCK
@@ -174,7 +174,13 @@ def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
         yield window
 
 
-def _open(url: str, options: Mapping[str, str]) -> ObjectStore:
+def open_here(url: str, options: Mapping[str, str]) -> ObjectStore:
+    """Open a store where this runs, with these options and the environment.
+
+    Raises:
+        StoreUnavailable: it cannot be opened from here.
+        InvalidOption: an option that there is not.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
         raise StoreUnavailable(f"there is no directory {url} on this machine")

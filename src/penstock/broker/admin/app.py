@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.metrics import render
-from penstock.broker.admin import sinks, views
+from penstock.broker.admin import consolidation, sinks, views
 from penstock.broker.admin.extents import partition_extents
 from penstock.broker.admin.health import health_of
 from penstock.broker.admin.metrics import group_samples
@@ -52,6 +52,7 @@ _STATUS_OF_CODE: Final = {
     "inconsistent_topic_id": 409,
     "producer_fenced": 409,
     "concurrent_transactions": 409,
+    "invalid_update_version": 409,
     "message_too_large": 413,
 }
 _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
@@ -76,6 +77,17 @@ def build_app(state: BrokerState) -> ASGIApp:
             ),
             Route("/v1/groups", _json(state, views.groups)),
             Route("/v1/groups/{group:path}", _json(state, views.group)),
+            Route("/v1/diskless/backlogs", _json(state, consolidation.backlogs)),
+            Route(
+                "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
+                _json(state, consolidation.offer),
+                methods=["POST"],
+            ),
+            Route(
+                "/v1/diskless/topics/{topic_id}/partitions/{partition}/segments",
+                _json(state, consolidation.accept),
+                methods=["POST"],
+            ),
             Route("/v1/staging", _json(state, sinks.staging)),
             Route("/v1/staging/{name}", _json(state, sinks.upload, 201), methods=["PUT"]),
             Route("/v1/sinks", _json(state, sinks.sinks)),
@@ -96,6 +108,7 @@ def build_app(state: BrokerState) -> ASGIApp:
         {
             ("PUT", "/v1/staging/"): settings.sink_staging_blob_max_bytes,
             ("POST", "/v1/sinks/"): MANIFEST_BYTES_MAX,
+            ("POST", "/v1/diskless/"): consolidation.SEGMENT_POST_BYTES_MAX,
         },
     )
 

@@ -9,7 +9,6 @@ objects of the store instead, in pages: it is the store that a reader opens, by 
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.errors import NoObjectStore
+from penstock.diskless.formats.extent_json import extent_to_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -101,8 +101,8 @@ async def object_extents(
 ) -> dict[str, Any]:
     """Where a range of a diskless partition lies in the object store: one page of extents.
 
-    `next_start` is where the next page begins; None on the last. `layout` is base64 of what
-    `DisklessExtent` has. The URL never has credentials in it.
+    `next_start` is where the next page begins; None on the last. Extents are as in
+    `diskless.formats.extent_json`. The URL never has credentials in it.
     """
     service = state.diskless
     if service is None:
@@ -128,21 +128,7 @@ async def object_extents(
         "machine_id": machine_id(),
         "extents": [],
         "store": without_credentials(service.store_url),
-        "objects": [
-            {
-                "object_id": extent.object_id,
-                "key": extent.key,
-                "kind": extent.kind,
-                "position": extent.byte_offset,
-                "size_bytes": extent.size_bytes,
-                "base_offset": extent.base_offset,
-                "next_offset": extent.next_offset,
-                "max_timestamp": extent.max_timestamp,
-                "append_time_ms": extent.append_time_ms,
-                "layout": b64encode(extent.layout).decode("ascii"),
-            }
-            for extent in page
-        ],
+        "objects": [extent_to_json(extent) for extent in page],
         "next_start": page[-1].next_offset if more else None,
     }
 

@@ -1,7 +1,7 @@
 """Consolidation: old write-ahead extents become sealed segments, one partition in each.
 
 `choosing` decides which extents, `building` makes a segment of them and needs nothing but a store,
-`consolidator` does both for a broker or a command.
+`consolidator` does both for a broker or a command; at the `desk` others get work and hand it in.
 """
 
 from penstock.diskless.consolidation.building import (
@@ -12,8 +12,10 @@ from penstock.diskless.consolidation.building import (
 )
 from penstock.diskless.consolidation.choosing import Choice, Page, Rules, Selection, choose
 from penstock.diskless.consolidation.consolidator import Consolidator, Made, rules_of
+from penstock.diskless.consolidation.desk import ConsolidationDesk, Offer, SegmentMissing
 
 __all__ = [
-    "Choice", "Consolidator", "Made", "Page", "Rules", "SealedSegment", "SegmentPart", "Selection",
-    "build_segment", "choose", "rules_of", "write_segment",
+    "Choice", "ConsolidationDesk", "Consolidator", "Made", "Offer", "Page", "Rules",
+    "SealedSegment", "SegmentMissing", "SegmentPart", "Selection", "build_segment",
+    "choose", "rules_of", "write_segment",
 ]  # fmt: skip

@@ -1,0 +1,126 @@
+"""Work for those who consolidate diskless topics from afar, as Spark jobs do.
+
+| request                                                    | answer                           |
+|------------------------------------------------------------|----------------------------------|
+| `GET /v1/diskless/backlogs`                                | partitions with write-ahead      |
+|                                                            | extents, at most a thousand      |
+| `POST /v1/diskless/topics/{id}/partitions/{n}/runs?start=` | a run, a reserved key, and where |
+|                                                            | to look next                     |
+| `POST /v1/diskless/topics/{id}/partitions/{n}/segments`    | the segment has taken the run's  |
+|                                                            | place                            |
+
+`all_ages=true` offers what is young and little too. A segment that comes too late is 409, and its
+object is swept. No byte of a record passes through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from uuid import UUID
+
+import msgspec
+
+from penstock.base.errors import InvalidError
+from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.broker.admin.extents import number, without_credentials
+from penstock.broker.errors import NoObjectStore, UnknownTopicId
+from penstock.control.diskless_values import SegmentSwap
+from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.broker.state import BrokerState
+    from penstock.control.diskless_values import PartitionKey
+    from penstock.diskless.service import DisklessService
+
+SEGMENT_POST_BYTES_MAX: Final = 64 << 20
+"""Body of a segment that is handed in: the extents that it replaces, and its own."""
+
+
+class BadSegment(InvalidError):
+    """What was handed in is no segment, or too much."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+async def backlogs(state: BrokerState, request: Request) -> dict[str, Any]:
+    """The partitions with something to consolidate, the most first."""
+    found = await _service(state).desk.backlogs()
+    rows = []
+    for one in found:
+        topic = state.topics_by_id.get(one.topic_id.bytes)
+        if topic is not None:
+            rows.append(
+                {
+                    "topic": topic.topic.name,
+                    "topic_id": str(one.topic_id),
+                    "partition": one.partition,
+                    "extents": one.extents,
+                    "size_bytes": one.size_bytes,
+                    "oldest_timestamp": one.oldest_timestamp,
+                }
+            )
+    return {"partitions": rows}
+
+
+async def offer(state: BrokerState, request: Request) -> dict[str, Any]:
+    """A run of one partition from `start` on, and a key to write its segment under."""
+    service, key = _service(state), _key(state, request)
+    query = request.query_params
+    start = number("start", query.get("start", "0"), LONG_MAX)
+    found = await service.desk.offer(key, start, all_ages=query.get("all_ages") == "true")
+    return {
+        "store": without_credentials(service.store_url),
+        "run": [extent_to_json(extent) for extent in found.run],
+        "lease": None if found.lease is None else found.lease._asdict(),
+        "next_start": found.following,
+    }
+
+
+async def accept(state: BrokerState, request: Request) -> dict[str, Any]:
+    """Put a segment in the place of a run."""
+    service, key = _service(state), _key(state, request)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > SEGMENT_POST_BYTES_MAX:
+            raise BadSegment(f"the body has more than {SEGMENT_POST_BYTES_MAX} bytes")
+    swap = await asyncio.to_thread(_swap, key, bytes(body))
+    await service.desk.accept(swap)
+    return {"object_id": swap.object_id, "extents": len(swap.replaced)}
+
+
+def _swap(key: PartitionKey, body: bytes) -> SegmentSwap:
+    try:
+        parsed: Mapping[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        return SegmentSwap(
+            topic_id=key[0],
+            partition=key[1],
+            object_id=int(parsed["object_id"]),
+            size_bytes=int(parsed["size_bytes"]),
+            replaced=tuple(map(extent_from_json, parsed["replaced"])),
+            extents=tuple(map(extent_from_json, parsed["extents"])),
+        )
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        raise BadSegment(f"the body is not in the form expected: {error!r}") from None
+
+
+def _service(state: BrokerState) -> DisklessService:
+    if state.diskless is None:
+        raise NoObjectStore("this broker has no object store")
+    return state.diskless
+
+
+def _key(state: BrokerState, request: Request) -> PartitionKey:
+    text = request.path_params["topic_id"]
+    index = number("partition", request.path_params["partition"], INT_MAX)
+    try:
+        topic = state.topics_by_id.get(UUID(text).bytes)
+    except ValueError:
+        topic = None
+    if topic is None or not topic.diskless:
+        raise UnknownTopicId(f"there is no diskless topic of id {text[:40]}")
+    return state.remote_of(topic, index).key

@@ -1,0 +1,99 @@
+"""Where those who make segments for brokers get their work and hand it in: a Spark job, say.
+
+    backlogs ──> offer: a run and a reserved key ──> (segment is made elsewhere) ──> accept: swap
+
+The desk keeps nothing between calls. An offer that nobody hands in leaves a reserved key, which the
+sweeper takes; two who have the same run, or a broker's own consolidation, race for the swap, and
+one wins. What is handed in is accepted when its object is in the store, whole.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from penstock.base.errors import InvalidError
+from penstock.base.system import Clock
+from penstock.control.diskless_port import DisklessPlane
+from penstock.control.diskless_values import (
+    Backlog,
+    DisklessExtent,
+    ObjectLease,
+    PartitionKey,
+    SegmentSwap,
+)
+from penstock.diskless.consolidation.choosing import choose
+from penstock.diskless.consolidation.consolidator import rules_of
+from penstock.diskless.consolidation.limits import BACKLOGS_MAX, PAGE_EXTENTS
+from penstock.diskless.settings import DisklessSettings
+from penstock.objects import ObjectNotFound, ObjectStore
+
+_END = 2**63 - 1
+
+
+class SegmentMissing(InvalidError):
+    """A segment is handed in whose object is not in the store, or not of its size."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class Offer(NamedTuple):
+    """A run of extents to make a segment of, and the key to write it under; empty, and None, if
+    there is none here. `following` is where to look next, None for nowhere."""
+
+    run: tuple[DisklessExtent, ...]
+    lease: ObjectLease | None
+    following: int | None
+
+
+class ConsolidationDesk:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        store: ObjectStore,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._plane = plane
+        self._store = store
+        self._clock = clock
+
+    async def backlogs(self) -> list[Backlog]:
+        """The partitions with extents in write-ahead objects, the most first; a bounded number."""
+        return await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)
+
+    async def offer(self, key: PartitionKey, start: int, *, all_ages: bool) -> Offer:
+        """The first run from an offset on, by the broker's settings; looks at one page."""
+        extents = await self._plane.extents(*key, start=start, end=_END, limit=PAGE_EXTENTS)
+        rules = rules_of(self._settings, all_ages=all_ages)
+        last = len(extents) < PAGE_EXTENTS
+        choice = choose(extents, rules=rules, now_ms=self._clock.now_ms(), last=last)
+        if not choice.run:
+            return Offer((), None, choice.following)
+        base_offset = choice.run[0].base_offset
+        lease = await self._plane.lease_segment(*key, base_offset=base_offset)
+        return Offer(choice.run, lease, choice.following)
+
+    async def accept(self, swap: SegmentSwap) -> None:
+        """Put a segment in the place of what it was made of. Repeatable.
+
+        Raises:
+            SegmentMissing: there is no such object, or it has another size.
+            StaleExtents, ObjectLeaseLost: as `DisklessPlane.swap_extents`.
+        """
+        keys = {extent.key for extent in swap.extents}
+        if len(keys) != 1:
+            raise SegmentMissing(f"a segment has one object, {len(keys)} are named")
+        (key,) = keys
+        try:
+            info = await self._store.head(key)
+        except ObjectNotFound:
+            raise SegmentMissing(f"there is no object {key}") from None
+        if info.size_bytes != swap.size_bytes:
+            raise SegmentMissing(
+                f"object {key} has {info.size_bytes} bytes, {swap.size_bytes} were announced"
+            )
+        await self._plane.swap_extents(swap)

@@ -1,0 +1,237 @@
+"""Consolidation of diskless topics as a Spark job, for a backlog that is large.
+
+    driver      backlogs, runs, reserved keys  <── a broker's admin address ──  swap of the rows
+                    │ extents, no bytes                                            ▲
+    executors       └──> read, check, stamp, PUT under the reserved key ──> new extents
+
+One Spark task makes one segment of one run, by what brokers use themselves (`write_segment`). The
+driver goes in rounds of some runs per slot, since what was reserved is swept after a while.
+Whatever dies leaves reserved keys and perhaps objects under them, which the sweeper takes; a run
+that was not handed in is offered again. A task that Spark starts twice finds its key taken, and its
+run is left for the next time. Brokers may consolidate meanwhile: who comes second to a swap loses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+
+from penstock.base.errors import PenstockError, UnavailableError
+from penstock.control.diskless_values import ObjectLease, SegmentSwap
+from penstock.diskless.consolidation import write_segment
+from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
+from penstock.spark.object_reading import open_here
+from penstock.spark.sink.admin_address import AdminAddress, Body
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.sink.admin_address import Answer
+
+RUNS_PER_SLOT: Final = 2
+"""Runs of one round for each slot of the session."""
+
+CALL_SECONDS: Final = 60.0
+"""How long one call of the admin address is tried."""
+
+_INPUT: Final = "number int, run string"
+_OUTPUT: Final = "number int, made string, error string"
+_LOST: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.MISDIRECTED_REQUEST})
+
+
+class ConsolidationRefused(UnavailableError):
+    """The broker does not give out or take in work; the message has its answer."""
+
+    code: ClassVar[str] = "broker_not_available"
+
+
+class Run(NamedTuple):
+    """One task: extents of a partition as JSON, and the key to write their segment under."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    extents: list[dict[str, Any]]
+    lease: dict[str, Any]
+    store: str
+
+    @property
+    def where(self) -> str:
+        first, last = self.extents[0]["base_offset"], self.extents[-1]["next_offset"] - 1
+        return f"{self.topic}-{self.partition}: offsets {first} to {last}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What a job did."""
+
+    partitions: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    extents: int = 0
+    races_lost: int = 0
+    failures: int = 0
+
+
+def consolidate(
+    spark: SparkSession,
+    *,
+    admin_url: str,
+    slots: int,
+    store_options: Mapping[str, str] | None = None,
+    topic: str | None = None,
+    all_ages: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """One pass over the partitions with a backlog.
+
+    Args:
+        slots: tasks that run at the same time.
+        store_options: how executors open the store, beside their environment.
+        topic: only this one.
+        all_ages: take what is young and little too.
+        tell: hears of every segment and every failure.
+
+    Raises:
+        ConsolidationRefused: the broker refuses; it has no object store, say.
+        AdminUnavailable: it cannot be reached.
+    """
+    desk = _Desk(admin_url)
+    outcome = Outcome()
+    build = partial(build_rows, dict(store_options or {}))
+    try:
+        runs = desk.runs(topic, all_ages=all_ages, outcome=outcome)
+        while batch := list(itertools.islice(runs, max(1, slots) * RUNS_PER_SLOT)):
+            for run, made, error in _built(spark, batch, build):
+                if made is None:
+                    outcome.failures += 1
+                    tell(f"{run.where}: {error}")
+                elif desk.accepts(run, made):
+                    outcome.segments += 1
+                    outcome.segment_bytes += int(made["size_bytes"])
+                    outcome.extents += len(run.extents)
+                    tell(f"{run.where} of {len(run.extents)} extents, {run.lease['key']}")
+                else:
+                    outcome.races_lost += 1
+    finally:
+        desk.close()
+    return outcome
+
+
+class _Desk:
+    """The broker's side, by its admin address."""
+
+    def __init__(self, admin_url: str) -> None:
+        self._address = AdminAddress(admin_url)
+
+    def runs(self, topic: str | None, *, all_ages: bool, outcome: Outcome) -> Iterator[Run]:
+        """Runs of all partitions, each asked for when the one before was taken."""
+        found = self._call("GET", "/v1/diskless/backlogs").body["partitions"]
+        ages = str(all_ages).lower()
+        for one in found:
+            if topic is not None and one["topic"] != topic:
+                continue
+            outcome.partitions += 1
+            start: int | None = 0
+            while start is not None:
+                path = f"{_partition(one)}/runs?start={start}&all_ages={ages}"
+                offer = self._call("POST", path).body
+                if offer["run"]:
+                    yield Run(
+                        one["topic"], one["topic_id"], one["partition"],
+                        offer["run"], offer["lease"], offer["store"],
+                    )  # fmt: skip
+                following = offer["next_start"]
+                if following is not None and following <= start:
+                    raise ConsolidationRefused(f"{path}: next_start = {following} does not go on")
+                start = following
+
+    def accepts(self, run: Run, made: Mapping[str, Any]) -> bool:
+        """Hand a segment in; false if something else has taken the run's place meanwhile."""
+        body = json.dumps(
+            {"object_id": run.lease["object_id"], "replaced": run.extents, **made}
+        ).encode()
+        sent = Body(pieces=[body], size_bytes=len(body), content_type="application/json")
+        path = f"{_partition(run._asdict())}/segments"
+        answer = self._address.call("POST", path, sent, timeout_seconds=CALL_SECONDS)
+        if answer.status in _LOST:
+            return False
+        _check(path, answer)
+        return True
+
+    def _call(self, method: str, path: str) -> Answer:
+        answer = self._address.call(method, path, timeout_seconds=CALL_SECONDS)
+        _check(path, answer)
+        return answer
+
+    def close(self) -> None:
+        self._address.close()
+
+
+def _check(path: str, answer: Answer) -> None:
+    if answer.status != HTTPStatus.OK:
+        raise ConsolidationRefused(f"{path}: {answer.status} {answer.error}: {answer.message}")
+
+
+def _partition(one: Mapping[str, Any]) -> str:
+    return f"/v1/diskless/topics/{one['topic_id']}/partitions/{one['partition']}"
+
+
+Built = tuple[Run, Mapping[str, Any] | None, str]
+
+
+def _built(
+    spark: SparkSession,
+    runs: Sequence[Run],
+    build: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+) -> Iterator[Built]:
+    """What became of each run: its segment's size and extents, or why there is none."""
+    rows = [(number, json.dumps(run._asdict())) for number, run in enumerate(runs)]
+    frame = spark.createDataFrame(rows, _INPUT).repartitionByRange(len(rows), "number")
+    for row in frame.mapInArrow(build, _OUTPUT).collect():
+        yield runs[row.number], None if row.made is None else json.loads(row.made), row.error
+
+
+def build_rows(
+    options: Mapping[str, str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What an executor does: a segment for each row. Failures are answers: a key is used once."""
+    for batch in batches:
+        for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            made, error = None, None
+            try:
+                swap = asyncio.run(_build(Run(**json.loads(text)), options))
+                extents = [extent_to_json(extent) for extent in swap.extents]
+                made = json.dumps({"size_bytes": swap.size_bytes, "extents": extents})
+            except PenstockError as failure:
+                error = str(failure)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([number], pa.int32()),
+                    pa.array([made], pa.string()),
+                    pa.array([error], pa.string()),
+                ],
+                names=["number", "made", "error"],
+            )
+
+
+async def _build(run: Run, options: Mapping[str, str]) -> SegmentSwap:
+    store = open_here(run.store, options)
+    try:
+        return await write_segment(
+            store,
+            [extent_from_json(item) for item in run.extents],
+            (UUID(run.topic_id), run.partition),
+            ObjectLease(**run.lease),
+        )
+    finally:
+        await store.close()
