@@ -30,6 +30,7 @@ from penstock.control.errors import (
     DatabaseLocked,
     DatabaseSlow,
     DatabaseStopped,
+    EntryRefused,
     IncompatibleDatabase,
     InvalidCommit,
     InvalidPartitions,
@@ -51,6 +52,7 @@ from penstock.control.errors import (
 )
 from penstock.control.memory import MemoryControlPlane
 from penstock.control.port import ControlPlane
+from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.sqlite import SqliteControlPlane
 from penstock.control.values import (
     Broker,
@@ -83,6 +85,7 @@ __all__ = [
     "DisklessExtent",
     "DisklessPlane",
     "DisklessProducer",
+    "EntryRefused",
     "FindRequest",
     "Found",
     "GroupRecord",
@@ -105,6 +108,7 @@ __all__ = [
     "Placed",
     "Retained",
     "SegmentSwap",
+    "SinkAnswer",
     "SinkCommit",
     "SinkLane",
     "SinkState",

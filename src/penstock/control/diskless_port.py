@@ -36,6 +36,8 @@ from penstock.control.diskless_values import (
     Retained,
     SegmentSwap,
 )
+from penstock.control.sink_object_rules import SinkAnswer
+from penstock.control.values import SinkCommit
 
 
 class DisklessPlane(Protocol):
@@ -72,6 +74,23 @@ class DisklessPlane(Protocol):
             ObjectLeaseLost: its row is DELETING or gone; the object is to be written anew under
                 another key.
             TooLarge: more than `OBJECT_ENTRIES_MAX` entries.
+        """
+        ...
+
+    async def commit_sink_objects(
+        self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
+    ) -> SinkAnswer:
+        """Commit all objects of a sink's batch, and save its row as done: both or nothing.
+
+        The row is saved as by `ControlPlane.save_sink_commit`, with the offsets that its lanes got.
+        Objects are placed in their order. A repetition gets the first answer.
+
+        Raises:
+            StaleSink: the row is at another version, or `record` cannot follow on it.
+            EntryRefused: a topic or partition is not there, or not diskless.
+            ObjectLeaseLost: an object is DELETING or gone; all are to be written anew.
+            TooLarge: more than `SINK_OBJECTS_MAX` objects, or as `commit_object`.
+            InvalidCommit: no object, or entries of an idempotent producer.
         """
         ...
 

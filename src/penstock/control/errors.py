@@ -197,6 +197,17 @@ class InvalidCommit(InvalidError):
     code: ClassVar[str] = "invalid_request"
 
 
+class EntryRefused(InvalidError):
+    """A commit that is made as a whole has an entry that cannot be placed."""
+
+    code: ClassVar[str] = "unknown_topic_or_partition"
+
+    def __init__(self, object_id: int, error: str, message: str) -> None:
+        super().__init__(f"object {object_id} was refused: {message} ({error})")
+        self.object_id = object_id
+        self.error = error
+
+
 class StaleExtents(FencedError):
     """Extents that were to be replaced have changed or are gone."""
 

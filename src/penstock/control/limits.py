@@ -71,6 +71,9 @@ SINK_LANES_MAX: Final = 50_000
 SINK_MANIFEST_BYTES_MAX: Final = 16 << 20
 """Bytes of one saved manifest, which is compressed."""
 
+SINK_OBJECTS_MAX: Final = 512
+"""Objects that one sink's commit to diskless topics brings, all in one transaction."""
+
 OBJECT_LEASES_PER_CALL_MAX: Final = 256
 """Keys of objects that one call leases."""
 

@@ -38,8 +38,6 @@ class MemoryControlPlane(MemoryDiskless):
         self._offsets: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
         self._groups: dict[str, GroupRecord] = {}
         self._highest_group_version = 0
-        self._sinks: dict[str, SinkCommit] = {}
-        self._highest_sink_version = 0
 
     async def start(self) -> None:
         """Nothing to open."""
@@ -211,16 +209,7 @@ class MemoryControlPlane(MemoryDiskless):
         return self._sinks.get(query_id)
 
     async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
-        version = sink_rules.next_sink_version(
-            record,
-            found=self._sinks.get(record.query_id),
-            expected=expected_version,
-            highest=self._highest_sink_version,
-            count=len(self._sinks),
-        )
-        self._highest_sink_version = version
-        self._sinks[record.query_id] = dataclasses.replace(record, version=version)
-        return version
+        return self._save_sink(record, self._next_sink_version(record, expected_version)).version
 
     async def sink_commits(self) -> list[SinkCommit]:
         return [

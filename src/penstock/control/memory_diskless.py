@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from penstock.base.system import Clock, Randomness
 from penstock.control import diskless_commit_rules as commit_rules
 from penstock.control import diskless_index_rules as index_rules
 from penstock.control import diskless_rules as rules
+from penstock.control import sink_object_rules as sink_rules
 from penstock.control.diskless_values import (
     Backlog,
     CommitAnswer,
@@ -31,7 +33,9 @@ from penstock.control.diskless_values import (
 )
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
-from penstock.control.values import MetadataImage, Topic
+from penstock.control.sink_object_rules import SinkAnswer
+from penstock.control.sink_rules import next_sink_version
+from penstock.control.values import MetadataImage, SinkCommit, Topic
 from penstock.records.idempotence import Producer
 
 
@@ -62,6 +66,8 @@ class MemoryDiskless:
         self._clock = clock
         self._randomness = randomness
         self._highest_object_id = 0
+        self._sinks: dict[str, SinkCommit] = {}
+        self._highest_sink_version = 0
         self._objects: dict[int, StoredObject] = {}
         self._rows: dict[PartitionKey, rules.PartitionRow] = {}
         self._extents: dict[PartitionKey, list[DisklessExtent]] = {}
@@ -111,6 +117,16 @@ class MemoryDiskless:
             producers=self._states,
             now_ms=now_ms,
         )
+        self._apply(commit, row, plan, now_ms)
+        return plan.answer
+
+    def _apply(
+        self,
+        commit: ObjectCommit,
+        row: StoredObject,
+        plan: commit_rules.CommitPlan,
+        now_ms: int,
+    ) -> None:
         self._rows.update(plan.partitions)
         self._states.update(plan.producers)
         for key, added in plan.answer.extents.items():
@@ -118,7 +134,50 @@ class MemoryDiskless:
         row.state, row.answer = plan.state, plan.answer
         row.changed_ms = row.committed_ms = now_ms
         row.size_bytes, row.references = commit.size_bytes, plan.references
-        return plan.answer
+
+    async def commit_sink_objects(
+        self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
+    ) -> SinkAnswer:
+        sink_rules.check_sink_objects(record, commits)
+        found = self._sinks.get(record.query_id)
+        if found is not None and sink_rules.is_repeated(record, found, expected=expected_version):
+            kept = [self._objects.get(commit.object_id) for commit in commits]
+            answers = tuple([row.answer for row in kept if row is not None and row.answer])
+            if len(answers) == len(commits):
+                return SinkAnswer(found, answers)
+        version = self._next_sink_version(record, expected_version)
+        rows = [self._objects.get(commit.object_id) for commit in commits]
+        pending: list[StoredObject] = []
+        for commit, row in zip(commits, rows, strict=True):
+            pending.append(sink_rules.pending(commit.object_id, row))
+        now_ms = self._clock.now_ms()
+        plans = sink_rules.plan_sink_objects(
+            commits,
+            [row.lease for row in pending],
+            topics=self._by_id(),
+            partitions=self._rows,
+            now_ms=now_ms,
+        )
+        for commit, row, plan in zip(commits, pending, plans, strict=True):
+            self._apply(commit, row, plan, now_ms)
+        answers = tuple([plan.answer for plan in plans])
+        placed = sink_rules.with_offsets(record, commits, answers)
+        return SinkAnswer(self._save_sink(placed, version), answers)
+
+    def _next_sink_version(self, record: SinkCommit, expected: int) -> int:
+        return next_sink_version(
+            record,
+            found=self._sinks.get(record.query_id),
+            expected=expected,
+            highest=self._highest_sink_version,
+            count=len(self._sinks),
+        )
+
+    def _save_sink(self, record: SinkCommit, version: int) -> SinkCommit:
+        saved = dataclasses.replace(record, version=version)
+        self._highest_sink_version = version
+        self._sinks[record.query_id] = saved
+        return saved
 
     async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
         return [self._find(request) for request in requests]

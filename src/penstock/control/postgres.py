@@ -419,17 +419,7 @@ class PostgresControlPlane(PostgresDiskless):
     async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
         async def work(connection: Connection) -> int:
             found = await sinks.read_sink(connection, record.query_id, manifest=False, lock=True)
-            sink_rules.next_sink_version(
-                record,
-                found=found,
-                expected=expected_version,
-                highest=0,
-                count=await sinks.count_sinks(connection) if found is None else 0,
-            )
-            version = await sinks.write_sink(connection, record, new=found is None)
-            if version is None:
-                raise Again(f"query {record.query_id!r} was saved at the same time")
-            return version
+            return await sinks.save_sink(connection, record, found, expected_version)
 
         return await self._database.transaction(work)
 

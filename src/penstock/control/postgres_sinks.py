@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.control.postgres_connections import Connection
+from penstock.control.postgres_connections import Again, Connection
+from penstock.control.sink_rules import next_sink_version
 from penstock.control.sqlite_sinks import decode_lanes, encode_lanes
 from penstock.control.values import SinkCommit
 
@@ -61,6 +62,28 @@ async def write_sink(connection: Connection, record: SinkCommit, *, new: bool) -
         record.manifest,
     )
     return found
+
+
+async def save_sink(
+    connection: Connection, record: SinkCommit, found: SinkCommit | None, expected_version: int
+) -> int:
+    """Store a query's commit by the rules, over its locked row; its new version.
+
+    Raises:
+        StaleSink, TooLarge: by the rules.
+        Again: the query got its first row meanwhile.
+    """
+    next_sink_version(
+        record,
+        found=found,
+        expected=expected_version,
+        highest=0,
+        count=await count_sinks(connection) if found is None else 0,
+    )
+    version = await write_sink(connection, record, new=found is None)
+    if version is None:
+        raise Again(f"query {record.query_id!r} was saved at the same time")
+    return version
 
 
 async def delete_sink(connection: Connection, query_id: str) -> None:

@@ -296,19 +296,9 @@ class SqliteControlPlane(SqliteDiskless):
         return found
 
     async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
-        def operation(connection: sqlite3.Connection) -> int:
-            version = sink_rules.next_sink_version(
-                record,
-                found=sqlite_sinks.read_sink(connection, record.query_id, manifest=False),
-                expected=expected_version,
-                highest=int(tables.read_fact(connection, "highest_sink_version") or 0),
-                count=sqlite_sinks.count_sinks(connection),
-            )
-            sqlite_sinks.write_sink(connection, record, version)
-            tables.write_fact(connection, "highest_sink_version", str(version))
-            return version
-
-        version: int = await self._writer.run(operation)
+        version: int = await self._writer.run(
+            lambda connection: sqlite_sinks.save_sink(connection, record, expected_version)
+        )
         return version
 
     async def sink_commits(self) -> list[SinkCommit]:

@@ -7,17 +7,20 @@ in `sqlite_diskless_tables.py` and `sqlite_diskless_objects.py`.
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from penstock.base.system import Randomness
 from penstock.control import diskless_commit_rules as commit_rules
 from penstock.control import diskless_index_rules as index_rules
 from penstock.control import diskless_rules as rules
+from penstock.control import sink_object_rules as sink_rules
 from penstock.control import sqlite_diskless_objects as objects
 from penstock.control import sqlite_diskless_tables as rows
+from penstock.control import sqlite_sinks
 from penstock.control import sqlite_tables as tables
 from penstock.control.diskless_formats import decode_answer
 from penstock.control.diskless_values import (
@@ -33,8 +36,9 @@ from penstock.control.diskless_values import (
 )
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import FIND_EXTENTS_MAX
+from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.sqlite_diskless_upkeep import SqliteDisklessUpkeep
-from penstock.control.values import MetadataImage, Topic
+from penstock.control.values import MetadataImage, SinkCommit, Topic
 from penstock.records.idempotence import Producer
 
 _HIGHEST_ID = "highest_object_id"
@@ -106,8 +110,7 @@ class SqliteDiskless(SqliteDisklessUpkeep):
         self, connection: sqlite3.Connection, commit: ObjectCommit, lease: ObjectLease
     ) -> CommitAnswer:
         partition_keys, producer_keys = commit_rules.commit_keys(commit)
-        partitions = {key: rows.read_partition(connection, key) for key in partition_keys}
-        known = {key: partition_id for key, (partition_id, _) in partitions.items() if partition_id}
+        partitions, known = _partitions(connection, partition_keys)
         producers: dict[rules.ProducerKey, Producer] = {}
         for topic_id, partition, producer_id in producer_keys:
             partition_id = known.get((topic_id, partition))
@@ -120,23 +123,60 @@ class SqliteDiskless(SqliteDisklessUpkeep):
             commit,
             lease,
             topics=self._by_id(),
-            partitions={key: row for key, (_, row) in partitions.items()},
+            partitions=partitions,
             producers=producers,
             now_ms=now_ms,
         )
-        for key in plan.partitions.keys() - known.keys():
-            known[key] = rows.add_partition(connection, key)
-        rows.write_commit(connection, commit.object_id, plan, known, now_ms)
-        objects.write_object(
-            connection,
-            commit.object_id,
-            state=plan.state,
-            kind="wal",
-            size_bytes=commit.size_bytes,
-            extents=plan.references,
-            now_ms=now_ms,
-        )
+        _write(connection, commit, plan, known, now_ms)
         return plan.answer
+
+    async def commit_sink_objects(
+        self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
+    ) -> SinkAnswer:
+        sink_rules.check_sink_objects(record, commits)
+
+        def operation(connection: sqlite3.Connection) -> SinkAnswer:
+            found = sqlite_sinks.read_sink(connection, record.query_id)
+            if found is not None and sink_rules.is_repeated(
+                record, found, expected=expected_version
+            ):
+                kept = [objects.read_answer(connection, commit.object_id) for commit in commits]
+                answers = tuple([decode_answer(answer) for answer in kept if answer is not None])
+                if len(answers) == len(commits):
+                    return SinkAnswer(found, answers)
+            return self._commit_sink(connection, record, expected_version, commits)
+
+        answer: SinkAnswer = await self._writer.run(operation)
+        return answer
+
+    def _commit_sink(
+        self,
+        connection: sqlite3.Connection,
+        record: SinkCommit,
+        expected_version: int,
+        commits: Sequence[ObjectCommit],
+    ) -> SinkAnswer:
+        """In one savepoint: what is refused after the row is saved undoes that, too."""
+        version = sqlite_sinks.save_sink(connection, record, expected_version)
+        leases = [
+            sink_rules.pending(
+                commit.object_id, objects.read_object(connection, commit.object_id)
+            ).lease
+            for commit in commits
+        ]
+        partitions, known = _partitions(connection, sink_rules.sink_keys(commits))
+        now_ms = self._clock.now_ms()
+        plans = sink_rules.plan_sink_objects(
+            commits, leases, topics=self._by_id(), partitions=partitions, now_ms=now_ms
+        )
+        for commit, plan in zip(commits, plans, strict=True):
+            _write(connection, commit, plan, known, now_ms)
+        answers = tuple([plan.answer for plan in plans])
+        saved = dataclasses.replace(
+            sink_rules.with_offsets(record, commits, answers), version=version
+        )
+        sqlite_sinks.write_sink(connection, saved, version)
+        return SinkAnswer(saved, answers)
 
     async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
         def operation(connection: sqlite3.Connection) -> list[Found]:
@@ -194,6 +234,37 @@ class SqliteDiskless(SqliteDisklessUpkeep):
         if self._topics[0] is not image:
             self._topics = (image, rules.topics_by_id(image))
         return self._topics[1]
+
+
+def _partitions(
+    connection: sqlite3.Connection, keys: Iterable[PartitionKey]
+) -> tuple[dict[PartitionKey, rules.PartitionRow], dict[PartitionKey, int]]:
+    """The rows of partitions, and the ids of those that have one."""
+    found = {key: rows.read_partition(connection, key) for key in keys}
+    ids = {key: partition_id for key, (partition_id, _) in found.items() if partition_id}
+    return {key: row for key, (_, row) in found.items()}, ids
+
+
+def _write(
+    connection: sqlite3.Connection,
+    commit: ObjectCommit,
+    plan: commit_rules.CommitPlan,
+    known: dict[PartitionKey, int],
+    now_ms: int,
+) -> None:
+    """Everything of a commit; partitions that were not in `known` are added to it."""
+    for key in plan.partitions.keys() - known.keys():
+        known[key] = rows.add_partition(connection, key)
+    rows.write_commit(connection, commit.object_id, plan, known, now_ms)
+    objects.write_object(
+        connection,
+        commit.object_id,
+        state=plan.state,
+        kind="wal",
+        size_bytes=commit.size_bytes,
+        extents=plan.references,
+        now_ms=now_ms,
+    )
 
 
 def _find(connection: sqlite3.Connection, topics: dict[UUID, Topic], request: FindRequest) -> Found:

@@ -14,9 +14,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 from uuid import UUID
 
+from penstock.control.sink_rules import next_sink_version
+from penstock.control.sqlite_tables import read_fact, write_fact
 from penstock.control.values import SinkCommit, SinkLane
 
 _ZLIB_LEVEL: Final = 1
+_HIGHEST_VERSION: Final = "highest_sink_version"
 _COLUMNS: Final = "query_id, version, owner, batch_id, state, updated_ms, lanes"
 
 
@@ -57,6 +60,20 @@ def write_sink(connection: sqlite3.Connection, record: SinkCommit, version: int)
             record.manifest,
         ),
     )
+
+
+def save_sink(connection: sqlite3.Connection, record: SinkCommit, expected_version: int) -> int:
+    """Store a query's commit by the rules; its new version. Raises StaleSink or TooLarge."""
+    version = next_sink_version(
+        record,
+        found=read_sink(connection, record.query_id, manifest=False),
+        expected=expected_version,
+        highest=int(read_fact(connection, _HIGHEST_VERSION) or 0),
+        count=count_sinks(connection),
+    )
+    write_sink(connection, record, version)
+    write_fact(connection, _HIGHEST_VERSION, str(version))
+    return version
 
 
 def delete_sink(connection: sqlite3.Connection, query_id: str) -> None:

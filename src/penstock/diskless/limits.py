@@ -58,6 +58,15 @@ RETAINED_EXTENTS_MAX: Final = 1_000
 RETENTION_CALLS_MAX: Final = 1_000
 """Calls for one partition in one pass; what is left waits for the next."""
 
+STAGED_PUTS_AT_ONCE_MAX: Final = 2
+"""Objects of one commit of a sink that are written at once; one more gathers meanwhile."""
+
+SINK_COMMIT_REPEATS_MAX: Final = 3
+"""How often a commit of a sink is made again while its outcome is unknown, and the client waits."""
+
+STAGED_PUT_ATTEMPTS_MAX: Final = 6
+"""How often writing one of them is tried, each time under a new key."""
+
 MARKS_PER_CALL_MAX: Final = 1_000
 """Partitions whose marks retention asks for at once."""
 

@@ -19,13 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
 
-from penstock.base.errors import BugError, PenstockError, RetriableError
+from penstock.base.errors import BugError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.control.diskless_rules import DISKLESS_CONFIG
-from penstock.diskless.limits import MARKS_PER_CALL_MAX
+from penstock.control.limits import SINK_OBJECTS_MAX
+from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
 from penstock.diskless.partition import DisklessPartition
 from penstock.diskless.reading.positions import Position, Positions
 from penstock.diskless.reading.reader import Reader, Want
@@ -33,12 +35,13 @@ from penstock.diskless.reading.reader import Reader, Want
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock, Randomness
-    from penstock.control import MetadataImage, Topic
+    from penstock.control import MetadataImage, SinkAnswer, SinkCommit, Topic
     from penstock.control.diskless_port import DisklessPlane
     from penstock.control.diskless_values import (
         CommitAnswer,
         DisklessExtent,
         DisklessProducer,
+        ObjectCommit,
         PartitionKey,
         PartitionMarks,
         Placed,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.diskless.collection import RetentionTarget
     from penstock.diskless.consolidation import ConsolidationDesk
     from penstock.diskless.settings import DisklessSettings
+    from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records import BatchHeader
     from penstock.storage import Lease, LogConfig
@@ -248,6 +252,40 @@ class DisklessService:
         active.writer.submit(active.submission(*key, batches, headers, append_time, lease, done))
 
     @property
+    def sink_bytes_max(self) -> int:
+        """Bytes that one commit of a sink may bring: half of what its objects could hold."""
+        return SINK_OBJECTS_MAX // 2 * self._settings.buffer_bytes_max
+
+    def staged_objects(self, size_bytes: int) -> StagedObjects:
+        """Where a sink's commit of about this size is written; raises NotServing."""
+        return self._serving().staged_objects(size_bytes=size_bytes)
+
+    async def commit_sink(self, record: SinkCommit, commits: Sequence[ObjectCommit]) -> SinkCommit:
+        """Commit a sink's written objects and save its row, which follows on its own version.
+
+        The row as it is saved. Whoever waits for the records is woken. Repeated while the outcome
+        is unknown; raises as `DisklessPlane.commit_sink_objects`.
+        """
+        for _ in range(SINK_COMMIT_REPEATS_MAX):
+            try:
+                saved, answers = await self._commit_sink_once(record, commits)
+                break
+            except UnavailableError as error:
+                logger.info("committing query %r: %s", record.query_id, error)
+        else:
+            saved, answers = await self._commit_sink_once(record, commits)
+        for answer in answers:
+            self.committed(answer)
+        return saved
+
+    async def _commit_sink_once(
+        self, record: SinkCommit, commits: Sequence[ObjectCommit]
+    ) -> SinkAnswer:
+        return await self._plane.commit_sink_objects(
+            record, expected_version=record.version, commits=commits
+        )
+
+    @property
     def reader(self) -> Reader:
         """The reader of a service that serves; raises NotServing."""
         return self._serving().reader
@@ -396,7 +434,7 @@ class _Active:
     def __init__(self, service: DisklessService, cluster_id: str, incarnation: UUID) -> None:
         from penstock.diskless.collection import Collection
         from penstock.diskless.consolidation import ConsolidationDesk, Consolidator
-        from penstock.diskless.writing import ObjectWriter, Submission
+        from penstock.diskless.writing import ObjectPlace, ObjectWriter, StagedObjects, Submission
         from penstock.objects.fetch_paths import FetchPaths
 
         self.submission = Submission
@@ -406,6 +444,13 @@ class _Active:
         writing, hot, cold = (self._opened(open_store) for _ in range(3))
         self.paths = FetchPaths(
             service._fetch_settings, hot=hot, cold=cold, clock=clock, randomness=service._randomness
+        )
+        self.staged_objects = partial(
+            StagedObjects,
+            service._settings,
+            ObjectPlace(plane, writing, service._broker_id, incarnation),
+            clock=clock,
+            randomness=service._randomness,
         )
         self.writer = ObjectWriter(
             service._settings,

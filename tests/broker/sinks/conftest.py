@@ -112,10 +112,14 @@ class House:
         loop = asyncio.get_running_loop()
         self.state.fetch_hub = FetchHub(self.state)
         self.state.attach(loop.call_soon)
+        await self.serve_objects(configs)
         await self.state.refresh()
         self.sinks = SinkService(self.state)
         await self.sinks.start()
         return self
+
+    async def serve_objects(self, configs: TopicConfigs) -> None:
+        """Nothing here; with an object store there are diskless topics, too."""
 
     async def stop(self) -> None:
         await self.sinks.stop()

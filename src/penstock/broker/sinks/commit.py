@@ -29,13 +29,17 @@ number of batches, because a log loses nothing but its end.
 An unknown producer means that nothing is there because producers of open intents do not expire.
 A log loses its end, without damage, only where `log.flush.policy` allows it.
 
+All that is for logs on brokers. Partitions of diskless topics get their offsets in the transaction
+that saves the row as done (`objects.py`): their lanes have no producer, and a commit of nothing
+else has no intent.
+
 Source: KIP-98.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -48,6 +52,7 @@ from penstock.broker.sinks.manifest import LaneKey, Manifest
 from penstock.control import SinkCommit, SinkLane
 from penstock.control.limits import SINK_LANES_MAX
 from penstock.control.values import SEQUENCES
+from penstock.records.header import NO_PRODUCER_ID
 
 _BEHIND_FROM: Final = SEQUENCES - LANE_RECORDS_MAX
 
@@ -79,20 +84,29 @@ def key_of(lane: SinkLane) -> LaneKey:
     return LaneKey(lane.topic_id, lane.partition)
 
 
+def has_producer(lane: SinkLane) -> bool:
+    """Whether a lane is appended to a log on a broker, where sequences say what is there."""
+    return lane.producer_id != NO_PRODUCER_ID
+
+
 def continued(
     row: SinkCommit | None, manifest: Manifest, last_sequences: Mapping[LaneKey, int | None]
 ) -> dict[LaneKey, SinkLane]:
     """The lanes of the manifest whose producer goes on where the row says that it stopped.
 
     The others need a new producer: the partition is new to the query, or its log lost its end.
-    `last_sequences` has what the partitions remember of the row's producers.
+    `last_sequences` has what the partitions remember of the row's producers, by those on brokers.
     """
     known = {} if row is None else {key_of(lane): lane for lane in row.lanes}
     found: dict[LaneKey, SinkLane] = {}
     for key in manifest.lanes():
         lane = known.get(key)
         last = last_sequences.get(key)
-        if lane is not None and last in (None, (lane.next_sequence - 1) % SEQUENCES):
+        if (
+            lane is not None
+            and has_producer(lane)
+            and last in (None, (lane.next_sequence - 1) % SEQUENCES)
+        ):
             found[key] = lane
     return found
 
@@ -102,31 +116,37 @@ def plan_lanes(
     manifest: Manifest,
     *,
     going_on: Mapping[LaneKey, SinkLane],
+    diskless: Collection[LaneKey] = (),
     new_producers: Iterator[int],
     topic_ids: frozenset[UUID],
 ) -> tuple[SinkLane, ...]:
     """The lanes of a new commit: those that it writes to, in order, and those that it keeps.
 
-    `going_on` is what `continued` found; each other lane takes one of `new_producers`. Lanes of
+    `going_on` is what `continued` found; each other lane takes one of `new_producers`, but for
+    those of `diskless` partitions, which have none, and are kept no longer. Lanes of
     topics that are not in `topic_ids` any more are dropped, and so are those above the limit: a
     dropped lane gets a new producer when it is written to again.
     """
     lanes: dict[LaneKey, SinkLane] = {}
     for key, (topic, records) in manifest.lanes().items():
         lane = going_on.get(key)
+        producer_id, base_sequence = NO_PRODUCER_ID, 0
+        if key not in diskless:
+            producer_id = next(new_producers) if lane is None else lane.producer_id
+            base_sequence = 0 if lane is None else lane.next_sequence
         lanes[key] = SinkLane(
             topic=topic,
             topic_id=key.topic_id,
             partition=key.partition,
-            producer_id=next(new_producers) if lane is None else lane.producer_id,
-            base_sequence=0 if lane is None else lane.next_sequence,
+            producer_id=producer_id,
+            base_sequence=base_sequence,
             records=records,
         )
     for lane in () if row is None else row.lanes:
         key = key_of(lane)
         if len(lanes) >= SINK_LANES_MAX:
             break
-        if key not in lanes and lane.topic_id in topic_ids:
+        if key not in lanes and lane.topic_id in topic_ids and has_producer(lane):
             lanes[key] = dataclasses.replace(
                 lane, base_sequence=lane.next_sequence, records=0, base_offset=-1, next_offset=-1
             )

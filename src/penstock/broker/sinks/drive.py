@@ -19,10 +19,17 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError, RetriableError
-from penstock.broker.sinks.commit import appended_records, key_of, renewed, schedule
+from penstock.broker.sinks.commit import (
+    appended_records,
+    has_producer,
+    key_of,
+    renewed,
+    schedule,
+)
 from penstock.broker.sinks.errors import LaneBehind
 from penstock.broker.sinks.limits import RENEWALS_MAX, UNSYNCED_BYTES_MAX
 from penstock.broker.sinks.manifest import LaneKey, Manifest, decode_manifest
+from penstock.broker.sinks.objects import commit_objects
 from penstock.broker.sinks.pieces import Piece, PieceReader
 from penstock.control.values import SEQUENCES
 from penstock.storage import AppendBacklog
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.broker.sinks.metrics import SinkCounters
     from penstock.broker.state import BrokerState
     from penstock.control import SinkCommit, SinkLane
+    from penstock.diskless.partition import DisklessPartition
     from penstock.storage import AppendResult, PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -47,12 +55,13 @@ class AppendsUndone(RetriableError):
 class _Survey:
     """Where the partitions of an intent stand."""
 
-    __slots__ = ("appended", "behind", "logs")
+    __slots__ = ("appended", "behind", "logs", "remotes")
 
     def __init__(self) -> None:
         self.logs: dict[LaneKey, PartitionLog] = {}
         self.appended: dict[LaneKey, int] = {}
         self.behind: set[LaneKey] = set()
+        self.remotes: dict[LaneKey, DisklessPartition] = {}
 
 
 class Drive:
@@ -77,7 +86,7 @@ class Drive:
         self._offsets: dict[LaneKey, tuple[int, int]] = {}
 
     async def finish(self, row: SinkCommit) -> SinkCommit:
-        """Append what is left, and save the row as done.
+        """Append what is left, and save the row as done, with its diskless part if it has one.
 
         Raises:
             PenstockError: not finished; another attempt goes on from here.
@@ -92,7 +101,16 @@ class Drive:
             lanes=tuple(self._ended(lane, survey) for lane in row.lanes),
             updated_ms=self._state.clock.now_ms(),
         )
-        return await self._save(done)
+        if not survey.remotes:
+            return await self._save(done)
+        return await commit_objects(
+            done,
+            manifest,
+            survey.remotes,
+            state=self._state,
+            directory=self._directory,
+            counters=self._counters,
+        )
 
     async def _stand(self, row: SinkCommit) -> tuple[SinkCommit, _Survey]:
         for _ in range(RENEWALS_MAX):
@@ -112,9 +130,14 @@ class Drive:
             if not lane.records:
                 continue
             key = key_of(lane)
-            log = self._log(lane, row)
-            if log is None:
+            topic = self._state.topics_by_id.get(lane.topic_id.bytes)
+            if topic is None:
+                self._skip(lane.topic, lane.partition, row)
                 continue
+            if not has_producer(lane):
+                survey.remotes[key] = self._state.remote_of(topic, lane.partition)
+                continue
+            log = self._state.local_log_of(topic, lane.partition, "an open commit of a sink")
             survey.logs[key] = log
             last = self._last[key] = last_sequence(log, lane.producer_id)
             try:
@@ -123,14 +146,6 @@ class Drive:
                 logger.warning("query %r: %s; it takes a new producer", row.query_id, behind)
                 survey.behind.add(key)
         return survey
-
-    def _log(self, lane: SinkLane, row: SinkCommit) -> PartitionLog | None:
-        """A lane's log; None when its topic was deleted."""
-        topic = self._state.topics_by_id.get(lane.topic_id.bytes)
-        if topic is None:
-            self._skip(lane.topic, lane.partition, row)
-            return None
-        return self._state.local_log_of(topic, lane.partition, "the exactly-once sink")
 
     def _skip(self, topic: str, partition: int, row: SinkCommit) -> None:
         self._counters.skipped += 1

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple
 from uuid import UUID
@@ -85,6 +86,15 @@ class Manifest:
     @property
     def size_bytes(self) -> int:
         return sum(blob.size_bytes for blob in self.blobs)
+
+    def size_of(self, lanes: Collection[LaneKey]) -> int:
+        """Bytes of the sections of these partitions."""
+        return sum(
+            section.size_bytes
+            for blob in self.blobs
+            for section in blob.sections
+            if section.lane in lanes
+        )
 
     def lanes(self) -> dict[LaneKey, tuple[str, int]]:
         """The topic's name and the number of records by partition, in the order of appends."""

@@ -130,7 +130,7 @@ class PieceReader:
         first = self._counted
         sequence = (run.base_sequence + first) % SEQUENCES
         view = memoryview(data)[start:end]
-        if stamp:
+        if stamp and run.producer_id != NO_PRODUCER_ID:
             _stamp(view, headers, run.producer_id, sequence)
         records = sum([header.record_count for header in headers])
         self._counted += records

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -28,6 +28,7 @@ from penstock.broker.sinks.commit import (
     Decision,
     continued,
     decide,
+    has_producer,
     key_of,
     plan_lanes,
     runs_to_verify,
@@ -54,14 +55,16 @@ from penstock.broker.sinks.manifest import (
     encode_manifest,
 )
 from penstock.broker.sinks.metrics import SinkCounters, sink_samples
+from penstock.broker.sinks.objects import check_size, commit_objects
 from penstock.broker.sinks.pieces import PieceReader, check_blobs, remove_blobs
 from penstock.broker.sinks.staging import StagingArea
 from penstock.control import SinkCommit, SinkLane
+from penstock.diskless.partition import DisklessPartition
+from penstock.storage import PartitionLog
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.broker.state import BrokerState
-    from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +135,11 @@ class SinkService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def posts_ended(self) -> None:
+        """Wait until the posts that are under way have ended, whatever comes of them."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
 
     @property
     def open_intents(self) -> int:
@@ -218,10 +226,8 @@ class SinkService:
                 row = await self._state.control.sink_commit(query)
                 decision = decide(row, batch_id=batch_id, owner=owner)
                 if decision is Decision.BEGIN:
-                    begun = await self._begin(row, query, batch_id, owner, manifest)
-                    if begun.state == "intent":
-                        begun = await self._finish(begun)
-                    return _committed(begun, "appended")
+                    done = await self._begin(row, query, batch_id, owner, manifest)
+                    return _committed(done, "appended")
                 if row is None or decision is Decision.OWNER_CHANGED:
                     found = "" if row is None else str(row.owner)
                     raise SinkOwnerChanged(query, str(owner), found)
@@ -230,6 +236,7 @@ class SinkService:
                     continue
                 await self._discard(manifest.names)
                 if row.batch_id == batch_id:
+                    await self._look_at_ends(row)
                     return _committed(row, "replayed")
                 return Committed(query=query, batch_id=batch_id, outcome="replayed", records=0)
 
@@ -241,27 +248,36 @@ class SinkService:
         owner: str | None,
         manifest: Manifest,
     ) -> SinkCommit:
-        """Check everything and save the intent."""
+        """Check everything, save the intent, and see it done."""
         now_ms = self._state.clock.now_ms()
         async with self.area.guard:
             self._held[query] = manifest.names
         try:
             await self._state.refresh()
             await self._verify(manifest, now_ms)
+            logs = self._logs(manifest)
+            local = {key: log for key, log in logs.items() if isinstance(log, PartitionLog)}
+            remotes = {key: log for key, log in logs.items() if isinstance(log, DisklessPartition)}
+            check_size(self._state, manifest, remotes)
             begun = SinkCommit(
                 query_id=query,
                 owner=owner if owner is not None or row is None else row.owner,
                 batch_id=batch_id,
                 state="intent" if manifest.blobs else "done",
-                lanes=await self._lanes(row, manifest),
-                manifest=await asyncio.to_thread(encode_manifest, manifest),
+                lanes=await self._lanes(row, manifest, local, remotes),
                 updated_ms=now_ms,
                 version=0 if row is None else row.version,
             )
-            self._pin(begun)
+            at_once = bool(remotes) and not local
+            if not at_once:
+                stored = await asyncio.to_thread(encode_manifest, manifest)
+                begun = dataclasses.replace(begun, manifest=stored)
+                self._pin(begun)
         except BaseException:
             self._close(query)
             raise
+        if at_once:
+            return await self._commit_at_once(begun, manifest, remotes)
         try:
             saved = await self._save(begun)
         except InvalidError:
@@ -272,9 +288,49 @@ class SinkService:
             raise NotFinished(
                 f"query {query!r}, batch {batch_id}: whether it was recorded is not known: {error}"
             ) from error
-        if saved.state == "done":
-            self._close(query)
+        if saved.state == "intent":
+            return await self._finish(saved)
+        self._close(query)
         return saved
+
+    async def _commit_at_once(
+        self, begun: SinkCommit, manifest: Manifest, remotes: Mapping[LaneKey, DisklessPartition]
+    ) -> SinkCommit:
+        """Commit a batch for diskless partitions alone, which needs no intent."""
+        query = begun.query_id
+        try:
+            done = await commit_objects(
+                dataclasses.replace(begun, state="done"),
+                manifest,
+                remotes,
+                state=self._state,
+                directory=self.area.directory,
+                counters=self.counters,
+            )
+        except InvalidError:
+            self._close(query)
+            raise
+        except (PenstockError, OSError) as error:
+            self._again(query)
+            raise NotFinished(
+                f"query {query!r}, batch {begun.batch_id}: it is not recorded, or that is not"
+                f" known: {error}"
+            ) from error
+        except BaseException:
+            self._again(query)
+            raise
+        self._close(query)
+        await self._discard(manifest.names)
+        return done
+
+    async def _look_at_ends(self, row: SinkCommit) -> None:
+        """Learn where diskless partitions end: whoever committed the row may have died."""
+        written = {lane.topic_id.bytes for lane in row.lanes if not has_producer(lane)}
+        topics = [self._state.topics_by_id.get(topic_id) for topic_id in written]
+        try:
+            await self._state.look_up_marks([topic for topic in topics if topic is not None])
+        except PenstockError as error:
+            logger.warning("query %r: ends of partitions are not known: %s", row.query_id, error)
 
     async def _verify(self, manifest: Manifest, now_ms: int) -> None:
         """See that every section can be appended, and that the blobs are durable."""
@@ -293,9 +349,9 @@ class SinkService:
         except OSError as error:
             raise StagingUnavailable(f"reading {directory} failed: {error}") from error
 
-    def _logs(self, manifest: Manifest) -> dict[LaneKey, PartitionLog]:
+    def _logs(self, manifest: Manifest) -> dict[LaneKey, PartitionLog | DisklessPartition]:
         state = self._state
-        logs: dict[LaneKey, PartitionLog] = {}
+        logs: dict[LaneKey, PartitionLog | DisklessPartition] = {}
         for key, (name, _) in manifest.lanes().items():
             topic = state.topics.get(name)
             if topic is None:
@@ -309,6 +365,9 @@ class SinkService:
                 raise InvalidCommit(
                     f"topic {name!r} has partitions 0 to {len(topic.logs) - 1}, not {key.partition}"
                 )
+            if topic.diskless:
+                logs[key] = state.remote_of(topic, key.partition)
+                continue
             log = logs[key] = state.local_log_of(topic, key.partition, "the exactly-once sink")
             needed = log.config.min_insync_replicas
             in_sync = len(topic.topic.partitions[key.partition].isr)
@@ -319,8 +378,13 @@ class SinkService:
                 )
         return logs
 
-    async def _lanes(self, row: SinkCommit | None, manifest: Manifest) -> tuple[SinkLane, ...]:
-        logs = self._logs(manifest)
+    async def _lanes(
+        self,
+        row: SinkCommit | None,
+        manifest: Manifest,
+        logs: Mapping[LaneKey, PartitionLog],
+        diskless: Collection[LaneKey],
+    ) -> tuple[SinkLane, ...]:
         known = {} if row is None else {key_of(lane): lane for lane in row.lanes}
         going_on = continued(
             row,
@@ -338,6 +402,7 @@ class SinkService:
             row,
             manifest,
             going_on=going_on,
+            diskless=diskless,
             new_producers=iter(ids),
             topic_ids=frozenset([topic.topic.topic_id for topic in topics]),
         )
@@ -377,7 +442,8 @@ class SinkService:
 
     def _pin(self, row: SinkCommit) -> None:
         before = self._open.get(row.query_id, frozenset())
-        now = frozenset([lane.producer_id for lane in row.lanes if lane.records])
+        written = [lane for lane in row.lanes if lane.records and has_producer(lane)]
+        now = frozenset([lane.producer_id for lane in written])
         self._open[row.query_id] = now
         kept = self._state.store.kept_producers
         kept -= before
@@ -448,6 +514,8 @@ class SinkService:
                 row = await self._state.control.sink_commit(query)
                 if row is None or row.state == "done":
                     self._close(query)
+                    if row is not None:
+                        await self._look_at_ends(row)
                     return
                 self.counters.redrives += 1
                 await self._take_up(row)

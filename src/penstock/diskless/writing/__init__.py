@@ -1,6 +1,7 @@
-"""From produced batches to committed objects: `ObjectWriter` over the core `Gathering`."""
+"""From batches to objects: `ObjectWriter` for producers, `StagedObjects` for sinks' commits."""
 
+from penstock.diskless.writing.staged import ObjectPlace, StagedObjects
 from penstock.diskless.writing.submission import Submission
 from penstock.diskless.writing.writer import ObjectWriter
 
-__all__ = ["ObjectWriter", "Submission"]
+__all__ = ["ObjectPlace", "ObjectWriter", "StagedObjects", "Submission"]

@@ -1,0 +1,106 @@
+"""The diskless part of a commit: staged sections become objects, and one transaction has them all.
+
+    staged blobs ──> pieces ──> objects (PENDING) ──> one transaction: offsets, index, row `done`
+
+Until that transaction nothing of it can be seen, from then on all of it. So a commit for diskless
+partitions alone has no intent: it is made or not, and the row tells which. Where a batch has local
+partitions, too, its intent is there and they are appended to before: the transaction is its end.
+
+A failed attempt leaves objects PENDING, which the sweeper takes; the next one writes others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.broker.errors import NoObjectStore
+from penstock.broker.sinks.commit import schedule
+from penstock.broker.sinks.errors import InvalidCommit
+from penstock.broker.sinks.pieces import PieceReader
+from penstock.storage.admission import admit, recompressed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.broker.sinks.manifest import LaneKey, Manifest
+    from penstock.broker.sinks.metrics import SinkCounters
+    from penstock.broker.sinks.pieces import Piece
+    from penstock.broker.state import BrokerState
+    from penstock.control import SinkCommit
+    from penstock.diskless.partition import DisklessPartition
+    from penstock.diskless.service import DisklessService
+    from penstock.records import BatchHeader
+    from penstock.storage import LogConfig
+
+
+def service_of(state: BrokerState) -> DisklessService:
+    """The broker's service of diskless topics; raises NoObjectStore."""
+    if state.diskless is None:
+        raise NoObjectStore("this broker has no object store")
+    return state.diskless
+
+
+def check_size(state: BrokerState, manifest: Manifest, remotes: Collection[LaneKey]) -> None:
+    """Raise InvalidCommit for what would not fit into the objects of one transaction."""
+    if not remotes:
+        return
+    size_bytes, most = manifest.size_of(remotes), service_of(state).sink_bytes_max
+    if size_bytes > most:
+        raise InvalidCommit(
+            f"{size_bytes} bytes for diskless topics in one commit, the limit is {most}: commit"
+            " smaller batches, or raise diskless.buffer.max.bytes"
+        )
+
+
+async def commit_objects(
+    done: SinkCommit,
+    manifest: Manifest,
+    remotes: Mapping[LaneKey, DisklessPartition],
+    *,
+    state: BrokerState,
+    directory: Path,
+    counters: SinkCounters,
+) -> SinkCommit:
+    """Write the sections of these partitions, and commit them together with the row.
+
+    `done` follows on its own version; returned is the row as it is saved, with its offsets.
+
+    Raises:
+        EntryRefused: a topic is gone; nothing was committed.
+        PenstockError, OSError: it was not committed, or that is not known.
+    """
+    service = service_of(state)
+    runs = schedule(manifest, done.lanes, dict.fromkeys(remotes, 0))
+    configs = {key: remote.config for key, remote in remotes.items()}
+    reader = PieceReader(directory, runs, configs)
+    records = size_bytes = 0
+    async with service.staged_objects(sum([run.end - run.position for run in runs])) as objects:
+        while pieces := await asyncio.to_thread(reader.read):
+            for piece in pieces:
+                config = configs[piece.run.lane]
+                batches, headers = await asyncio.to_thread(_ready, piece, config, done.updated_ms)
+                append_time = config.message_timestamp_type != "CreateTime"
+                await objects.take(*piece.run.lane, batches, headers, append_time)
+                records += piece.records
+                size_bytes += len(batches)
+        commits = await objects.finish()
+        done = dataclasses.replace(done, updated_ms=state.clock.now_ms())
+        saved = await service.commit_sink(done, commits)
+    counters.records += records
+    counters.size_bytes += size_bytes
+    return saved
+
+
+def _ready(piece: Piece, config: LogConfig, begun_ms: int) -> tuple[memoryview, list[BatchHeader]]:
+    """A piece with the codec that the topic demands.
+
+    Checked against the time at which the commit began, as it was then.
+    """
+    headers = admit(piece.data, config, begun_ms, internal=True)
+    packed = recompressed(piece.data, headers, config)
+    if packed is None:
+        return piece.data, headers
+    return packed, admit(packed, config, begun_ms, internal=True)

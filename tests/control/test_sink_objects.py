@@ -1,0 +1,239 @@
+"""A sink's commit to diskless topics: its objects and its row, one contract for all forms."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from penstock.control import (
+    EntryRefused,
+    FindRequest,
+    InvalidCommit,
+    ObjectCommit,
+    ObjectLeaseLost,
+    PartitionMarks,
+    SinkAnswer,
+    SinkCommit,
+    SinkLane,
+    StaleSink,
+    TooLarge,
+    limits,
+)
+from tests.control.diskless import (
+    LOCAL,
+    OTHER,
+    TOPIC,
+    Plane,
+    Sequenced,
+    bases,
+    entry,
+    lease,
+    put,
+    written,
+)
+
+EMPTY = PartitionMarks(0, 0, 0)
+
+
+def lane(partition: int, records: int, topic_id: UUID = TOPIC) -> SinkLane:
+    return SinkLane(
+        topic="flights",
+        topic_id=topic_id,
+        partition=partition,
+        producer_id=-1,
+        base_sequence=0,
+        records=records,
+    )
+
+
+def row(batch_id: int = 4, *lanes: SinkLane, query_id: str = "q") -> SinkCommit:
+    return SinkCommit(
+        query_id=query_id,
+        owner="checkpoint",
+        batch_id=batch_id,
+        state="done",
+        lanes=lanes or (lane(0, 10), lane(1, 5)),
+        updated_ms=17,
+    )
+
+
+async def objects(plane: Plane) -> list[ObjectCommit]:
+    """Two objects: partitions 0 and 1, then partition 0 again; five records in each entry."""
+    one, two = await lease(plane, 2)
+    return [written(one, [entry(0), entry(1)]), written(two, [entry(0)])]
+
+
+async def commit(
+    plane: Plane, record: SinkCommit, commits: list[ObjectCommit], expected: int = 0
+) -> SinkAnswer:
+    return await plane.commit_sink_objects(record, expected_version=expected, commits=commits)
+
+
+async def ends(plane: Plane) -> list[int]:
+    marks = await plane.marks([(TOPIC, 0), (TOPIC, 1), (OTHER, 0)])
+    return [one.high_watermark for one in marks]
+
+
+async def states(plane: Plane) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for one in await plane.object_totals():
+        totals[one.state] = totals.get(one.state, 0) + one.objects
+    return totals
+
+
+async def test_objects_and_row_are_committed_together(plane: Plane) -> None:
+    await put(plane, entry(0))
+    commits = await objects(plane)
+    record, answers = await commit(plane, row(), commits)
+    assert [bases(answer) for answer in answers] == [[5, 0], [10]]
+    assert [(one.base_offset, one.next_offset) for one in record.lanes] == [(5, 15), (0, 5)]
+    assert record == replace(row(), lanes=record.lanes, version=record.version)
+    assert record.version > 0
+    assert await plane.sink_commit("q") == record
+    assert await ends(plane) == [15, 5, 0]
+    [found] = await plane.find([FindRequest(TOPIC, 0, 0, 1 << 20)])
+    assert [(one.base_offset, one.next_offset) for one in found.extents] == [
+        (0, 5), (5, 10), (10, 15),
+    ]  # fmt: skip
+    assert [one.object_id for one in found.extents[1:]] == [one.object_id for one in commits]
+    assert answers[1].marks[TOPIC, 0] == found.marks
+    # The next batch follows on it, whichever way it is committed.
+    version = await plane.save_sink_commit(
+        replace(row(5), lanes=()), expected_version=record.version
+    )
+    assert version > record.version
+    later, _ = await commit(plane, row(6), await objects(plane), version)
+    assert [one.base_offset for one in later.lanes] == [15, 5]
+
+
+async def test_a_repetition_gets_the_first_answer(plane: Plane) -> None:
+    commits = await objects(plane)
+    first = await commit(plane, row(), commits)
+    await put(plane, entry(0))
+    for expected in (0, 0):
+        assert await commit(plane, row(), commits, expected) == first
+    assert await ends(plane) == [15, 5, 0]
+    assert await states(plane) == {"committed": 3}
+
+
+async def test_another_attempt_at_the_same_batch_is_stale(plane: Plane) -> None:
+    first = await commit(plane, row(), await objects(plane))
+    others = await objects(plane)
+    for batch_id, expected in ((4, 0), (3, 0), (4, first.record.version), (9, 0)):
+        with pytest.raises(StaleSink):
+            await commit(plane, row(batch_id), others, expected)
+    assert await plane.sink_commit("q") == first.record
+    assert await ends(plane) == [10, 5, 0]
+    # What it wrote is left to the sweeper.
+    assert await states(plane) == {"committed": 2, "pending": 2}
+    condemned = await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
+    assert [one.object_id for one in condemned] == [one.object_id for one in others]
+
+
+@pytest.mark.parametrize("topic_id", [LOCAL, UUID(int=99)])
+async def test_an_entry_that_is_refused_refuses_all(plane: Plane, topic_id: UUID) -> None:
+    one, two = await lease(plane, 2)
+    commits = [
+        written(one, [entry(0), entry(1)]),
+        written(two, [entry(0), entry(0, topic_id=topic_id)]),
+    ]
+    with pytest.raises(EntryRefused, match=f"object {two.object_id} was refused") as caught:
+        await commit(plane, row(), commits)
+    assert caught.value.error in ("unknown_topic_id", "not_leader_or_follower")
+    with pytest.raises(EntryRefused, match="none is 7"):
+        await commit(plane, row(), [written(one, [entry(7)])])
+    assert await plane.sink_commit("q") is None
+    assert await ends(plane) == [0, 0, 0]
+    assert await plane.extents(TOPIC, 0, start=0, end=99, limit=9) == []
+    # Nothing is lost either: without that entry the same objects can be committed.
+    record, _ = await commit(plane, row(), [commits[0], written(two, [entry(0)])])
+    assert [(one.base_offset, one.next_offset) for one in record.lanes] == [(0, 10), (0, 5)]
+
+
+async def test_an_object_that_was_swept_loses_all(plane: Plane) -> None:
+    commits = await objects(plane)
+    await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=0, limit=1)
+    with pytest.raises(ObjectLeaseLost):
+        await commit(plane, row(), commits)
+    fresh = await objects(plane)
+    committed = fresh[1]
+    await plane.commit_object(committed)
+    with pytest.raises(ObjectLeaseLost):
+        await commit(plane, row(), fresh)
+    assert await plane.sink_commit("q") is None
+    assert await ends(plane) == [5, 0, 0]
+
+
+async def test_an_intent_is_ended(plane: Plane) -> None:
+    """A batch for local and diskless partitions: the row was there, and names local lanes, too."""
+    local = replace(lane(0, 3, LOCAL), producer_id=8, base_offset=40, next_offset=43)
+    intent = replace(row(4, lane(0, 10), local), state="intent", manifest=b"blobs")
+    version = await plane.save_sink_commit(intent, expected_version=0)
+    with pytest.raises(StaleSink):
+        await commit(plane, row(5, lane(0, 10), local), await objects(plane), version)
+    commits = await objects(plane)
+    done = await commit(plane, row(4, lane(0, 10), local), commits, version)
+    assert [one.base_offset for one in done.record.lanes] == [0, 40]
+    assert await plane.sink_commit("q") == done.record
+    assert await commit(plane, row(4, lane(0, 10), local), commits, version) == done
+
+
+async def test_what_cannot_be_a_commit(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = await objects(plane)
+    with pytest.raises(InvalidCommit, match="0 objects"):
+        await commit(plane, row(), [])
+    with pytest.raises(InvalidCommit, match="2 objects of 1 ids"):
+        await commit(plane, row(), [commits[0]] * 2)
+    with pytest.raises(InvalidCommit, match="a row that is 'intent'"):
+        await commit(plane, replace(row(), state="intent"), commits)
+    [key] = await lease(plane)
+    with pytest.raises(InvalidCommit, match="have no producer"):
+        await commit(plane, row(), [written(key, [entry(0, by=Sequenced(1, 0))])])
+    bad = replace(commits[0], entries=(commits[0].entries[0]._replace(layout=b""),))
+    with pytest.raises(InvalidCommit, match="do not add up"):
+        await commit(plane, row(), [bad])
+    monkeypatch.setattr("penstock.control.sink_object_rules.SINK_OBJECTS_MAX", 1)
+    with pytest.raises(TooLarge, match="has 2 objects, the limit is 1"):
+        await commit(plane, row(), commits)
+    assert limits.SINK_OBJECTS_MAX >= 2
+    assert await ends(plane) == [0, 0, 0]
+
+
+async def test_commits_of_many_at_once(plane: Plane) -> None:
+    """Queries and producers write to the same partitions, in either order of partitions."""
+    sinks = [
+        (row(0, lane(0, 5), lane(1, 5), query_id=f"q{number}"), await lease(plane, 2))
+        for number in range(4)
+    ]
+    calls = [
+        plane.commit_sink_objects(
+            record,
+            expected_version=0,
+            commits=[
+                written(one, [entry(number % 2)]),
+                written(two, [entry(1 - number % 2)]),
+            ],
+        )
+        for number, (record, (one, two)) in enumerate(sinks)
+    ]
+    answers, _ = await asyncio.gather(
+        asyncio.gather(*calls), asyncio.gather(*[put(plane, entry(0), entry(1)) for _ in range(4)])
+    )
+    assert await ends(plane) == [40, 40, 0]
+    for place in (0, 1):
+        starts = {answer.record.lanes[place].base_offset for answer in answers}
+        assert len(starts) == 4
+        assert all(start % 5 == 0 for start in starts)
+
+
+async def test_two_attempts_at_once_leave_one(plane: Plane) -> None:
+    tries = [await objects(plane) for _ in range(3)]
+    done = await asyncio.gather(
+        *[commit(plane, row(), commits) for commits in tries], return_exceptions=True
+    )
+    assert sum(isinstance(one, SinkAnswer) for one in done) == 1
+    assert sum(isinstance(one, StaleSink) for one in done) == 2
+    assert await ends(plane) == [10, 5, 0]
