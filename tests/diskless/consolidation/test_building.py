@@ -162,7 +162,7 @@ async def test_errors_of_the_store_and_gaps_end_it(desk: Desk) -> None:
     for number in range(3):
         await desk.write(Sent(produced(b"%d" % number)))
     extents = await desk.extents()
-    with pytest.raises(BugError, match="do not adjoin"):
+    with pytest.raises(BugError, match="does not adjoin"):
         await build_segment(desk.store.get, [extents[0], extents[2]], KEY)
 
     async def failing(key: str, start: int, size_bytes: int) -> memoryview:
@@ -177,8 +177,8 @@ async def test_errors_of_the_store_and_gaps_end_it(desk: Desk) -> None:
         await build_segment(desk.store.get, extents, KEY)
 
 
-async def test_a_segment_file_is_one_that_a_log_loads(desk: Desk, tmp_path: Path) -> None:
-    """Kafka's own dump of such a file needs no more than the batches and their offsets."""
+async def test_a_segment_is_read_as_a_file_of_its_own(desk: Desk, tmp_path: Path) -> None:
+    """By a reader that knows nothing but Kafka's format: offsets and records are in the file."""
     await varied(desk)
     extents = await desk.extents()
     segment = await build_segment(desk.store.get, extents[3:], KEY)

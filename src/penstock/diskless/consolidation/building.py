@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
@@ -98,23 +99,19 @@ async def build_segment(
         CorruptObject: an object does not hold what the index says; nothing is made of it.
         ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: as `read` says.
     """
+    for extent, following in pairwise(extents):
+        if extent.next_offset != following.base_offset:
+            raise BugError(
+                f"partition {key[1]} of topic {key[0]}: an extent that begins at offset"
+                f" {following.base_offset} does not adjoin the one that ends at"
+                f" {extent.next_offset}"
+            )
     segment = _Segment()
-    following = extents[0].base_offset
     for chunk in _chunks(extents):
-        pieces = trim(
-            chunk,
-            following,
-            max_bytes=sum([extent.size_bytes for extent in chunk]),
-            at_least_one=True,
-        )
+        size_bytes = sum([extent.size_bytes for extent in chunk])
+        pieces = trim(chunk, chunk[0].base_offset, max_bytes=size_bytes, at_least_one=True)
         results = await _fetched(read, pieces)
         await asyncio.to_thread(segment.add, pieces, results)
-        if segment.next_offset != chunk[-1].next_offset:
-            raise BugError(
-                f"partition {key[1]} of topic {key[0]}: extents up to offset"
-                f" {chunk[-1].next_offset} do not adjoin after {segment.next_offset}"
-            )
-        following = segment.next_offset
     return segment.sealed()
 
 
@@ -171,11 +168,10 @@ class _Segment:
     """A segment that grows by chunks."""
 
     def __init__(self) -> None:
-        self.next_offset = -1
         self._pieces: list[memoryview] = []
         self._size_bytes = 0
         self._parts: list[SegmentPart] = []
-        self._part = _Part(0, 0)
+        self._part = GrowingPart(0, 0)
 
     def add(self, pieces: Sequence[Piece], results: Sequence[Result]) -> None:
         """Add what was read; raises what it could not be assembled for."""
@@ -187,7 +183,6 @@ class _Segment:
         self._cut(run)
         self._pieces.append(run.data)
         self._size_bytes += len(run)
-        self.next_offset = run.next_offset
 
     def _cut(self, run: Run) -> None:
         start = 0
@@ -195,9 +190,9 @@ class _Segment:
             header = decode_header(run.data, start)
             if self._part.is_full(header.size_bytes):
                 self._parts.append(self._part.done())
-                self._part = _Part(self._size_bytes + start, base_offset)
+                self._part = GrowingPart(self._size_bytes + start, base_offset)
             elif not self._part.layout:
-                self._part = _Part(self._size_bytes + start, base_offset)
+                self._part = GrowingPart(self._size_bytes + start, base_offset)
             self._part.add(header.size_bytes, header.next_offset, header.max_timestamp)
             start = end
 
@@ -206,7 +201,7 @@ class _Segment:
         return SealedSegment(self._pieces, self._size_bytes, parts)
 
 
-class _Part:
+class GrowingPart:
     """A part that grows by batches."""
 
     __slots__ = ("_base_offset", "_byte_offset", "_max_timestamp", "_next", "_size", "layout")
