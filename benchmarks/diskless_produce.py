@@ -6,9 +6,9 @@ takes 50 and 200 ms longer per request. Throughput: the same client as beside ot
 
 The model (`modelled_latency_ms`): an object gathers for an interval from its first request on, then
 it is written, then committed. Its inputs are measured in the same run: a PUT by a client of its own
-over the same network, of an object as large as those of the load; a commit by the broker. Medians
-are added; that a PUT is sometimes slower is not in the model, so the 99th percentile on a
-directory, where the interval is as short as a sync, may lie above it.
+beside the load, over the same network, of an object as large as those of the load; a commit by the
+broker. Medians are added; that a PUT is sometimes slower is not in the model, so the 99th
+percentile on a directory, where the interval is as short as a sync, may lie above it.
 
 Predicted, before the first run:
 
@@ -29,10 +29,12 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +55,8 @@ LOCAL_INTERVAL_MS, REMOTE_INTERVAL_MS = 5.0, 250.0
 KINDS = {"local": "false", "diskless": "true"}
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 WITHIN = 1.2
+PUTS_MIN = 5
+BETWEEN_PUTS_SECONDS = 0.02
 DIRECTORY_PREDICTIONS = {"p50": (7.0, 0.5), "p99": (10.0, 1.5)}
 REMOTE_PREDICTIONS = {50: {"p50": 182.0, "p99": 305.0}, 200: {"p50": 332.0, "p99": 455.0}}
 
@@ -65,7 +69,6 @@ class Effort:
     remote_seconds: float
     records: int
     runs: int
-    puts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +119,9 @@ def modelled_latency_ms(
 
 def measure(*, quick: bool) -> list[Row]:
     """On the directory beside a local topic, then on the slow store."""
-    effort = Effort(seconds=10, remote_seconds=20, records=200_000, runs=3, puts=100)
+    effort = Effort(seconds=10, remote_seconds=20, records=200_000, runs=3)
     if quick:
-        effort = Effort(seconds=2, remote_seconds=4, records=30_000, runs=1, puts=10)
+        effort = Effort(seconds=2, remote_seconds=4, records=30_000, runs=1)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         directory = Path(name)
         with broker(directory / "directory", {}) as process:
@@ -146,30 +149,43 @@ def _latencies(process: PenstockProcess, topic: str, seconds: float) -> list[flo
     return [1000 * latency for latency in found]
 
 
-def _parts(
-    process: PenstockProcess, open_own: Callable[[], ObjectStore], interval_ms: float, puts: int
-) -> Parts:
-    """What the model needs, after a load on the broker of which its counters tell."""
-    now = metrics(process)
-    objects = now["penstock_diskless_objects_committed_total"]
-    size_bytes = int(now["penstock_diskless_object_committed_bytes_total"] / objects)
-    commit_ms = 1000 * now["penstock_diskless_commit_seconds_sum"] / objects
-    return Parts(
-        interval_ms=interval_ms,
-        put_ms=asyncio.run(_median_put_ms(open_own(), size_bytes, puts)),
-        commit_ms=commit_ms,
-        arrivals=interval_ms * REQUESTS_PER_SECOND / 1000,
-    )
+def _beside_puts(
+    process: PenstockProcess,
+    topic: str,
+    seconds: float,
+    open_own: Callable[[], ObjectStore],
+    interval_ms: float,
+) -> tuple[list[float], Parts]:
+    """Latencies, and what the model needs: PUTs are made at the same time, commits counted."""
+    arrivals = interval_ms * REQUESTS_PER_SECOND / 1000
+    size_bytes = int((1 + arrivals) * RECORDS * VALUE_BYTES)
+    before, over = metrics(process), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(lambda: asyncio.run(_median_put_ms(open_own(), size_bytes, over)))
+        try:
+            latencies = _latencies(process, topic, seconds)
+        finally:
+            over.set()
+        put_ms = putting.result()
+    after = metrics(process)
+
+    def grown(name: str) -> float:
+        return after[f"penstock_diskless_{name}"] - before.get(f"penstock_diskless_{name}", 0.0)
+
+    commit_ms = 1000 * grown("commit_seconds_sum") / grown("objects_committed_total")
+    parts = Parts(interval_ms=interval_ms, put_ms=put_ms, commit_ms=commit_ms, arrivals=arrivals)
+    return latencies, parts
 
 
-async def _median_put_ms(store: ObjectStore, size_bytes: int, puts: int) -> float:
+async def _median_put_ms(store: ObjectStore, size_bytes: int, over: threading.Event) -> float:
     """Write objects one after the other; the first opens the connection and does not count."""
-    took = []
-    for number in range(puts + 1):
-        content = bytes(size_bytes)
+    took: list[float] = []
+    content = bytes(size_bytes)
+    while not over.is_set() or len(took) < PUTS_MIN:
         begun = time.perf_counter()
-        await store.put(f"probe/{time.time_ns()}-{number}", [content])
+        await store.put(f"probe/{time.time_ns()}", [content])
         took.append(1000 * (time.perf_counter() - begun))
+        await asyncio.sleep(BETWEEN_PUTS_SECONDS)
     await store.close()
     return statistics.median(took[1:])
 
@@ -180,11 +196,18 @@ def _on_directory(
     for kind, enabled in KINDS.items():
         create_topic(process.bootstrap, kind, PARTITIONS, {"diskless.enable": enabled})
     found: dict[str, list[list[float]]] = defaultdict(list)
-    for _ in range(effort.runs):
-        for kind in KINDS:
-            found[kind].append(_latencies(process, kind, effort.seconds))
     own = partial(open_store, (directory / "probe").as_uri())
-    parts = _parts(process, own, LOCAL_INTERVAL_MS, effort.puts)
+    all_parts: list[Parts] = []
+    for _ in range(effort.runs):
+        found["local"].append(_latencies(process, "local", effort.seconds))
+        latencies, parts = _beside_puts(process, "diskless", effort.seconds, own, LOCAL_INTERVAL_MS)
+        found["diskless"].append(latencies)
+        all_parts.append(parts)
+    parts = replace(
+        all_parts[0],
+        put_ms=statistics.median(each.put_ms for each in all_parts),
+        commit_ms=statistics.median(each.commit_ms for each in all_parts),
+    )
     rows = []
     for name, quantile in QUANTILES.items():
         values = {
@@ -218,8 +241,9 @@ def _on_remote(
     local: dict[str, Load],
 ) -> list[Row]:
     create_topic(process.bootstrap, "diskless", PARTITIONS, {"diskless.enable": "true"})
-    found = _latencies(process, "diskless", effort.remote_seconds)
-    parts = _parts(process, open_own, REMOTE_INTERVAL_MS, effort.puts)
+    found, parts = _beside_puts(
+        process, "diskless", effort.remote_seconds, open_own, REMOTE_INTERVAL_MS
+    )
     store = f"S3 and {latency_ms} ms"
     rows = [
         _against_model(
