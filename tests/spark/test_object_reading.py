@@ -258,6 +258,25 @@ def test_the_next_address_is_asked_where_one_is_away(topic: Diskless) -> None:
     source.close()
 
 
+def test_any_of_several_brokers_tells(postgres_url: str, tmp_path: Path) -> None:
+    """Written through one broker, planned by another, and read while neither is needed."""
+    from penstock.testing import Broker
+
+    store = (tmp_path / "store").as_uri()
+    settings = {"control.url": postgres_url, "diskless.storage.url": store}
+    with Broker({**settings, "node.id": 1}) as one, Broker({**settings, "node.id": 2}) as other:
+        topic = Diskless(one)
+        topic.write(300)
+        expected = topic.consumed()
+        topic.broker = other
+        tasks = topic.tasks()
+        assert {item.store for task in tasks for item in task.slices} == {store}
+        assert rows(topic.read(tasks, Unasked())) == expected
+        apart = [replace(item, store="memory://far") for task in tasks for item in task.slices]
+        assert rows(topic.read([Task(apart)])) == expected
+        topic.client.close()
+
+
 def test_from_s3(s3: S3Server, tmp_path: Path) -> None:
     from penstock.testing import Broker
 

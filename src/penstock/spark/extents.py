@@ -30,7 +30,11 @@ RESPONSE_BYTES_MAX: Final = 64 << 20
 PAGES_MAX: Final = 10_000
 """Answers about one range of a diskless partition, of a thousand extents each."""
 _ASK_ANOTHER: Final = frozenset(
-    {http.HTTPStatus.MISDIRECTED_REQUEST, http.HTTPStatus.SERVICE_UNAVAILABLE}
+    {
+        http.HTTPStatus.NOT_FOUND,  # a topic that it has not heard of yet
+        http.HTTPStatus.MISDIRECTED_REQUEST,
+        http.HTTPStatus.SERVICE_UNAVAILABLE,
+    }
 )
 
 
