@@ -111,8 +111,8 @@ class SinkLane:
 
     `base_sequence` is that of the commit's first record in the partition, `records` how many it
     has there; a lane that the commit does not touch has none. The offsets are -1 until they are
-    known: for a topic whose log is on a broker once it has appended, for one whose offsets the
-    control plane assigns in the write that saves the commit.
+    known: for a topic whose log is on a broker once it has appended, for a diskless one in the
+    write that saves the commit; there it has no producer, which is -1.
     """
 
     topic: str

@@ -8,6 +8,9 @@
 | GET /v1/sinks, GET /v1/sinks/{query}       | the newest commit of each query, or of one      |
 | DELETE /v1/sinks/{query}                   | forgets a query; `?abandon=true` an open intent |
 
+A commit may name diskless topics, whose offsets one transaction assigns; the answer has them. Where
+all of its topics are, it is recorded as done or not at all.
+
 The name of a query may have slashes, percent-encoded or not. Retriable failures are 503: the
 caller posts the same again.
 """

@@ -18,7 +18,7 @@ COMMITS: Final = Metric(
 RECORDS: Final = Metric(
     name="penstock_sink_records_total",
     kind="counter",
-    doc="Records that commits of exactly-once sinks appended.",
+    doc="Records that commits of exactly-once sinks appended, to diskless topics too.",
 )
 BYTES: Final = Metric(
     name="penstock_sink_bytes_total",

@@ -4,6 +4,9 @@ One commit of a query is in the works at a time, and `sink.commits.max` of all; 
 `commit.py` decides, `drive.py` appends. A commit that fails after its intent is saved is driven on
 in the background with growing pauses, at start all of them are: a client need not come back.
 
+A batch for diskless topics alone has no intent (`objects.py`): it is committed at once, or not, and
+then its client posts it again.
+
 What an open intent depends on is kept: its blobs from the sweep of orphans, and its producers from
 expiry. Both are taken up before the broker's upkeep runs for the first time.
 """
