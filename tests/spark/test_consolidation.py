@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -22,6 +25,9 @@ from penstock.spark.consolidation import (
 )
 from penstock.testing import Broker
 from tests.spark.test_object_reading import Diskless, Unasked, rows
+
+if TYPE_CHECKING:
+    from tests.s3 import S3Server
 
 SETTINGS: dict[str, Any] = {
     "diskless.consolidation.interval.ms": 0,
@@ -174,3 +180,42 @@ def test_a_job(topic: Diskless, spark: SparkSession) -> None:
     assert len(lines) == 3
     assert len(keys(topic)) == 3
     assert rows(topic.read(topic.tasks(), Unasked())) == topic.consumed() == before
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_command_over_s3(s3: S3Server, tmp_path: Path) -> None:
+    """Beside a running broker on SQLite, whose database it does not open."""
+    secrets = tmp_path / "options"
+    secrets.write_text("".join(f"{name}={value}\n" for name, value in s3.options().items()))
+    store = {
+        "diskless.storage.url": s3.fresh_url(),
+        "diskless.storage.options.file": str(secrets),
+        "diskless.commit.interval.ms": 5,
+    }
+    with Broker(SETTINGS | store) as broker:
+        topic = Diskless(broker)
+        for first in range(0, 300, 100):
+            topic.write(100, first=first)
+        before = topic.consumed()
+        command = [
+            sys.executable, "-m", "penstock", "--output", "json", "diskless", "consolidate",
+            "--spark", "--master", "local[2]", "--admin", broker.admin_url, "--all-ages",
+            "-X", f"diskless.storage.options.file={secrets}", "--topic", topic.name,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+        assert done.returncode == 0, done.stderr
+        assert s3.options()["aws_secret_access_key"] not in done.stdout + done.stderr
+        facts = json.loads(done.stdout)
+        assert (facts["partitions"], facts["segments"], facts["failures"]) == (3, 3, 0)
+        assert facts["extents"] == 9
+        assert len(keys(topic)) == 3
+        assert rows(topic.read(topic.tasks(), Unasked(), options=s3.options())) == before
+        topic.client.close()
+
+
+def test_options_of_spark_go_with_spark() -> None:
+    command = [sys.executable, "-m", "penstock", "diskless", "consolidate", "--master", "local"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "--master, --admin and --set go with --spark" in done.stderr

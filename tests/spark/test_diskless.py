@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.spark.source import PenstockSource
 from tests.spark.conftest import Topic
 from tests.spark.test_stream import Run, offsets
 
@@ -25,8 +26,8 @@ def topic(broker: Broker, spark: SparkSession) -> Iterator[Topic]:
     made.client.close()
 
 
-def rows(topic: Topic, **options: object) -> list[tuple[Any, ...]]:
-    table = topic.batch(**options).toArrow()
+def rows(topic: Topic) -> list[tuple[Any, ...]]:
+    table = topic.batch().toArrow()
     names = ("partition", "offset", "timestamp", "key", "value")
     return sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
 
@@ -43,10 +44,18 @@ def test_a_batch_has_the_rows_of_a_consumer(topic: Topic) -> None:
     found, expected = rows(topic), consumed(topic)
     assert len(found) == 5_000
     assert [row[:2] + row[3:] for row in found] == [row[:2] + row[3:] for row in expected]
-    by_time = rows(topic, startingTimestamp=1_002_000, endingTimestamp=1_003_500)
-    assert sorted(row[4] for row in by_time) == sorted(
-        b"value %d" % number for number in range(2_000, 3_500)
-    )
+
+
+def test_ranges_by_time(topic: Topic) -> None:
+    """Without a session: what Spark would call."""
+    for first in range(0, 5_000, 1_000):
+        topic.write(1_000, first=first)
+    times = {"startingTimestamp": 1_002_000, "endingTimestamp": 1_003_500}
+    source = PenstockSource(topic.options(**times))
+    reader = source.reader(source.schema())
+    tables = [batch for task in reader.partitions() for batch in reader.read(task)]
+    found = sorted(value for batch in tables for value in batch["value"].to_pylist())
+    assert found == sorted(b"value %d" % number for number in range(2_000, 3_500))
 
 
 def test_a_stream_follows_commits(topic: Topic, tmp_path: Path) -> None:

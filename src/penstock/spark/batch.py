@@ -39,13 +39,14 @@ class PenstockReader(DataSourceReader):
 
     def partitions(self) -> list[Task]:
         """The tasks; called once per plan, on the driver."""
+        extents = HttpExtents(self._options.admin_url) if self._options.admin_url else None
         log = BrokerLog(self._options.bootstrap)
         try:
-            ranges = self._ranges(log)
-            extents = HttpExtents(self._options.admin_url) if self._options.admin_url else None
-            tasks = plan(ranges, extents, parallelism=self._options.parallelism)
+            tasks = plan(self._ranges(log), extents, parallelism=self._options.parallelism)
         finally:
             log.close()
+            if extents is not None:
+                extents.close()
         return tasks or [Task(())]
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
