@@ -20,9 +20,9 @@ Predicted, before the first run:
   about as often, and clients ask for metadata every few 100 ms: the session timeout, less half a
   heartbeat, and half a second more. With 9 s and 2 s: 8.5 s; with 2 s and 0.5 s: 2.3 s. Without a
   kill: 60 ms between records of one partition, and a commit.
-- Of that the brokers' share, a row that was added after the first runs to tell it from the clients':
-  a registration that is half a heartbeat old when its broker dies, and one of two others that looks
-  within a third of a heartbeat: 8.7 s and 1.9 s.
+- The brokers' share of it, a row that was added after the first runs to tell it from that of the
+  clients: a registration that is half a heartbeat old when its broker dies, and one of two others
+  that looks within a third of a heartbeat: 8.7 s and 1.9 s.
 """
 
 from __future__ import annotations
