@@ -21,6 +21,7 @@ from penstock.control import (
     FindRequest,
     GroupRecord,
     IncompatibleDatabase,
+    SinkCommit,
     StaleGroup,
     StaleMembership,
     TopicExists,
@@ -335,6 +336,12 @@ async def test_others_are_told_of_changes_and_commits(postgres_url: str) -> None
     await plane.delete_records(TOPIC, 0, 3)
     await until(lambda: len(heard.marks) == 3)
     assert heard.marks[-1] == (TOPIC, 0, 5, 3)
+    done = SinkCommit(query_id="q", owner=None, batch_id=0, state="done")
+    keys = await lease(plane, 2)
+    await plane.commit_sink_objects(
+        done, expected_version=0, commits=[written(key, [entry(1)]) for key in keys]
+    )
+    await until(lambda: (TOPIC, 1, 15, 0) in heard.marks)
     assert (own.images, own.marks) == (0, [])
     await listening.close()
     await writing.close()

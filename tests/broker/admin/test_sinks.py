@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
@@ -12,8 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
+from penstock.records.columnar import decode_batches
 from penstock.testing import Broker
 from tests.broker.sinks.sink_client import Part, SinkClient, client_of, encode_blob, log_of
+from tests.broker.wire_client import WireClient
 
 BLOB_MAX = 3 << 20
 
@@ -210,3 +213,24 @@ def test_without_a_staging_directory_there_is_no_sink(tmp_path: Path) -> None:
 
     with pytest.raises(StagingUnavailable, match=r"sink\.staging\.directory is not set"):
         sinks._sinks(Bare())  # type: ignore[arg-type]
+
+
+async def test_a_commit_to_a_diskless_topic_wakes_a_consumer(broker: Broker) -> None:
+    broker.create_topic("d", 1, configs={"diskless.enable": "true"})
+    client = client_of(broker, "d")
+    host, _, port = broker.bootstrap.rpartition(":")
+    consumer = await WireClient.connect((host, int(port)))
+    waiting = asyncio.create_task(consumer.fetch("d", 0, max_wait=60_000))
+    blob = await asyncio.to_thread(client.stage, "diskless", [Part("d", 0, ["a", "b"])])
+    status, body = await asyncio.to_thread(client.post, "diskless", 0, [blob])
+    assert (status, body["offsets"]) == (
+        200,
+        [{"topic": "d", "partition": 0, "base_offset": 0, "next_offset": 2}],
+    )
+    found = await asyncio.wait_for(waiting, 20)
+    assert found.high_watermark == 2
+    assert decode_batches(found.records).column("value").to_pylist() == [b"a", b"b"]
+    again = await asyncio.to_thread(client.post, "diskless", 0, [blob])
+    assert (again.body["outcome"], again.body["offsets"]) == ("replayed", body["offsets"])
+    assert client.sink("diskless")["state"] == "done"
+    await consumer.close()
