@@ -7,7 +7,8 @@ for what has gathered of the other half. After a calm time twelve lagging consum
 from its start: each one partition, out of objects of 0.75 MiB that mix all twelve, as batching
 intervals leave them. The split of the paths is off
 (`diskless.fetch.lagging.consumer.thread.pool.size=0`) or on (16, and 200 requests/s), in turn. The
-cache has 32 MiB, 15 s of what is produced; all else is as it comes.
+cache has 32 MiB, 15 s of what is produced; nothing is consolidated, so that every run replays the
+same objects; all else is as it comes.
 
 Broker, S3 server, network and clients share the two cores, so the storm costs the tail some of them
 whichever way it is served: that is in all figures.
@@ -63,6 +64,7 @@ HEDGE_SHARE = 1.05
 POOL = "diskless.fetch.lagging.consumer.thread.pool.size"
 SPLITS = {"split off": "0", "split on": "16"}
 WARM_UP_SECONDS = 2.0
+COMMON = {"log.diskless.enable": "true", "diskless.consolidation.interval.ms": "0"}
 BIN_SECONDS = 0.5
 AIM = 1.2
 
@@ -141,8 +143,8 @@ def measure(*, quick: bool) -> Report:
 def _history(directory: Path, store: RemoteStore, effort: Effort) -> None:
     """Objects that hold one batch of each partition, and were written an hour ago."""
     size = str(LAGGING * HISTORY_BATCH_BYTES)
-    configs = {**store.configs, "diskless.buffer.max.bytes": size}
-    with broker(directory, {**configs, "log.diskless.enable": "true"}) as process:
+    configs = {**store.configs, **COMMON, "diskless.buffer.max.bytes": size}
+    with broker(directory, configs) as process:
         create_topic(process.bootstrap, HISTORY, LAGGING)
         write_history(port_of(process), HISTORY, partitions=LAGGING, batches=effort.history_batches)
 
@@ -150,8 +152,8 @@ def _history(directory: Path, store: RemoteStore, effort: Effort) -> None:
 def _run(directory: Path, store: RemoteStore, effort: Effort, split: str, number: int) -> Run:
     configs = {
         **store.configs,
+        **COMMON,
         POOL: SPLITS[split],
-        "log.diskless.enable": "true",
         "diskless.fetch.lagging.consumer.request.rate.limit": str(RATE_LIMIT),
         "diskless.consume.cache.max.bytes": str(32 << 20),
     }
