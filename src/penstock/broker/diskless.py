@@ -1,8 +1,8 @@
 """Which topics are diskless, and which broker a client is sent to for their partitions.
 
-A topic is diskless if its own `diskless.enable` was set when it was created: `log.diskless.enable`
-is written into a topic then, and does not change it later. Compaction needs the local log, so the
-two exclude each other.
+A topic is diskless if its own `diskless.enable` is set, when it is created or later (`switching`):
+`log.diskless.enable` is written into a topic when it is created, and does not change it later.
+Compaction needs the local log, so the two exclude each other.
 
 Every broker serves every diskless partition, so metadata may name any of them as leader. A client
 that says where it is (`diskless_az=<rack>` within its client id) is sent to a broker of its rack.
@@ -76,21 +76,20 @@ def kept(wanted: Mapping[str, str | None], current: Mapping[str, str]) -> dict[s
 
 
 def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> dict[str, str]:
-    """The configurations that a topic is changed to, if it stays where it is.
+    """The configurations that a topic is changed to; a local one may become diskless.
 
     Raises:
-        InvalidConfig: it would become diskless or cease to be, or be diskless and compacted.
+        InvalidConfig: it would cease to be diskless, or be diskless and compacted.
     """
-    if effective.diskless_enable != is_diskless(topic):
-        is_now, wanted = is_diskless(topic), effective.diskless_enable
+    if is_diskless(topic) and not effective.diskless_enable:
         raise InvalidConfig(
-            f"topic {topic.name!r}: {DISKLESS_CONFIG} is {str(is_now).lower()} since it was"
-            f" created and cannot be changed to {str(wanted).lower()}; create another topic"
+            f"topic {topic.name!r} is diskless and stays so: {DISKLESS_CONFIG} cannot be changed"
+            " back to false; create another topic and copy the records"
         )
     if effective.diskless_enable and "compact" in effective.cleanup_policy:
         raise _compacted(topic.name, effective)
     if DISKLESS_CONFIG in configs:
-        return {**configs, DISKLESS_CONFIG: topic.configs.get(DISKLESS_CONFIG, "false")}
+        return {**configs, DISKLESS_CONFIG: "true" if effective.diskless_enable else "false"}
     return dict(configs)
 
 
@@ -145,15 +144,15 @@ class Placement:
         return (leader, *others)
 
     def partitions(self, topic: Topic) -> tuple[Partition, ...]:
-        """The partitions of a diskless topic as a client sees them: leader epoch 0, all in sync."""
+        """The partitions of a diskless topic as a client sees them, all in sync."""
         shown = []
-        for index in range(len(topic.partitions)):
+        for index, partition in enumerate(topic.partitions):
             replicas = self.replicas(topic.topic_id, index)
             shown.append(
                 Partition(
                     index=index,
                     leader=replicas[0] if replicas else -1,
-                    leader_epoch=0,
+                    leader_epoch=partition.leader_epoch,
                     replicas=replicas,
                     isr=replicas,
                 )

@@ -44,3 +44,21 @@ COPIED_BYTES_MAX: Final = 1 << 20
 
 LOGS_CHANGED_PER_TURN: Final = 8
 """Partition logs that are made or deleted in one turn of the loop: milliseconds of system calls."""
+
+SWITCH_PASSES_MAX: Final = 50
+"""Passes over the logs of a topic that becomes diskless before its producers count as too fast."""
+
+SWITCH_TAIL_BYTES: Final = 4 << 20
+"""A pass that copied no more is the last before the fence."""
+
+SWITCH_FENCE_SECONDS: Final = 10.0
+"""How long producers may be kept out for the last copy; then the topic stays local."""
+
+SWITCH_COMMITS_MAX: Final = 5
+"""Commits of a switch between which somebody else changed the topic."""
+
+SWITCH_PAUSE_SECONDS: Final = 0.5
+"""Pause before a commit of unknown outcome is made again."""
+
+SWITCH_WAIT_SECONDS: Final = 20.0
+"""How long a request waits for a switch, which goes on without it."""

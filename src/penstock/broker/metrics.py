@@ -6,7 +6,7 @@ with `penstock_`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.metrics import Histogram, Metric, Sample
@@ -76,6 +76,23 @@ OLDEST_OFFSET: Final = Metric(
     labels=("topic", "partition"),
 )
 
+SWITCHES_RUNNING: Final = Metric(
+    name="penstock_topic_switches_running",
+    kind="gauge",
+    doc="Local topics that are becoming diskless on this broker.",
+)
+SWITCH_COPIED_BYTES: Final = Metric(
+    name="penstock_topic_switch_copied_bytes_total",
+    kind="counter",
+    doc="Bytes of local topics that were copied into the object store.",
+)
+SWITCHES: Final = Metric(
+    name="penstock_topic_switches_total",
+    kind="counter",
+    doc="Local topics that were to become diskless, by what came of it.",
+    labels=("outcome",),
+)
+
 
 class RequestMetrics:
     """Counters of the request path; one object per broker."""
@@ -121,3 +138,13 @@ def log_samples(state: BrokerState) -> Iterator[Sample]:
             if log is not None and log.high_watermark >= 0:
                 yield Sample(CURRENT_OFFSET, log.high_watermark, (name, str(index)))
                 yield Sample(OLDEST_OFFSET, log.log_start_offset, (name, str(index)))
+
+
+def switch_samples(
+    running: int, copied_bytes: int, outcomes: Mapping[str, int]
+) -> Iterator[Sample]:
+    """Topics on their way from the broker's log to the object store."""
+    yield Sample(SWITCHES_RUNNING, running)
+    yield Sample(SWITCH_COPIED_BYTES, copied_bytes)
+    for outcome, count in outcomes.items():
+        yield Sample(SWITCHES, count, (outcome,))

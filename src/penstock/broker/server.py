@@ -208,6 +208,7 @@ class BrokerServer:
         for connection in self._connections:
             connection.cancel_handler(waiting_only=True)
         await self._finish_requests()
+        await state.switches.stop()
         for connection in list(self._connections):
             connection.close("the broker stops")
         await self._stop_diskless()
@@ -360,5 +361,6 @@ class BrokerServer:
         yield from self.state.metrics.samples()
         yield from broker_metrics.log_samples(self.state)
         yield from self.state.store.samples()
+        yield from self.state.switches.samples()
         if self.state.diskless is not None:
             yield from self.state.diskless.samples()

@@ -34,6 +34,7 @@ from penstock.broker.errors import (
 )
 from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.broker.metrics import RequestMetrics
+from penstock.broker.switching import TopicSwitches
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Registry
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from penstock.broker.handlers.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.sinks import SinkService
-    from penstock.broker.switching import TopicSwitches
     from penstock.control import ControlPlane, MetadataImage, Partition, Topic
     from penstock.diskless.partition import DisklessPartition
     from penstock.diskless.service import DisklessService
@@ -94,7 +94,6 @@ class BrokerState:
     metadata_cache: MetadataCache
     producer_ids: ProducerIds
     coordinator: Coordinator
-    switches: TopicSwitches
     sinks: SinkService | None
     """None where no directory for staged blobs is set."""
     diskless: DisklessService | None
@@ -135,6 +134,7 @@ class BrokerState:
         self._refreshing = asyncio.Lock()
         self._placements: dict[str, Placement] = {}
         self._placed_for: MetadataImage | None = None
+        self.switches = TopicSwitches(self)
 
     def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """Tell the state the loop that owns it."""

@@ -20,6 +20,9 @@ from penstock.control.diskless_values import (
     Placed,
     Retained,
     SegmentSwap,
+    SwitchedObject,
+    SwitchedPartition,
+    TopicSwitch,
 )
 from penstock.control.errors import (
     CommitForgotten,
@@ -44,6 +47,7 @@ from penstock.control.errors import (
     StaleMembership,
     StaleSink,
     StaleTopic,
+    SwitchRefused,
     TooLarge,
     TopicExists,
     TopicIdTaken,
@@ -120,10 +124,14 @@ __all__ = [
     "StaleMembership",
     "StaleSink",
     "StaleTopic",
+    "SwitchRefused",
+    "SwitchedObject",
+    "SwitchedPartition",
     "TooLarge",
     "Topic",
     "TopicExists",
     "TopicIdTaken",
+    "TopicSwitch",
     "UnknownTopic",
     "UnstorableText",
 ]

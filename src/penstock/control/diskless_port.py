@@ -35,9 +35,10 @@ from penstock.control.diskless_values import (
     PartitionMarks,
     Retained,
     SegmentSwap,
+    TopicSwitch,
 )
 from penstock.control.sink_object_rules import SinkAnswer
-from penstock.control.values import SinkCommit
+from penstock.control.values import SinkCommit, Topic
 
 
 class DisklessPlane(Protocol):
@@ -164,6 +165,31 @@ class DisklessPlane(Protocol):
         Raises:
             StaleExtents: one of them is not there any more, or not as it was.
             ObjectLeaseLost: as in `commit_object`.
+        """
+        ...
+
+    async def renew_leases(self, object_ids: Sequence[int]) -> None:
+        """Let rows PENDING be as young as new ones, where writing what they are for takes long.
+
+        Raises:
+            ObjectLeaseLost: one is not PENDING any more.
+        """
+        ...
+
+    async def switch_topic(self, switch: TopicSwitch) -> Topic:
+        """Make a local topic diskless: its objects, extents, producers, configs, all at once.
+
+        The leader epoch of every partition rises. A topic that has become diskless by these
+        objects already is answered with as it is.
+
+        Raises:
+            StaleBroker: another incarnation owns the broker's id.
+            UnknownTopic: no topic of this id.
+            StaleTopic: its configs, partitions or leader epochs are not as the switch says.
+            ObjectLeaseLost: as in `commit_object`.
+            SwitchRefused: an exactly-once sink has an unfinished commit to it, or too much
+                would have to be stored.
+            InvalidCommit: the extents do not add up to the log.
         """
         ...
 

@@ -225,3 +225,9 @@ class OffsetBeyondEnd(InvalidError):
             f" -1 and the high watermark {high_watermark}"
         )
         self.offset = offset
+
+
+class SwitchRefused(InvalidError):
+    """A topic cannot become diskless; the message says why."""
+
+    code: ClassVar[str] = "invalid_config"

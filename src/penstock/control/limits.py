@@ -85,3 +85,9 @@ COMMIT_ANSWER_KEPT_MS: Final = 3_600_000
 
 FIND_EXTENTS_MAX: Final = 1_000
 """Extents that a find returns for one partition, however small they are."""
+
+SWITCH_EXTENTS_MAX: Final = 100_000
+"""Extents of a topic that becomes diskless, which are stored in one transaction; about 400 GB."""
+
+SWITCH_PRODUCERS_MAX: Final = 100_000
+"""Idempotent producers of a topic that becomes diskless."""

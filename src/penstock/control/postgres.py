@@ -47,6 +47,7 @@ from penstock.control.postgres_connections import (
     database_name,
 )
 from penstock.control.postgres_diskless import PostgresDiskless
+from penstock.control.postgres_diskless_switch import PostgresDisklessSwitch
 from penstock.control.postgres_migrations import BEGIN_MIGRATION, migrate
 from penstock.control.postgres_notices import Listener, MarksTeller, channel_of, image_notice
 from penstock.control.postgres_tables import StampedImage
@@ -67,7 +68,7 @@ Change = Callable[[Connection, MetadataImage, UUID], Awaitable[tuple[MetadataIma
 """From the image and the stamp of what is written: writes rows; returns image and answer."""
 
 
-class PostgresControlPlane(PostgresDiskless):
+class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch):
     """The port over one database (or one schema of it, by the URL's `search_path`)."""
 
     def __init__(

@@ -92,6 +92,37 @@ async def write_object(
     )
 
 
+async def lock_states(connection: Connection, object_ids: Sequence[int]) -> dict[int, ObjectState]:
+    """The states of objects that have a row, locked in the order of their ids."""
+    found = await connection.fetch(
+        "SELECT object_id, state FROM diskless_objects WHERE object_id = ANY($1)"
+        " ORDER BY object_id FOR UPDATE",
+        object_ids,
+    )
+    return {object_id: state for object_id, state in found}
+
+
+async def renew_leases(connection: Connection, object_ids: Sequence[int]) -> set[int]:
+    """Let PENDING rows be as young as new ones; which of these there are."""
+    found = await connection.fetch(
+        "WITH locked AS (SELECT object_id FROM diskless_objects WHERE object_id = ANY($1)"
+        " AND state = 'pending' ORDER BY object_id FOR UPDATE)"
+        " UPDATE diskless_objects o SET changed_ms = penstock_now_ms() FROM locked"
+        " WHERE o.object_id = locked.object_id RETURNING o.object_id",
+        object_ids,
+    )
+    return {row[0] for row in found}
+
+
+async def write_segments(connection: Connection, segments: Sequence[tuple[int, int, int]]) -> None:
+    """Commit leased objects as sealed segments: (id, bytes, extents that refer to it)."""
+    await connection.executemany(
+        "UPDATE diskless_objects SET state = 'committed', kind = 'segment', size_bytes = $2,"
+        " extents = $3, changed_ms = penstock_now_ms() WHERE object_id = $1",
+        segments,
+    )
+
+
 async def read_answer(connection: Connection, object_id: int) -> bytes | None:
     found: bytes | None = await connection.fetchval(
         "SELECT answer FROM diskless_answers WHERE object_id = $1", object_id

@@ -236,6 +236,20 @@ async def write_extents(
     )  # fmt: skip
 
 
+async def write_producers(
+    connection: Connection, partition_id: int, producers: Mapping[int, Producer]
+) -> None:
+    """Remember a partition's producers, as if they had appended just now."""
+    await connection.executemany(
+        "INSERT INTO diskless_producers (partition_id, producer_id, epoch, seen_ms, batches)"
+        " VALUES ($1, $2, $3, penstock_now_ms(), $4)",
+        [
+            (partition_id, producer_id, state.epoch, encode_batches(state.batches))
+            for producer_id, state in producers.items()
+        ],
+    )
+
+
 class FoundRows(NamedTuple):
     """A partition and its extents from an offset on, up to the limit of the query."""
 

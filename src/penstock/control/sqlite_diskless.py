@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
@@ -37,6 +36,7 @@ from penstock.control.diskless_values import (
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.sink_object_rules import SinkAnswer
+from penstock.control.sqlite_diskless_switch import SqliteDisklessSwitch
 from penstock.control.sqlite_diskless_upkeep import SqliteDisklessUpkeep
 from penstock.control.values import MetadataImage, SinkCommit, Topic
 from penstock.records.idempotence import Producer
@@ -44,17 +44,13 @@ from penstock.records.idempotence import Producer
 _HIGHEST_ID = "highest_object_id"
 
 
-class SqliteDiskless(SqliteDisklessUpkeep):
+class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
     """The part of `SqliteControlPlane` that is a `DisklessPlane`."""
 
     _randomness: Randomness
 
     def __init__(self) -> None:
         self._topics: tuple[MetadataImage | None, dict[UUID, Topic]] = (None, {})
-
-    @abstractmethod
-    def _current(self) -> MetadataImage:
-        """The image that the next operation changes."""
 
     async def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int

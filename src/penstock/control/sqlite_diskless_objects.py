@@ -64,6 +64,15 @@ def write_object(
     )
 
 
+def renew_lease(connection: sqlite3.Connection, object_id: int, now_ms: int) -> bool:
+    """Let a PENDING row be as young as a new one; false if there is none."""
+    done = connection.execute(
+        "UPDATE diskless_objects SET changed_ms = ? WHERE object_id = ? AND state = 'pending'",
+        (now_ms, object_id),
+    )
+    return done.rowcount == 1
+
+
 def read_answer(connection: sqlite3.Connection, object_id: int) -> bytes | None:
     row = connection.execute(
         "SELECT answer FROM diskless_answers WHERE object_id = ?", (object_id,)

@@ -99,17 +99,29 @@ def write_commit(
         connection,
         [(ids[key], one) for key, extents in plan.answer.extents.items() for one in extents],
     )
-    connection.executemany(
-        "INSERT OR REPLACE INTO diskless_producers VALUES (?, ?, ?, ?, ?)",
+    write_producers(
+        connection,
         [
-            (ids[topic_id, partition], producer_id, state.epoch, state.seen_ms,
-             encode_batches(state.batches))
+            (ids[topic_id, partition], producer_id, state)
             for (topic_id, partition, producer_id), state in plan.producers.items()
         ],
-    )  # fmt: skip
+    )
     connection.execute(
         "INSERT INTO diskless_answers VALUES (?, ?, ?)",
         (object_id, now_ms, encode_answer(plan.answer)),
+    )
+
+
+def write_producers(
+    connection: sqlite3.Connection, producers: Iterable[tuple[int, int, Producer]]
+) -> None:
+    """Remember producers, each with the id of its partition and its own."""
+    connection.executemany(
+        "INSERT OR REPLACE INTO diskless_producers VALUES (?, ?, ?, ?, ?)",
+        [
+            (partition_id, producer_id, state.epoch, state.seen_ms, encode_batches(state.batches))
+            for partition_id, producer_id, state in producers
+        ],
     )
 
 

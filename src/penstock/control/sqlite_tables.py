@@ -121,6 +121,14 @@ def write_broker(connection: sqlite3.Connection, broker: Broker) -> None:
     )
 
 
+def write_epochs(connection: sqlite3.Connection, topic: Topic) -> None:
+    """Store the leader epochs of a topic's partitions."""
+    connection.executemany(
+        "UPDATE partitions SET leader_epoch = ? WHERE topic_id = ? AND number = ?",
+        [(one.leader_epoch, topic.topic_id.bytes, one.index) for one in topic.partitions],
+    )
+
+
 def write_topic(connection: sqlite3.Connection, topic: Topic) -> None:
     """Store a topic and those of its partitions that are not stored yet."""
     connection.execute(

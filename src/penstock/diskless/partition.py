@@ -38,17 +38,22 @@ class DisklessPartition:
     """See the module's text. Made by `DisklessService`; belongs to the event loop."""
 
     __slots__ = (
-        "_service", "closed", "high_watermark", "key", "log_start_offset", "size_bytes",
-        "topic_id", "topic_partition",
+        "_service", "closed", "high_watermark", "key", "leader_epoch", "log_start_offset",
+        "size_bytes", "topic_id", "topic_partition",
     )  # fmt: skip
 
-    leader_epoch: Final = LEADER_EPOCH
     segment_count: Final = 0
 
     def __init__(
-        self, service: DisklessService, topic_partition: TopicPartition, topic_id: UUID
+        self,
+        service: DisklessService,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        leader_epoch: int = LEADER_EPOCH,
     ) -> None:
+        """`leader_epoch` is 0, or above that where the topic was local once; batches have 0."""
         self._service = service
+        self.leader_epoch = leader_epoch
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.key: PartitionKey = (topic_id, topic_partition.partition)
@@ -155,7 +160,11 @@ class DisklessPartition:
         return Want(self.key, offset, max_bytes)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch`, which is 0, and where it ends; else (-1, -1)."""
+        """The largest epoch of a batch not above `epoch`: 0, which ends where the log does.
+
+        That holds for what was written before a local topic became diskless, too: nothing of it
+        was ever cut off. (-1, -1) for epochs below 0.
+        """
         return (LEADER_EPOCH, self.high_watermark) if epoch >= LEADER_EPOCH else (-1, -1)
 
     def latest_epoch_at(self, offset: int) -> int:

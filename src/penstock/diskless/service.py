@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
@@ -26,6 +26,7 @@ from uuid import UUID
 from penstock.base.errors import BugError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.control.diskless_rules import DISKLESS_CONFIG
+from penstock.control.diskless_values import TopicSwitch
 from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
 from penstock.diskless.partition import DisklessPartition
@@ -49,10 +50,11 @@ if TYPE_CHECKING:
     from penstock.diskless.collection import RetentionTarget
     from penstock.diskless.consolidation import ConsolidationDesk
     from penstock.diskless.settings import DisklessSettings
+    from penstock.diskless.switching import TopicCopy
     from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records import BatchHeader
-    from penstock.storage import Lease, LogConfig
+    from penstock.storage import Lease, LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +171,10 @@ class DisklessService:
         partition = self._partitions.get(key)
         if partition is None:
             where = TopicPartition(topic.name, index)
-            partition = self._partitions[key] = DisklessPartition(self, where, topic.topic_id)
+            epoch = topic.partitions[index].leader_epoch
+            partition = self._partitions[key] = DisklessPartition(
+                self, where, topic.topic_id, epoch
+            )
         return partition
 
     def forget_gone(self, image: MetadataImage) -> None:
@@ -235,6 +240,41 @@ class DisklessService:
         while not self._stopped:
             await _pause(seconds)
             await run()
+
+    async def copy_of(self, topic: Topic, logs: Sequence[PartitionLog]) -> TopicCopy:
+        """What copies the logs of a local topic, all of which this broker leads, into the store.
+
+        Raises:
+            NotServing: store or control plane cannot be used.
+        """
+        from penstock.diskless.switching import TopicCopy
+
+        if self._active is None and not self.failure:
+            self._wanted = True
+            await self._activate()
+        return TopicCopy(
+            topic.topic_id,
+            logs,
+            self._settings,
+            plane=self._plane,
+            store=self._serving().store,
+            clock=self._clock,
+        )
+
+    async def switch_topic(self, topic: Topic, configs: Mapping[str, str], copy: TopicCopy) -> None:
+        """Commit a copy: the topic is diskless from then on; raises as `DisklessPlane`."""
+        if self._incarnation is None:
+            raise BugError("the service of diskless topics was not started")
+        await self._plane.switch_topic(
+            TopicSwitch(
+                topic_id=topic.topic_id,
+                broker_id=self._broker_id,
+                incarnation=self._incarnation,
+                expected=topic.configs,
+                configs=configs,
+                partitions=copy.partitions(),
+            )
+        )
 
     # -- what partitions ask -----------------------------------------------------------------
 
@@ -442,6 +482,7 @@ class _Active:
         open_store = service._open_store
         self._stores: list[ObjectStore] = []
         writing, hot, cold = (self._opened(open_store) for _ in range(3))
+        self.store = writing
         self.paths = FetchPaths(
             service._fetch_settings, hot=hot, cold=cold, clock=clock, randomness=service._randomness
         )

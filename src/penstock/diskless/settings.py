@@ -212,6 +212,17 @@ class DisklessSettings:
         minimum=0,
         maximum=LONG_MAX,
     )
+    switch_bytes_per_second: int = setting(
+        64 << 20,
+        name="diskless.switch.bytes.per.second",
+        doc=(
+            "Bytes in a second that this broker copies of a local topic that becomes diskless, but"
+            " for the last ones; 0 sets no bound."
+        ),
+        unit="bytes",
+        minimum=0,
+        maximum=LONG_MAX,
+    )
     retention_interval_ms: int = setting(
         30_000,
         name="diskless.retention.interval.ms",

@@ -150,6 +150,8 @@ class Keeper:
             log = self._logs.get(self._sweep.popleft())
             if log is None or log.closed is not None or log.damage is not None:
                 continue
+            if log.fence is not None:
+                continue
             try:
                 count = self._expire(log, now_ms)
             except (OSError, StorageError) as error:

@@ -71,31 +71,11 @@ class PartitionLog:
     """See the module's text. Made by `LogStore`; belongs to the owner's thread."""
 
     __slots__ = (
-        "_environment",
-        "_loaded",
-        "_roll_due",
-        "_settling",
-        "closed",
-        "damage",
-        "directory",
-        "due_snapshots",
-        "epochs",
-        "epochs_dirty",
-        "high_watermark",
-        "key",
-        "leader_epoch",
-        "log_end_offset",
-        "log_start_offset",
-        "mark",
-        "mark_bytes",
-        "producer_states",
-        "segments",
-        "settled_bytes_total",
-        "tail",
-        "topic_id",
-        "topic_partition",
-        "unflushed_records",
-        "unsettled_bytes",
+        "_environment", "_loaded", "_roll_due", "_settling", "closed", "damage", "directory",
+        "due_snapshots", "epochs", "epochs_dirty", "fence", "high_watermark", "key",
+        "leader_epoch", "log_end_offset", "log_start_offset", "mark", "mark_bytes",
+        "producer_states", "segments", "settled_bytes_total", "tail", "topic_id",
+        "topic_partition", "unflushed_records", "unsettled_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +102,8 @@ class PartitionLog:
         self.due_snapshots: list[tuple[int, bytes, bytes]] = []
         self.damage: CorruptLog | None = None
         self.closed: PenstockError | None = None
+        self.fence: PenstockError | None = None
+        """Set by the owner while nothing may be appended or deleted, though all may be read."""
         self.unsettled_bytes = 0
         self.unflushed_records = 0
         self._loaded = False
@@ -178,12 +160,17 @@ class PartitionLog:
             InvalidTimestamp: the batches cannot be stored.
             OutOfOrderSequence, InvalidProducerEpoch: the producer's state refuses them.
             AppendBacklog: too much waits for the journal.
-            StorageError, CorruptLog: the log takes no appends.
+            StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
         """
         environment = self._environment
         if not self._loaded:
             self.load()
-        if self.closed is not None or self.damage is not None or environment.failed is not None:
+        if (
+            self.closed is not None
+            or self.fence is not None
+            or self.damage is not None
+            or environment.failed is not None
+        ):
             raise self._refusal()
         waiting = environment.pending_bytes + environment.unsettled_bytes + len(batches)
         if waiting > environment.settings.pending_bytes_max:
@@ -342,8 +329,11 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRange: beyond the high watermark.
+            PenstockError: the fence, where there is one.
         """
         self.load()
+        if self.fence is not None:
+            raise self.fence
         if before_offset == -1:
             before_offset = self.high_watermark
         if not 0 <= before_offset <= self.high_watermark:
@@ -574,7 +564,7 @@ class PartitionLog:
         )
 
     def _refusal(self) -> PenstockError:
-        error = self.closed or self._environment.failed or self.damage
+        error = self.closed or self._environment.failed or self.damage or self.fence
         if isinstance(error, CorruptLog):
             return StorageError(f"{self.topic_partition} takes no appends: {error}")
         return error or StorageError(f"{self.topic_partition} takes no appends")

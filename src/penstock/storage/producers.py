@@ -137,6 +137,10 @@ class ProducerStates:
             for producer_id, producer in self._producers.items()
         ]
 
+    def states(self) -> dict[int, Producer]:
+        """All of them, by producer id."""
+        return dict(self._producers)
+
     def snapshot(self) -> tuple[list[SnapshotEntry], list[SnapshotEntry]]:
         """The last batch of each producer, as Kafka keeps it, and all batches."""
         last = [_entry(key, p, p.batches[-1]) for key, p in self._producers.items()]

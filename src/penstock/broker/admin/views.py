@@ -50,7 +50,10 @@ async def topics(state: BrokerState, request: Request) -> dict[str, Any]:
 
 
 async def topic(state: BrokerState, request: Request) -> dict[str, Any]:
-    """One topic, partition by partition; offsets are null where another broker leads."""
+    """One topic, partition by partition; offsets are null where another broker leads.
+
+    `switch` says how far a local topic is that becomes diskless; null for all others.
+    """
     await state.refresh()
     name = request.path_params["topic"]
     found = state.topics.get(name)
@@ -60,6 +63,7 @@ async def topic(state: BrokerState, request: Request) -> dict[str, Any]:
     return {
         **_summary(found),
         "configs": dict(found.topic.configs),
+        "switch": state.switches.view(found.topic.topic_id),
         "partitions": [_partition(state, found, index) for index in range(len(found.views))],
     }
 

@@ -2,7 +2,8 @@
 
 Values are decided in `broker/configs.py`. A change is stored by compare-and-set against the
 configurations that it was computed from; when another change came between, it is computed
-again, `ATTEMPTS_MAX` times at most.
+again, `ATTEMPTS_MAX` times at most. A change by which a local topic becomes diskless is stored
+by `switching`, which may take long.
 
 Source: Kafka's `ConfigHelper` and `ConfigAdminManager`; KIP-133, KIP-226, KIP-339, KIP-569.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from penstock.base.errors import PenstockError
@@ -33,11 +35,13 @@ from penstock.broker.configs import (
     topic_config,
 )
 from penstock.broker.context import RequestContext
-from penstock.broker.diskless import check_change, kept
+from penstock.broker.diskless import check_change, is_diskless, kept
 from penstock.broker.errors import UnknownTopicOrPartition, error_of
 from penstock.broker.state import BrokerState
+from penstock.broker.switching import check_switch
 from penstock.broker.topic_admin import levels_of
 from penstock.control import StaleConfigs, StaleTopic, Topic
+from penstock.control.diskless_rules import DISKLESS_CONFIG
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -204,14 +208,24 @@ async def _apply(state: BrokerState, alteration: _Alteration, *, validate_only: 
 
 
 async def _apply_topic(state: BrokerState, alteration: _Alteration, *, validate_only: bool) -> None:
-    topic, levels = _topic(state, alteration.resource.resource_name), levels_of(state)
-    wanted = alteration.topic(levels, topic.configs)
-    configs = check_topic_configs(topic.name, levels, wanted)
-    configs = check_change(topic, configs, topic_config(levels, configs))
+    topic = _topic(state, alteration.resource.resource_name)
+    configs = _changed_topic(state, alteration, topic)
+    if configs.get(DISKLESS_CONFIG) == "true" and not is_diskless(topic):
+        check_switch(state, topic)
+        if not validate_only:
+            await state.switches.switch(topic, partial(_changed_topic, state, alteration))
+        return
     if not validate_only and configs != topic.configs:
         await state.control.set_topic_configs(
             topic_id=topic.topic_id, configs=configs, expected=topic.configs
         )
+
+
+def _changed_topic(state: BrokerState, alteration: _Alteration, topic: Topic) -> dict[str, str]:
+    """What a topic's configs become, as they are now."""
+    levels = levels_of(state)
+    configs = check_topic_configs(topic.name, levels, alteration.topic(levels, topic.configs))
+    return check_change(topic, configs, topic_config(levels, configs))
 
 
 async def _apply_broker(

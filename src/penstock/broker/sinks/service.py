@@ -372,6 +372,8 @@ class SinkService:
                 logs[key] = state.remote_of(topic, key.partition)
                 continue
             log = logs[key] = state.local_log_of(topic, key.partition, "the exactly-once sink")
+            if log.fence is not None:
+                raise log.fence
             needed = log.config.min_insync_replicas
             in_sync = len(topic.topic.partitions[key.partition].isr)
             if in_sync < needed:

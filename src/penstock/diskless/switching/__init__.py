@@ -1,0 +1,5 @@
+"""What copies the logs of a local topic into the object store, so that it can become diskless."""
+
+from penstock.diskless.switching.copying import TopicCopy
+
+__all__ = ["TopicCopy"]

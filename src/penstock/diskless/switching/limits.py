@@ -1,0 +1,20 @@
+"""Bounds of copying a local topic that are no settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes that are read from a log, and checked, in one turn; a larger batch is one of its own."""
+
+OBJECT_BYTES: Final = 32 << 20
+"""Bytes after which an object is written: what a copy takes in memory, twice."""
+
+PUT_ATTEMPTS_MAX: Final = 5
+"""Keys under which the writing of one object is tried."""
+
+PUT_PAUSE_SECONDS: Final = 0.2
+"""Pause before the second attempt; it doubles."""
+
+RENEWALS_PER_LIFE: Final = 4
+"""How often within their life the leases of what is copied are renewed."""

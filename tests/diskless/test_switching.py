@@ -1,0 +1,181 @@
+"""Copying the log of a local topic: passes, objects, what overtakes a copy, what has no place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.base.ids import TopicPartition
+from penstock.control import SwitchedPartition, SwitchRefused
+from penstock.control.diskless_switch_rules import check_switch
+from penstock.control.diskless_values import TopicSwitch
+from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.switching import TopicCopy, copying
+from penstock.records import split_batches
+from penstock.storage import LogConfig, LogStore, PartitionLog, StorageSettings
+from tests.diskless.world import World
+from tests.storage.batches import FakeClock, batch
+
+TOPIC = UUID(int=5)
+
+
+@pytest.fixture
+async def logs(tmp_path: Path) -> AsyncIterator[LogStore]:
+    config = LogConfig(segment_bytes=1 << 14)
+    store = LogStore.open(
+        tmp_path, StorageSettings(), clock=FakeClock(), config_of=lambda topic: config
+    )
+    yield store
+    store.close()
+
+
+def log_of(logs: LogStore, count: int = 0) -> PartitionLog:
+    log = logs.create(TopicPartition("t", 0), topic_id=TOPIC, leader_epoch=0)
+    append(logs, log, count)
+    return log
+
+
+def append(logs: LogStore, log: PartitionLog, count: int, size: int = 1000) -> None:
+    """So many durable batches of two records."""
+    for n in range(count):
+        log.append(batch(2, size=size, fill=n), now_ms=1_000)
+    logs.commit_pending()
+    assert log.high_watermark == log.log_end_offset
+
+
+def copy_of(world: World, *logs: PartitionLog, **settings: int) -> TopicCopy:
+    return TopicCopy(
+        TOPIC,
+        logs,
+        DisklessSettings(**settings),
+        plane=world.plane,
+        store=world.store,
+        clock=world.clock,
+    )
+
+
+def whole(copy: TopicCopy) -> SwitchedPartition:
+    """The copy of the one partition, which must add up."""
+    [part] = copy.partitions()
+    check_switch(
+        TopicSwitch(
+            topic_id=TOPIC,
+            broker_id=1,
+            incarnation=UUID(int=1),
+            expected={},
+            configs={},
+            partitions=(part,),
+        )
+    )
+    return part
+
+
+async def stored(world: World, part: SwitchedPartition) -> list[int]:
+    """The base offsets of all batches, read by the extents."""
+    found = []
+    for extent in part.extents:
+        data = await world.store.get(extent.key, extent.byte_offset, extent.size_bytes)
+        found += [header.base_offset for header in split_batches(data)]
+    return found
+
+
+async def test_passes_go_on_where_the_last_one_ended(
+    logs: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "OBJECT_BYTES", 10_000)
+    monkeypatch.setattr(copying, "CHUNK_BYTES", 3_000)
+    world, log = World(), log_of(logs, 40)
+    copy = copy_of(world, log)
+    first = await copy.catch_up()
+    assert first == log.size_bytes == copy.copied_bytes
+    append(logs, log, 1)
+    second = await copy.catch_up(at_once=True)
+    assert 0 < second < first
+    assert await copy.catch_up() == 0
+    part = whole(copy)
+    assert len(part.objects) == 5
+    assert max(one.size_bytes for one in part.objects) < 13_000
+    assert await stored(world, part) == list(range(0, 82, 2))
+    assert (part.log_start_offset, part.high_watermark) == (0, 82)
+
+
+async def test_copy_that_the_log_start_overtakes_begins_anew(logs: LogStore) -> None:
+    world, log = World(), log_of(logs, 10)
+    copy = copy_of(world, log)
+    await copy.catch_up()
+    append(logs, log, 10)
+    log.delete_records(31)
+    await copy.catch_up()
+    part = whole(copy)
+    assert (part.log_start_offset, part.high_watermark) == (31, 40)
+    assert await stored(world, part) == [30, 32, 34, 36, 38]
+    assert len(part.objects) == 1
+    log.delete_records(-1)
+    append(logs, log, 1)
+    log.delete_records(-1)
+    await copy.catch_up()
+    assert (whole(copy).extents, whole(copy).log_start_offset) == ((), 42)
+
+
+async def test_log_start_that_moves_while_an_object_is_made(
+    logs: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "CHUNK_BYTES", 3_000)
+    world, log = World(), log_of(logs, 10)
+    waited: list[float] = []
+
+    async def overtake(seconds: float) -> None:
+        if not waited:
+            log.delete_records(16)
+        waited.append(seconds)
+
+    copy = copy_of(world, log, switch_bytes_per_second=1)
+    monkeypatch.setattr(copy, "_pause", overtake)
+    await copy.catch_up()
+    part = whole(copy)
+    assert await stored(world, part) == [16, 18]
+    assert part.log_start_offset == 16
+    assert min(waited) > 0
+
+
+async def test_log_with_holes_is_refused(logs: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, log = World(), log_of(logs, 3)
+    read = log.read(0, max_bytes=1 << 20, end_offset=6)
+    data = b"".join(bytes(one) for one in read.buffers)
+    size = len(data) // 3
+    gapped = read._replace(buffers=[data[:size] + data[2 * size :]])
+    monkeypatch.setattr(PartitionLog, "read", lambda *_, **__: gapped)
+    with pytest.raises(SwitchRefused, match="t-0 has no record at offset 2, as compaction leaves"):
+        await copy_of(world, log).catch_up()
+
+
+async def test_leases_are_renewed_while_the_copy_lasts(logs: LogStore) -> None:
+    world, log = World(), log_of(logs, 2)
+    copy = copy_of(world, log)
+    await copy.catch_up()
+    grace_ms = DisklessSettings().sweep_pending_grace_ms
+    for _ in range(3):
+        world.clock.ms += grace_ms // 2
+        append(logs, log, 1)
+        await copy.catch_up()
+        swept = await world.plane.condemn(
+            pending_grace_ms=grace_ms, unreferenced_grace_ms=grace_ms, limit=99
+        )
+        assert swept == []
+    assert await stored(world, whole(copy)) == [0, 2, 4, 6, 8]
+
+
+async def test_fenced_log_takes_nothing_and_is_read(logs: LogStore) -> None:
+    log = log_of(logs, 3)
+    log.fence = SwitchRefused("not now")
+    with pytest.raises(SwitchRefused, match="not now"):
+        append(logs, log, 1)
+    with pytest.raises(SwitchRefused, match="not now"):
+        log.delete_records(2)
+    assert log.read(0, max_bytes=1 << 20, end_offset=6).next_offset == 6
+    log.fence = None
+    append(logs, log, 1)
+    assert log.delete_records(2) == 2
