@@ -126,3 +126,13 @@ def test_an_alias_may_repeat_but_not_contradict() -> None:
     assert options(**{"kafka.bootstrap.servers": "h:1"}).bootstrap == "h:1"
     with pytest.raises(InvalidOption, match="given twice"):
         options(**{"kafka.bootstrap.servers": "other:1"})
+
+
+def test_options_of_the_store_are_taken_as_they_are_and_not_shown() -> None:
+    read = options(**{"Penstock.Store.Options.AWS_secret_access_key": "Secret/Word"})
+    assert read.store_options == {"aws_secret_access_key": "Secret/Word"}
+    assert "Secret/Word" not in repr(read)
+    with pytest.raises(InvalidOption, match="no such option"):
+        options(**{"penstock.store.options.": "x"})
+    with pytest.raises(InvalidOption, match="no such option"):
+        options(**{"penstock.store.url": "x"})

@@ -49,6 +49,9 @@ WINDOW_SLICES: Final = 1_000
 """Slices of one window, each with at least one request to the store."""
 
 REQUESTS_AT_ONCE: Final = 16
+REQUEST_TIMEOUT_MS: Final = 60_000
+"""What one request may take: many megabytes come with it, and nobody waits for the first."""
+
 LONG_AGO_MS: Final = 0
 """Whatever the age of the data, it is read past the cache."""
 
@@ -131,7 +134,11 @@ class ObjectReader:
             raise StoreUnavailable(f"the store {self._url} was given up")
         if self._paths is None:
             self._store = open_here(self._url, self._options)
-            settings = FetchSettings(lagging_pool_size=REQUESTS_AT_ONCE, lagging_rate_limit=0)
+            settings = FetchSettings(
+                lagging_pool_size=REQUESTS_AT_ONCE,
+                lagging_rate_limit=0,
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+            )
             self._paths = FetchPaths(
                 settings, hot=self._store, cold=self._store, clock=SYSTEM_CLOCK
             )
@@ -185,7 +192,7 @@ def open_here(url: str, options: Mapping[str, str]) -> ObjectStore:
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
         raise StoreUnavailable(f"there is no directory {url} on this machine")
     try:
-        return open_store(url, options=options)
+        return open_store(url, options=options, request_timeout_ms=REQUEST_TIMEOUT_MS)
     except InvalidSetting as error:
         if not options:
             raise StoreUnavailable(f"the store {url} cannot be opened here: {error}") from error

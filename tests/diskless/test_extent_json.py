@@ -1,0 +1,42 @@
+"""Extents survive the way over JSON; anything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.control.diskless_values import DisklessExtent
+from penstock.diskless.formats.extent_json import NoExtent, extent_from_json, extent_to_json
+
+WHOLE = DisklessExtent(1, "k", "wal", 1, 1, 1, 1, 1, 1, b"layout")
+LONGS = st.integers(-1, 2**63 - 1)
+EXTENTS = st.builds(
+    DisklessExtent, LONGS, st.text(), st.sampled_from(["wal", "segment"]), LONGS, LONGS, LONGS,
+    LONGS, LONGS, LONGS, st.binary(max_size=64),
+)  # fmt: skip
+
+
+@given(EXTENTS)
+def test_there_and_back(extent: DisklessExtent) -> None:
+    assert extent_from_json(json.loads(json.dumps(extent_to_json(extent)))) == extent
+
+
+@pytest.mark.parametrize("name", extent_to_json(WHOLE))
+def test_every_field_is_needed(name: str) -> None:
+    item = extent_to_json(WHOLE)
+    del item[name]
+    with pytest.raises(NoExtent, match=name):
+        extent_from_json(item)
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": "tape"}, {"layout": "!"}, {"size_bytes": "x"}, {"position": None}]
+)
+def test_other_kinds_are_refused(change: dict[str, Any]) -> None:
+    item = extent_to_json(WHOLE)
+    with pytest.raises(NoExtent, match="not in the form expected"):
+        extent_from_json(item | change)
