@@ -160,7 +160,7 @@ class House:
         return await self.sinks.post(query=query, batch_id=batch, owner=owner, manifest=manifest)
 
     def values(self, topic: str, partition: int = 0) -> list[str]:
-        log = self.state.log(topic, partition)
+        log = self.state.local_log(topic, partition)
         found: list[str] = []
         offset = log.log_start_offset
         while offset < log.high_watermark:
