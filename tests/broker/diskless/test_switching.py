@@ -310,3 +310,20 @@ async def test_request_that_does_not_wait_is_joined(
     assert values["penstock_topic_switches_total", ("done",)] == 1
     assert values["penstock_topic_switches_running", ()] == 0
     assert values["penstock_topic_switch_copied_bytes_total", ()] != 0
+
+
+async def test_other_brokers_serve_it_from_then_on(
+    cluster: Cluster, broker: BrokerServer, client: WireClient, local: Create
+) -> None:
+    await local()
+    await client.produce("t", batch(b"a"))
+    other = await cluster.start()
+    second = await cluster.connect(other)
+    refused = await altered(second, "t", diskless_enable="true")
+    assert refused.error_code == INVALID_CONFIG
+    assert "brokers [1] lead them, this is broker 2" in refused.error_message
+    assert (await second.produce("t", batch(b"x"))).error_code == NOT_LEADER
+    await switched(client)
+    await other.state.refresh()
+    assert (await second.produce("t", batch(b"b"))).base_offset == 1
+    assert await records(second) == [0, 1]
