@@ -24,10 +24,9 @@ TOPIC = UUID(int=5)
 
 @pytest.fixture
 async def logs(tmp_path: Path) -> AsyncIterator[LogStore]:
-    config = LogConfig(segment_bytes=1 << 14)
-    store = LogStore.open(
-        tmp_path, StorageSettings(), clock=FakeClock(), config_of=lambda topic: config
-    )
+    config = LogConfig(segment_bytes=1 << 14, retention_bytes=1 << 14)
+    settings = StorageSettings(log_retention_check_interval_ms=1)
+    store = LogStore.open(tmp_path, settings, clock=FakeClock(), config_of=lambda topic: config)
     yield store
     store.close()
 
@@ -179,3 +178,16 @@ async def test_fenced_log_takes_nothing_and_is_read(logs: LogStore) -> None:
     log.fence = None
     append(logs, log, 1)
     assert log.delete_records(2) == 2
+
+
+async def test_retention_waits_for_the_fence(logs: LogStore) -> None:
+    log = log_of(logs, 60)
+    now_ms = FakeClock().now_ms()
+    log.fence = SwitchRefused("not now")
+    for n in range(1, 5):
+        logs.housekeeping(now_ms + n * 10)
+    assert log.log_start_offset == 0
+    log.fence = None
+    for n in range(5, 9):
+        logs.housekeeping(now_ms + n * 10)
+    assert log.log_start_offset > 0
