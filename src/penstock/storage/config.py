@@ -42,8 +42,8 @@ class LogConfig:
         False,
         name="diskless.enable",
         doc=(
-            "Keep the topic's records in the object store instead of on brokers; set when the"
-            " topic is created, and not changed afterwards."
+            "Keep the topic's records in the object store instead of on brokers; may be set later,"
+            " which moves the records, and is never taken back."
         ),
     )
     file_delete_delay_ms: int = setting(
