@@ -20,9 +20,9 @@ from tests.spark.sink.test_crash import Restarting
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PARTITIONS: Final = 3
-ROWS: Final = 20_000
-LOOKS_MAX: Final = 1_000_000
+ROWS: Final = 40_000
 SMALL_OBJECTS: Final = {"diskless.buffer.max.bytes": 64 << 10}
+"""Each section is larger: six objects in a batch."""
 
 
 def killed(broker: Broker) -> Callable[[], None]:
@@ -34,13 +34,14 @@ def killed(broker: Broker) -> Callable[[], None]:
 
 
 class AtObject:
-    """Kills the broker as soon as it has written so many more objects."""
+    """Kills the broker as soon as it has written so many more objects, or has answered."""
 
     def __init__(self, broker: Broker, more: int) -> None:
         self._broker = broker
         self._before = self._count()
         self._more = more
         self.seen = False
+        self._answered = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -48,14 +49,16 @@ class AtObject:
         return sum(1 for _ in Path(self._broker.directory).glob("objects/**/wal/*/*"))
 
     def _run(self) -> None:
-        for _ in range(LOOKS_MAX):
-            if self._count() >= self._before + self._more:
-                self.seen = True
+        while not self.seen:
+            ended = self._answered.is_set()
+            self.seen = self._count() >= self._before + self._more
+            if ended:
                 break
         self._broker.kill()
         self._broker.start()
 
     def join(self) -> None:
+        self._answered.set()
         self._thread.join()
         assert self.seen
 
