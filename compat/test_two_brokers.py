@@ -26,7 +26,14 @@ from tests.s3 import s3_server
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.servers import PenstockProcess, chosen
-from compat.test_kill import PARTITIONS, RECOVER_SECONDS, Load, Reader, _log, _progress
+from compat.survivors import (
+    PARTITIONS,
+    RECOVER_SECONDS,
+    Load,
+    Reader,
+    assert_nothing_lost_or_doubled,
+    await_progress,
+)
 
 KILLS = int(os.environ.get("PENSTOCK_PAIR_KILLS", "2"))
 SEED = 5
@@ -75,7 +82,7 @@ def test_what_one_takes_the_other_serves(pair: list[PenstockProcess]) -> None:
     reader = Reader(pair[1].bootstrap, "shared", "other-side")
     reader.start()
     try:
-        _progress(load, reader)
+        await_progress(load, reader)
     finally:
         load.done.set()
         load.join(RECOVER_SECONDS)
@@ -109,14 +116,13 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
     rng = random.Random(SEED)
     topic, group = "killed", "survivors"
     bootstrap = ",".join(broker.bootstrap for broker in pair)
-    driver = Confluent(bootstrap)
-    driver.create_topic(topic, PARTITIONS, {})
+    Confluent(bootstrap).create_topic(topic, PARTITIONS, {})
     load, reader = Load(bootstrap, topic), Reader(bootstrap, topic, group)
     load.start()
     reader.start()
     try:
         for number in range(KILLS):
-            _progress(load, reader)
+            await_progress(load, reader)
             assert not load.failures, load.failures[:5]
             time.sleep(rng.uniform(0, 0.3))
             broker, paused = pair[number % 2], number % 3 == 2
@@ -126,31 +132,11 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
                 broker.kill()
             # The one that is left serves all of it.
             _everywhere(load)
-            _progress(load, reader)
+            await_progress(load, reader)
             if paused:
                 os.kill(broker.pid, signal.SIGCONT)
             else:
                 broker.start()
     finally:
         load.done.set()
-        load.join(RECOVER_SECONDS + 10)
-    assert not load.failures, load.failures[:5]
-    assert len(load.acknowledged) == load.sent
-    eventually(
-        lambda: reader.seen.keys() >= load.acknowledged.keys(),
-        lambda: f"{len(reader.seen)} of {len(load.acknowledged)} consumed",
-        seconds=RECOVER_SECONDS,
-    )
-    reader.done.set()
-    reader.join(RECOVER_SECONDS)
-    assert not reader.wrong
-    log = _log(bootstrap, topic)
-    stored = {(part, offset): value for part in log for offset, value in log[part]}
-    assert stored == load.acknowledged
-    for part, records in log.items():
-        numbers = [int(value) for _, value in records]
-        assert numbers == list(range(part, load.sent, PARTITIONS)), f"order of partition {part}"
-    committed = driver.committed(group, topic, range(PARTITIONS))
-    assert {part: at for part, (at, _) in committed.items()} == {
-        part: len(records) for part, records in log.items()
-    }
+    assert_nothing_lost_or_doubled(load, reader, bootstrap)
