@@ -22,7 +22,6 @@ from penstock.host.errors import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 10_000
 PROCESSES = 2
 QUICK_SEEDS = 200
 PLANT_SEEDS = 2_000
@@ -44,8 +43,9 @@ def story_process(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ten_thousand_stories() -> None:
-    share = SEEDS // PROCESSES
+@pytest.mark.parametrize("seeds", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_thousands_of_stories(seeds: int) -> None:
+    share = seeds // PROCESSES
     processes = [story_process(number * share, share) for number in range(PROCESSES)]
     for process in processes:
         output, _ = process.communicate()

@@ -49,7 +49,7 @@ async def call(
     except PenstockError as error:
         number, message = error_of(error)
         answer = error_answer(api, version, entity, number, message)
-    body = encoder(api_name, version, "response")(answer)
+    body = answer if isinstance(answer, bytes) else encoder(api_name, version, "response")(answer)
     response, end = decoder(api_name, version, "response")(body, 0)
     assert end == len(body)
     return response

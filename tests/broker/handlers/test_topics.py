@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from penstock.base.ids import TopicPartition
+from penstock.base.system import SYSTEM_RANDOMNESS
+from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.broker.state import BrokerState
 from tests.broker.handlers.calls import call, names, versions
@@ -243,3 +245,19 @@ async def test_delete_records_names_each_partition(state: BrokerState, version: 
         (-1, "unknown_topic_or_partition"),
     ]
     assert names(second.partitions[0].error_code) == "policy_violation"
+
+
+async def test_metadata_know_what_another_broker_has_just_created(state: BrokerState) -> None:
+    state.metadata_cache = MetadataCache()
+    asked = {
+        "topics": ({"topic_id": None, "name": "new"},),
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    (unknown,) = (await call(state, "Metadata", 12, asked)).topics
+    assert names(unknown.error_code) == "unknown_topic_or_partition"
+    created = await state.control.create_topic(
+        name="new", topic_id=SYSTEM_RANDOMNESS.uuid(), partitions=[[1]], configs={}
+    )
+    (known,) = (await call(state, "Metadata", 12, asked)).topics
+    assert (names(known.error_code), known.topic_id) == ("none", created.topic_id)

@@ -138,7 +138,7 @@ def deaths(folder: Path) -> set[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", ["foreachBatch", "format"])
+@pytest.mark.parametrize("way", [pytest.param("foreachBatch", marks=pytest.mark.long), "format"])
 def test_a_driver_that_dies(topic: Topic, target: Target, tmp_path: Path, way: str) -> None:
     written = topic.write(ROWS)
     died = 0

@@ -73,6 +73,7 @@ def kept(topic: Topic) -> Iterator[Topic]:
     topic.client.alter_configs("topic", topic.name, delete=["table.format"])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_record_is_lost_or_doubled_by_kills(kept: Topic, tmp_path: Path) -> None:
     written = kept.write(ROWS)

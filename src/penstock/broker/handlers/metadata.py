@@ -2,7 +2,8 @@
 
 Three ways of asking: for all topics (null; in version 0 an empty list), for none (an empty
 list), for some, by name or from version 10 on by id. A topic that is asked for by name and does
-not exist is created when both the client and `auto.create.topics.enable` allow it.
+not exist is created when both the client and `auto.create.topics.enable` allow it; one that is not
+known here is looked for in the control plane, where another broker may have put it.
 
 The leaders of diskless partitions depend on the client's rack as well; see `broker/diskless.py`.
 
@@ -11,6 +12,7 @@ Source: `MetadataRequest.json`; KIP-430 (authorised operations), KIP-516 (topic 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +30,8 @@ from penstock.wire.kafka.encoder import encoder
 
 if TYPE_CHECKING:
     from penstock.control import Partition, Topic
+
+logger = logging.getLogger(__name__)
 
 _NAME: Final = APIS[METADATA].name
 Wanted = list[tuple[str | None, Any]]
@@ -69,6 +73,29 @@ def metadata(state: BrokerState, context: RequestContext, request: Any) -> bytes
         missing = _to_create(state, request, wanted)
         if missing:
             return _create_and_answer(state, context, request, wanted, missing)
+        if any(_is_unknown(state, *one) for one in wanted):
+            return _look_and_answer(state, context, request, wanted)
+    return _answer(state, context, request, wanted, {})
+
+
+def _is_unknown(state: BrokerState, name: str | None, topic_id: Any) -> bool:
+    if topic_id is not None:
+        return topic_id.bytes not in state.topics_by_id
+    return name not in state.topics
+
+
+async def _look_and_answer(
+    state: BrokerState, context: RequestContext, request: Any, wanted: Wanted
+) -> bytes:
+    """Ask the control plane before a topic is said to be unknown.
+
+    Another broker may have created it just now. A consumer that subscribes to it is told so once,
+    and would not ask again before its metadata expire, minutes later.
+    """
+    try:
+        await state.refresh()
+    except PenstockError as error:
+        logger.warning("looking for new topics failed: %s", error)
     return _answer(state, context, request, wanted, {})
 
 
