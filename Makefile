@@ -35,12 +35,10 @@ test-long: setup
 	@$(BIN)/pytest -m long $(ARGS)
 
 # Foreign clients with every topic diskless: on SQLite and a directory, on PostgreSQL and S3.
-DISKLESS_SUITE := compat/test_records.py compat/test_offsets.py compat/test_admin.py \
-	compat/test_groups.py compat/test_kill.py compat/test_two_brokers.py
 compat-diskless: setup
-	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_PAIR_KILLS=9 $(BIN)/pytest $(DISKLESS_SUITE) $(ARGS)
+	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_PAIR_KILLS=9 $(BIN)/pytest compat $(ARGS)
 	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_COMPAT_STORES=postgres-s3 PENSTOCK_PAIR_KILLS=9 \
-		$(BIN)/pytest $(DISKLESS_SUITE) $(ARGS)
+		$(BIN)/pytest compat $(ARGS)
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)

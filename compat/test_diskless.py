@@ -16,14 +16,12 @@ from compat.drivers import DRIVERS, Driver, eventually
 from compat.drivers.confluent import Confluent
 from compat.parts import PartMissing
 from compat.scenes import in_order, plain_records, with_offsets
-from compat.servers import PenstockProcess, chosen
+from compat.servers import PenstockProcess
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PenstockProcess]:
     """A broker that makes every topic diskless."""
-    if chosen() != "penstock":
-        pytest.skip("diskless topics are Penstock's own")
     directory: Path = tmp_path_factory.mktemp("diskless")
     configs = {"log.diskless.enable": "true", "group.initial.rebalance.delay.ms": "0"}
     process = PenstockProcess(directory, configs=configs)

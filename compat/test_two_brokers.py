@@ -25,7 +25,7 @@ from tests.s3 import s3_server
 
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
-from compat.servers import PenstockProcess, chosen
+from compat.servers import PenstockProcess
 from compat.survivors import (
     PARTITIONS,
     RECOVER_SECONDS,
@@ -42,8 +42,6 @@ SEED = 5
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[list[PenstockProcess]]:
     """Two running brokers."""
-    if chosen() != "penstock":
-        pytest.skip("the brokers of this test are Penstock's own")
     with ExitStack() as stack:
         postgres = stack.enter_context(postgres_server())
         configs = {
