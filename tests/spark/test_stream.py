@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.spark import wake
 from tests.spark.conftest import KEEP, Topic
 
 pytestmark = pytest.mark.spark
@@ -118,6 +119,23 @@ def test_an_idle_stream_makes_no_batches(topic: Topic, run: Run) -> None:
         assert list(run.batches) == [0]
     finally:
         query.stop()
+
+
+def test_a_time_that_was_asked_for_is_a_batch_once_it_has_come(
+    topic: Topic, run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "wake"
+    topic.write(5)
+    frame = topic.stream(wakeFile=str(path))
+    run.drain(frame)
+    far = 1 << 42
+    # The second time is earlier than the first: the clock was set back in between.
+    for asked, batches in [(2_000, 2), (1_000, 3), (1_000, 3), (far, 3), (None, 3)]:
+        wake.write(path, asked, by="test")
+        run.drain(frame)
+        assert len(run.batches) == batches, asked
+    assert offsets(run, 2)["wake"] == 1_000
+    assert run.batches == {0: run.batches[0], 1: [], 2: []}
 
 
 def test_the_default_start_is_the_end(topic: Topic, run: Run) -> None:

@@ -136,11 +136,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         PenstockStreamReader.__init__(self, state["options"])
 
     def _woken(self, before_ms: int) -> int:
-        """The newest time that a batch was asked for, if it has come; what it was before if not."""
+        """The newest time that a batch was asked for, if it has come; what it was before if not.
+
+        It may be earlier than the one before: the clock was set back in between.
+        """
         if self._options.wake_file is None:
             return before_ms
         asked_ms = wake.read(self._options.wake_file)
-        due = asked_ms is not None and before_ms < asked_ms <= self._clock.now_ms()
+        due = asked_ms is not None and before_ms != asked_ms <= self._clock.now_ms()
         return asked_ms if due and asked_ms is not None else before_ms
 
     def _spans(

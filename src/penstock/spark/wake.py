@@ -14,9 +14,13 @@ from typing import Final
 TEXT_CHARS_MAX: Final = 32
 
 
-def write(path: Path, at_ms: int | None) -> None:
-    """Ask for a batch at a time in milliseconds since 1970; None takes the wish back."""
-    draft = path.with_name(f"{path.name}.draft")
+def write(path: Path, at_ms: int | None, *, by: str) -> None:
+    """Ask for a batch at a time in milliseconds since 1970; None takes the wish back.
+
+    Args:
+        by: who asks. Two at the same moment must have two names, as each has a draft of its own.
+    """
+    draft = path.with_name(f"{path.name}.{by}.draft")
     draft.write_text("" if at_ms is None else str(at_ms), encoding="ascii")
     os.replace(draft, path)
 

@@ -44,7 +44,7 @@ from penstock.spark.pipeline.holding import (
     TooManyHeld,
     given_up,
     let_go,
-    next_due_ms,
+    next_batch_ms,
 )
 from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.places import Places
@@ -267,7 +267,9 @@ class RecordJob(BatchJob):
         self.lot.save(held, work.entry.batch_id)
         box = ReleaseBox(self.places.releases(self.plan.name))
         box.done(work.released, batch_id=work.entry.batch_id)
-        wake.write(self.places.wake_file(self.plan.name), next_due_ms(held))
+        # A request that came after the batch had been made up, as a replayed one was, is next.
+        due_ms = next_batch_ms(held, box.pending(), now_ms=self.clock.now_ms())
+        wake.write(self.places.wake_file(self.plan.name), due_ms, by="batch")
         work.counts["held"] = waiting.num_rows
         return int(held.num_rows)
 

@@ -190,6 +190,11 @@ def next_due_ms(held: pa.Table) -> int | None:
     return due
 
 
+def next_batch_ms(held: pa.Table, requested: Sequence[str], *, now_ms: int) -> int | None:
+    """When a batch is to run even if no record comes: now for a request, else when one is due."""
+    return now_ms if requested else next_due_ms(held)
+
+
 class ReleaseBox:
     """Requests to release records, as files that a query picks up: `<folder>/<id>.json`."""
 

@@ -29,7 +29,7 @@ from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of, is_lasting
 from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.holding import HoldingLot, ReleaseBox, next_due_ms
+from penstock.spark.pipeline.holding import HoldingLot, ReleaseBox, next_batch_ms
 from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.progress_listener import ProgressBook
@@ -109,7 +109,6 @@ class PipelineRunner:
             for running in self._running:
                 last = self._journal(running.plan).last()
                 running.seen_batch = -1 if last is None else last.batch_id - (not last.done)
-                self._wake_for_held(running.plan)
                 joining.note_at_rest(self._spec, running.plan, now_ms=self._clock.now_ms())
                 self._begin(running)
         except BaseException:
@@ -149,7 +148,9 @@ class PipelineRunner:
     def _begin(self, running: _Running) -> None:
         if self._prepared is None:
             return
+        held = self._wake_for_held(running.plan)
         self._book.started(running.plan.name, group_id(self._spec, running.plan))
+        self._book.held(running.plan.name, held)
         running.query = self._prepared.start(self._spark, running.plan)
 
     def _look_after(self, running: _Running) -> None:
@@ -205,11 +206,19 @@ class PipelineRunner:
 
     # Held records
 
-    def _wake_for_held(self, plan: QueryPlan) -> None:
-        if plan.root is None and may_hold(self._spec, plan):
-            lot = HoldingLot(self._places.held(plan.name), application="")
-            due = next_due_ms(lot.load(lot.version()))
-            wake.write(self._places.wake_file(plan.name), due)
+    def _wake_for_held(self, plan: QueryPlan) -> int:
+        """Say before a query starts when it has something to do; returns how many records wait.
+
+        A run to the end of the log plans its only batch before anybody looks after it.
+        """
+        if plan.root is not None or not may_hold(self._spec, plan):
+            return 0
+        lot = HoldingLot(self._places.held(plan.name), application="")
+        held = lot.load(lot.version())
+        requested = ReleaseBox(self._places.releases(plan.name)).pending()
+        due_ms = next_batch_ms(held, requested, now_ms=self._clock.now_ms())
+        wake.write(self._places.wake_file(plan.name), due_ms, by="runner")
+        return int(held.num_rows)
 
     def _wake_for_releases(self, plan: QueryPlan) -> None:
         if plan.root is not None or not may_hold(self._spec, plan):
@@ -220,7 +229,7 @@ class PipelineRunner:
         if ReleaseBox(self._places.releases(plan.name)).pending() and (
             asked is None or asked > now_ms
         ):
-            wake.write(path, now_ms)
+            wake.write(path, now_ms, by="runner")
 
     def _take_lock(self) -> None:
         self._places.state.mkdir(parents=True, exist_ok=True)
