@@ -2,9 +2,11 @@
 
 Diskless topics have no home: what one broker takes the other serves. An idempotent producer and a
 consumer group go on while the brokers are killed in turn and started again, and every third time
-paused until they count as gone; whatever was acknowledged is there once and in order. The
-database is PostgreSQL, the objects lie in a shared directory, or in S3 with
-`PENSTOCK_COMPAT_STORES=postgres-s3`. `PENSTOCK_PAIR_KILLS` sets the number of kills and pauses.
+paused until they count as gone; whatever was acknowledged is there once and in order. A local
+topic of which both lead partitions becomes diskless in one step, or stays local, whichever of them
+is killed meanwhile. The database is PostgreSQL, the objects lie in a shared directory, or in S3
+with `PENSTOCK_COMPAT_STORES=postgres-s3`. `PENSTOCK_PAIR_KILLS` sets the number of kills and
+pauses, and of the topics that are switched under a kill.
 """
 
 from __future__ import annotations
@@ -15,11 +17,20 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from tests.postgres import postgres_server
 from tests.s3 import s3_server
 
@@ -138,3 +149,58 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
     finally:
         load.done.set()
     assert_nothing_lost_or_doubled(load, reader, bootstrap)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_local_topic_of_both_becomes_diskless_while_brokers_die(
+    pair: list[PenstockProcess],
+) -> None:
+    rng = random.Random(SEED)
+    bootstrap = ",".join(broker.bootstrap for broker in pair)
+    for number in range(KILLS + 1):
+        topic = f"switched-{number}"
+        Confluent(bootstrap).create_topic(topic, PARTITIONS, {"diskless.enable": "false"})
+        for broker in pair:
+            eventually(partial(_knows, broker, topic), lambda: "a broker lacks the topic")
+        load, reader = Load(bootstrap, topic), Reader(bootstrap, topic, topic)
+        load.start()
+        reader.start()
+        try:
+            await_progress(load, reader)
+            asked = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+            first = _switch(asked, topic)
+            if number:
+                # The first topic is switched without a fault.
+                time.sleep(rng.uniform(0, 1.5))
+                broker = pair[number % 2]
+                broker.kill()
+                broker.start()
+            eventually(
+                partial(_becomes_diskless, bootstrap, topic),
+                lambda: "the topic stays local",
+                seconds=RECOVER_SECONDS,
+            )
+            if not number:
+                first.result()
+            _everywhere(load)
+            await_progress(load, reader)
+        finally:
+            load.done.set()
+        assert_nothing_lost_or_doubled(load, reader, bootstrap)
+
+
+def _switch(admin: AdminClient, topic: str) -> Future[None]:
+    entry = ConfigEntry("diskless.enable", "true", incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    future: Future[None] = admin.incremental_alter_configs([wanted], request_timeout=25)[wanted]
+    return future
+
+
+def _becomes_diskless(bootstrap: str, topic: str) -> bool:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        _switch(admin, topic).result()
+    except KafkaException:
+        return False
+    return True

@@ -90,9 +90,10 @@ class WireClient:
         )
         return answer.responses[0].partition_responses[0]
 
-    async def fetch(self, topic: str, offset: int = 0, **changes: Any) -> Any:
+    async def fetch(self, topic: str, offset: int = 0, partition: int = 0, **changes: Any) -> Any:
         """Fetch one partition; its part of the answer."""
-        answer = await self.call("Fetch", 12, fetch_request({(topic, 0): offset}, **changes))
+        wanted = fetch_request({(topic, partition): offset}, **changes)
+        answer = await self.call("Fetch", 12, wanted)
         return answer.responses[0].partitions[0]
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.control import SwitchedPartition, SwitchRefused
-from penstock.control.diskless_switch_rules import check_switch
-from penstock.control.diskless_values import TopicSwitch
+from penstock.control.diskless_switch_rules import check_partitions
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.switching import TopicCopy, copying
 from penstock.records import split_batches
@@ -59,16 +58,7 @@ def copy_of(world: World, *logs: PartitionLog, **settings: int) -> TopicCopy:
 def whole(copy: TopicCopy) -> SwitchedPartition:
     """The copy of the one partition, which must add up."""
     [part] = copy.partitions()
-    check_switch(
-        TopicSwitch(
-            topic_id=TOPIC,
-            broker_id=1,
-            incarnation=UUID(int=1),
-            expected={},
-            configs={},
-            partitions=(part,),
-        )
-    )
+    check_partitions(TOPIC, [part])
     return part
 
 

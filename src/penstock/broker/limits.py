@@ -60,5 +60,14 @@ SWITCH_COMMITS_MAX: Final = 5
 SWITCH_PAUSE_SECONDS: Final = 0.5
 """Pause before a commit of unknown outcome is made again."""
 
+SWITCH_POLL_SECONDS: Final = 0.1
+"""How often a broker looks how far the others are with a topic that becomes diskless."""
+
+SWITCH_PASS_SECONDS: Final = 1.0
+"""How often one that waits for the others copies what was appended meanwhile."""
+
+SWITCH_JOIN_SECONDS: Final = 30.0
+"""How long the others have to begin."""
+
 SWITCH_WAIT_SECONDS: Final = 20.0
 """How long a request waits for a switch, which goes on without it."""

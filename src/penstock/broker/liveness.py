@@ -131,6 +131,7 @@ class Liveness:
             return
         self._session.renewed(asked)
         await self._resume()
+        await state.switches.look()
         if not self._session.may_expire_others(self._monotonic()):
             return
         expired = await state.control.expire_brokers(self._timeout_ms)

@@ -1,6 +1,14 @@
 """The control plane: topics, brokers, offsets, groups, sink commits, and diskless data's index."""
 
 from penstock.control.diskless_port import DisklessPlane
+from penstock.control.diskless_switch_values import (
+    RunningSwitch,
+    SwitchedObject,
+    SwitchedPartition,
+    SwitchRequest,
+    SwitchShare,
+    TopicSwitch,
+)
 from penstock.control.diskless_values import (
     Backlog,
     BatchEntry,
@@ -20,9 +28,6 @@ from penstock.control.diskless_values import (
     Placed,
     Retained,
     SegmentSwap,
-    SwitchedObject,
-    SwitchedPartition,
-    TopicSwitch,
 )
 from penstock.control.errors import (
     CommitForgotten,
@@ -46,6 +51,7 @@ from penstock.control.errors import (
     StaleGroup,
     StaleMembership,
     StaleSink,
+    StaleSwitch,
     StaleTopic,
     SwitchRefused,
     TooLarge,
@@ -111,6 +117,7 @@ __all__ = [
     "PartitionMarks",
     "Placed",
     "Retained",
+    "RunningSwitch",
     "SegmentSwap",
     "SinkAnswer",
     "SinkCommit",
@@ -123,8 +130,11 @@ __all__ = [
     "StaleGroup",
     "StaleMembership",
     "StaleSink",
+    "StaleSwitch",
     "StaleTopic",
     "SwitchRefused",
+    "SwitchRequest",
+    "SwitchShare",
     "SwitchedObject",
     "SwitchedPartition",
     "TooLarge",

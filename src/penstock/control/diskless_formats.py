@@ -4,6 +4,10 @@ An answer is MessagePack, an array of three: the version 1; the entries' places;
 each an array of topic id (16 bytes), partition, marks and extents. Places, marks and extents are
 arrays of the fields of `Placed`, `PartitionMarks` and `DisklessExtent`, in their order.
 
+A share in a topic that becomes diskless is MessagePack, too, an array of two: the version 1; the
+partitions, maps of the fields of `SwitchedPartition`, whose objects, extents and producers are
+arrays of their own fields.
+
 The batches of a producer, oldest first, are 28 bytes each, little endian:
 
     at  bytes  field
@@ -22,11 +26,14 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.control.diskless_switch_values import SwitchedPartition
 from penstock.control.diskless_values import CommitAnswer, DisklessExtent, PartitionMarks, Placed
-from penstock.control.errors import DatabaseDamaged
+from penstock.control.errors import DatabaseDamaged, SwitchRefused
+from penstock.control.limits import SWITCH_SHARE_BYTES_MAX
 from penstock.records.idempotence import ProducerBatch
 
 ANSWER_VERSION: Final = 1
+SHARE_VERSION: Final = 1
 _BATCH: Final = Struct("<iiqiq")
 
 
@@ -43,8 +50,14 @@ class _Answer(NamedTuple):
     partitions: tuple[_Partition, ...]
 
 
+class _Share(NamedTuple):
+    version: int
+    partitions: tuple[SwitchedPartition, ...]
+
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(_Answer)
+_SHARE_DECODER: Final = msgspec.msgpack.Decoder(_Share)
 
 
 def encode_answer(answer: CommitAnswer) -> bytes:
@@ -69,6 +82,28 @@ def decode_answer(data: bytes) -> CommitAnswer:
         marks={key: one.marks for key, one in zip(keys, found.partitions, strict=True)},
         extents={key: one.extents for key, one in zip(keys, found.partitions, strict=True)},
     )
+
+
+def encode_partitions(partitions: tuple[SwitchedPartition, ...]) -> bytes:
+    """Raises SwitchRefused for more than a share may have."""
+    data = _ENCODER.encode((SHARE_VERSION, partitions))
+    if len(data) > SWITCH_SHARE_BYTES_MAX:
+        raise SwitchRefused(
+            f"the index of one broker's partitions has {len(data)} bytes, the limit is"
+            f" {SWITCH_SHARE_BYTES_MAX}"
+        )
+    return data
+
+
+def decode_partitions(data: bytes) -> tuple[SwitchedPartition, ...]:
+    """Raises DatabaseDamaged for bytes that are no share of this version."""
+    try:
+        found = _SHARE_DECODER.decode(data)
+    except msgspec.DecodeError as cause:
+        raise DatabaseDamaged(f"a share of {len(data)} bytes is damaged: {cause}") from cause
+    if found.version != SHARE_VERSION:
+        raise DatabaseDamaged(f"a share has version {found.version}, not {SHARE_VERSION}")
+    return found.partitions
 
 
 def encode_batches(batches: tuple[ProducerBatch, ...]) -> bytes:

@@ -20,6 +20,12 @@ from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
 
+from penstock.control.diskless_switch_values import (
+    RunningSwitch,
+    SwitchRequest,
+    SwitchShare,
+    TopicSwitch,
+)
 from penstock.control.diskless_values import (
     Backlog,
     CommitAnswer,
@@ -35,7 +41,6 @@ from penstock.control.diskless_values import (
     PartitionMarks,
     Retained,
     SegmentSwap,
-    TopicSwitch,
 )
 from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.values import SinkCommit, Topic
@@ -176,19 +181,52 @@ class DisklessPlane(Protocol):
         """
         ...
 
+    async def open_switch(self, request: SwitchRequest) -> SwitchRequest:
+        """Ask the brokers that lead a topic's partitions for their shares in its switch.
+
+        What is asked for from then on: this request, or the one of another broker that lives.
+
+        Raises:
+            StaleBroker: another incarnation owns the broker's id.
+            UnknownTopic: no topic of this id.
+        """
+        ...
+
+    async def running_switches(self) -> list[RunningSwitch]:
+        """All requests that are open."""
+        ...
+
+    async def join_switch(self, request: SwitchRequest, share: SwitchShare) -> None:
+        """Store a broker's share in the place of its earlier one.
+
+        Raises:
+            StaleSwitch: the request is over.
+            SwitchRefused, InvalidCommit: as `switch_topic`, of this share alone.
+        """
+        ...
+
+    async def close_switch(self, request: SwitchRequest) -> None:
+        """Delete a request and its shares; one that is over does not matter.
+
+        On return no commit of it can take effect any more, unless it has.
+        """
+        ...
+
     async def switch_topic(self, switch: TopicSwitch) -> Topic:
         """Make a local topic diskless: its objects, extents, producers, configs, all at once.
 
-        The leader epoch of every partition rises. A topic that has become diskless by these
+        The leader epoch of every partition rises. The shares of other brokers are those under the
+        request of `switch_id`, which is deleted. A topic that has become diskless by these
         objects already is answered with as it is.
 
         Raises:
             StaleBroker: another incarnation owns the broker's id.
             UnknownTopic: no topic of this id.
-            StaleTopic: its configs, partitions or leader epochs are not as the switch says.
+            StaleTopic: its configs, partitions or leader epochs are not as the shares say.
+            StaleSwitch: the request is over.
             ObjectLeaseLost: as in `commit_object`.
-            SwitchRefused: an exactly-once sink has an unfinished commit to it, or too much
-                would have to be stored.
+            SwitchRefused: an exactly-once sink has an unfinished commit to it, too much would
+                have to be stored, or a broker with a share was restarted.
             InvalidCommit: the extents do not add up to the log.
         """
         ...

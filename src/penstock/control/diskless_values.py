@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from penstock.records.idempotence import Producer
-
 ObjectKind = Literal["wal", "segment"]
 ObjectState = Literal["pending", "committed", "deleting"]
 PartitionKey = tuple[UUID, int]
@@ -187,45 +185,6 @@ class SegmentSwap:
     size_bytes: int
     replaced: tuple[DisklessExtent, ...]
     extents: tuple[DisklessExtent, ...]
-
-
-class SwitchedObject(NamedTuple):
-    """A written object that holds a part of a local log."""
-
-    object_id: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchedPartition:
-    """A local log that lies in objects, whole: what its partition is once it is diskless.
-
-    `extents` adjoin, hold the log start (unless the log is empty) and end at the high watermark.
-    `leader_epoch` is the one that the log was written in up to its end.
-    """
-
-    partition: int
-    leader_epoch: int
-    log_start_offset: int
-    high_watermark: int
-    objects: tuple[SwitchedObject, ...] = ()
-    extents: tuple[DisklessExtent, ...] = ()
-    producers: Mapping[int, Producer] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSwitch:
-    """A topic that becomes diskless: all partitions by index, and its configs before and after.
-
-    `broker_id` leads all of them; `incarnation` is the process that keeps producers out.
-    """
-
-    topic_id: UUID
-    broker_id: int
-    incarnation: UUID
-    expected: Mapping[str, str]
-    configs: Mapping[str, str]
-    partitions: tuple[SwitchedPartition, ...]
 
 
 class Backlog(NamedTuple):

@@ -227,6 +227,16 @@ class OffsetBeyondEnd(InvalidError):
         self.offset = offset
 
 
+class StaleSwitch(FencedError):
+    """The attempt to make a topic diskless is over: by its end, or because somebody gave it up."""
+
+    code: ClassVar[str] = "invalid_update_version"
+
+    def __init__(self, topic_id: UUID) -> None:
+        super().__init__(f"the attempt to make topic {topic_id} diskless is over")
+        self.topic_id = topic_id
+
+
 class SwitchRefused(InvalidError):
     """A topic cannot become diskless; the message says why."""
 

@@ -12,7 +12,6 @@ from penstock.base.system import Clock, Randomness
 from penstock.control import diskless_commit_rules as commit_rules
 from penstock.control import diskless_index_rules as index_rules
 from penstock.control import diskless_rules as rules
-from penstock.control import diskless_switch_rules as switch_rules
 from penstock.control import sink_object_rules as sink_rules
 from penstock.control.diskless_values import (
     Backlog,
@@ -31,10 +30,10 @@ from penstock.control.diskless_values import (
     PartitionMarks,
     Retained,
     SegmentSwap,
-    TopicSwitch,
 )
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
+from penstock.control.memory_diskless_switch import MemoryDisklessSwitch
 from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.sink_rules import next_sink_version
 from penstock.control.values import MetadataImage, SinkCommit, Topic
@@ -59,12 +58,13 @@ class StoredObject:
         return Condemned(self.lease.object_id, self.lease.key, self.size_bytes)
 
 
-class MemoryDiskless:
+class MemoryDiskless(MemoryDisklessSwitch):
     """The part of `MemoryControlPlane` that is a `DisklessPlane`."""
 
     _image: MetadataImage
 
     def __init__(self, *, clock: Clock, randomness: Randomness) -> None:
+        super().__init__()
         self._clock = clock
         self._randomness = randomness
         self._highest_object_id = 0
@@ -291,36 +291,6 @@ class MemoryDiskless:
         row.state, row.kind, row.changed_ms = "committed", "segment", self._clock.now_ms()
         row.size_bytes, row.references = swap.size_bytes, len(swap.extents)
         self._release(swap.replaced)
-
-    async def renew_leases(self, object_ids: Sequence[int]) -> None:
-        for object_id in object_ids:
-            row = self._objects.get(object_id)
-            if row is None or row.state != "pending":
-                raise ObjectLeaseLost(object_id)
-            row.changed_ms = self._clock.now_ms()
-
-    async def switch_topic(self, switch: TopicSwitch) -> Topic:
-        switch_rules.check_switch(switch)
-        objects = switch_rules.objects_of(switch)
-        known = {one: self._objects[one].state for one, _ in objects if one in self._objects}
-        plan = switch_rules.plan_switch(
-            self._image, switch, states=known, sinks=self._sinks.values()
-        )
-        if plan.is_made:
-            return plan.topic
-        self._image, now_ms = plan.image, self._clock.now_ms()
-        references = switch_rules.references_of(switch)
-        for object_id, size_bytes in objects:
-            row = self._objects[object_id]
-            row.state, row.kind, row.changed_ms = "committed", "segment", now_ms
-            row.size_bytes, row.references = size_bytes, references[object_id]
-        self._rows.update(plan.rows)
-        for part in switch.partitions:
-            key = (switch.topic_id, part.partition)
-            self._extents[key] = list(part.extents)
-            for producer_id, state in part.producers.items():
-                self._states[*key, producer_id] = state._replace(seen_ms=now_ms)
-        return plan.topic
 
     async def backlogs(self, *, min_extents: int, limit: int) -> list[Backlog]:
         topics = self._by_id()

@@ -9,10 +9,16 @@ from collections.abc import Sequence
 from penstock.base.system import Clock
 from penstock.control import diskless_switch_rules as switch_rules
 from penstock.control import sqlite_diskless_objects as objects
+from penstock.control import sqlite_diskless_switch_tables as switches
 from penstock.control import sqlite_diskless_tables as rows
 from penstock.control import sqlite_sinks as sinks
 from penstock.control import sqlite_tables as tables
-from penstock.control.diskless_values import TopicSwitch
+from penstock.control.diskless_switch_values import (
+    RunningSwitch,
+    SwitchRequest,
+    SwitchShare,
+    TopicSwitch,
+)
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.sqlite_writer import SqliteWriter
 from penstock.control.values import MetadataImage, Topic
@@ -40,47 +46,80 @@ class SqliteDisklessSwitch:
 
         await self._writer.run(operation)
 
+    async def open_switch(self, request: SwitchRequest) -> SwitchRequest:
+        def operation(connection: sqlite3.Connection) -> SwitchRequest:
+            found = switches.read_request(connection, request.topic_id)
+            if found == request:
+                return found
+            first = switch_rules.check_request(self._current(), request, found)
+            if first is None:
+                switches.write_request(connection, request)
+            return first or request
+
+        opened: SwitchRequest = await self._writer.run(operation)
+        return opened
+
+    async def running_switches(self) -> list[RunningSwitch]:
+        running: list[RunningSwitch] = await self._writer.run(switches.read_running)
+        return running
+
+    async def join_switch(self, request: SwitchRequest, share: SwitchShare) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            found = switches.read_request(connection, request.topic_id)
+            switch_rules.check_share(request, found, share)
+            switches.write_share(connection, request.topic_id, share)
+
+        await self._writer.run(operation)
+
+    async def close_switch(self, request: SwitchRequest) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            if switches.read_request(connection, request.topic_id) == request:
+                switches.delete_request(connection, request.topic_id)
+
+        await self._writer.run(operation)
+
     async def switch_topic(self, switch: TopicSwitch) -> Topic:
-        switch_rules.check_switch(switch)
+        switch_rules.check_partitions(switch.topic_id, switch.partitions)
 
         def operation(connection: sqlite3.Connection) -> Topic:
+            shares = switch_rules.all_shares(
+                switch,
+                switches.read_request(connection, switch.topic_id),
+                switches.read_shares(connection, switch.topic_id),
+            )
+            parts = [part for share in shares for part in share.partitions]
             found = [
                 objects.read_object(connection, one.object_id)
-                for one in switch_rules.objects_of(switch)
+                for one in switch_rules.objects_of(parts or switch.partitions)
             ]
             plan = switch_rules.plan_switch(
                 self._current(),
                 switch,
+                shares,
                 states={one.lease.object_id: one.state for one in found if one is not None},
                 sinks=sinks.read_sinks(connection),
             )
             if not plan.is_made:
-                self._switch(connection, switch, plan)
+                self._switch(connection, plan)
             return plan.topic
 
         topic: Topic = await self._writer.run(operation)
         return topic
 
-    def _switch(
-        self,
-        connection: sqlite3.Connection,
-        switch: TopicSwitch,
-        plan: switch_rules.SwitchPlan,
-    ) -> None:
+    def _switch(self, connection: sqlite3.Connection, plan: switch_rules.SwitchPlan) -> None:
         now_ms = self._clock.now_ms()
-        references = switch_rules.references_of(switch)
-        for object_id, size_bytes in switch_rules.objects_of(switch):
+        for object_id, size_bytes, references in plan.objects:
             objects.write_object(
                 connection,
                 object_id,
                 state="committed",
                 kind="segment",
                 size_bytes=size_bytes,
-                extents=references[object_id],
+                extents=references,
                 now_ms=now_ms,
             )
-        for part in switch.partitions:
-            key = (switch.topic_id, part.partition)
+        for part in plan.partitions:
+            key = (plan.topic.topic_id, part.partition)
             partition_id = rows.add_partition(connection, key)
             rows.write_partitions(connection, [(partition_id, plan.rows[key])])
             rows.write_extents(connection, [(partition_id, one) for one in part.extents])
@@ -91,6 +130,7 @@ class SqliteDisklessSwitch:
                     for producer_id, state in part.producers.items()
                 ],
             )
+        switches.delete_request(connection, plan.topic.topic_id)
         tables.write_topic(connection, plan.topic)
         tables.write_epochs(connection, plan.topic)
         self._change(connection, plan.image)

@@ -26,7 +26,7 @@ from uuid import UUID
 from penstock.base.errors import BugError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.control.diskless_rules import DISKLESS_CONFIG
-from penstock.control.diskless_values import TopicSwitch
+from penstock.control.diskless_switch_values import SwitchRequest, SwitchShare, TopicSwitch
 from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
 from penstock.diskless.partition import DisklessPartition
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.control import MetadataImage, SinkAnswer, SinkCommit, Topic
     from penstock.control.diskless_port import DisklessPlane
+    from penstock.control.diskless_switch_values import ShareState
     from penstock.control.diskless_values import (
         CommitAnswer,
         DisklessExtent,
@@ -242,7 +243,7 @@ class DisklessService:
             await run()
 
     async def copy_of(self, topic: Topic, logs: Sequence[PartitionLog]) -> TopicCopy:
-        """What copies the logs of a local topic, all of which this broker leads, into the store.
+        """What copies the logs of a local topic, which this broker leads, into the store.
 
         Raises:
             NotServing: store or control plane cannot be used.
@@ -261,20 +262,56 @@ class DisklessService:
             clock=self._clock,
         )
 
-    async def switch_topic(self, topic: Topic, configs: Mapping[str, str], copy: TopicCopy) -> None:
-        """Commit a copy: the topic is diskless from then on; raises as `DisklessPlane`."""
-        if self._incarnation is None:
-            raise BugError("the service of diskless topics was not started")
+    @property
+    def plane(self) -> DisklessPlane:
+        """The control plane, for what a topic's switch passes between brokers."""
+        return self._plane
+
+    def switch_request(self, topic: Topic) -> SwitchRequest:
+        """A new request of this broker to make a topic diskless, which others lead parts of."""
+        return SwitchRequest(
+            topic.topic_id, self._randomness.uuid(), self._broker_id, self._started()
+        )
+
+    def switch_share(
+        self, state: ShareState, reason: str = "", copy: TopicCopy | None = None
+    ) -> SwitchShare:
+        """How far this broker is in the switch of a topic, with the copy once it is fenced."""
+        return SwitchShare(
+            broker_id=self._broker_id,
+            incarnation=self._started(),
+            state=state,
+            reason=reason,
+            partitions=() if copy is None else copy.partitions(),
+        )
+
+    async def switch_topic(
+        self,
+        topic: Topic,
+        configs: Mapping[str, str],
+        copy: TopicCopy,
+        request: SwitchRequest | None = None,
+    ) -> None:
+        """Commit a copy, and the shares under a request: the topic is diskless from then on.
+
+        Raises as `DisklessPlane`.
+        """
         await self._plane.switch_topic(
             TopicSwitch(
                 topic_id=topic.topic_id,
                 broker_id=self._broker_id,
-                incarnation=self._incarnation,
+                incarnation=self._started(),
                 expected=topic.configs,
                 configs=configs,
                 partitions=copy.partitions(),
+                switch_id=None if request is None else request.switch_id,
             )
         )
+
+    def _started(self) -> UUID:
+        if self._incarnation is None:
+            raise BugError("the service of diskless topics was not started")
+        return self._incarnation
 
     # -- what partitions ask -----------------------------------------------------------------
 

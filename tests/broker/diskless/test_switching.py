@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import switching
 from penstock.broker.errors import NotLeader
 from penstock.broker.server import BrokerServer
+from penstock.broker.switching import desk, patience
 from penstock.control import ControlUnavailable, SinkCommit, SinkLane, TopicSwitch
 from penstock.objects import MemoryStore, StoreUnavailable
 from penstock.records import split_batches
@@ -197,19 +197,6 @@ async def test_what_cannot_become_diskless_says_why(
     assert not broker.state.topics["s"].diskless
 
 
-async def test_topic_of_several_leaders_is_refused(
-    cluster: Cluster, broker: BrokerServer, client: WireClient
-) -> None:
-    await cluster.start()
-    await client.create("t", 2)
-    await broker.state.refresh()
-    leaders = {one.leader for one in broker.state.topics["t"].topic.partitions}
-    assert leaders == {1, 2}
-    refused = await altered(client, "t", diskless_enable="true")
-    assert refused.error_code == INVALID_CONFIG
-    assert "brokers [1, 2] lead them, this is broker 1" in refused.error_message
-
-
 async def test_store_that_fails_leaves_a_local_topic(
     cluster: Cluster,
     broker: BrokerServer,
@@ -250,7 +237,7 @@ async def test_fence_stays_until_the_commit_is_known(
     await local()
     await client.produce("t", batch(b"a"))
     other = await cluster.connect(broker)
-    monkeypatch.setattr(switching, "SWITCH_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(patience, "SWITCH_PAUSE_SECONDS", 0.01)
     real = cluster.control.switch_topic
     calls: list[TopicSwitch] = []
     refused: list[int] = []
@@ -290,7 +277,7 @@ async def test_request_that_does_not_wait_is_joined(
         await put(key, pieces)
 
     monkeypatch.setattr(cluster.objects, "put", slow)
-    monkeypatch.setattr(switching, "SWITCH_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(desk, "SWITCH_WAIT_SECONDS", 0.05)
     waiting = await altered(client, "t", diskless_enable="true")
     assert waiting.error_code == TIMED_OUT
     assert "is becoming diskless: copying" in waiting.error_message
@@ -299,7 +286,7 @@ async def test_request_that_does_not_wait_is_joined(
     assert (view["state"], view["copied_bytes"]) == ("copying", 0)
     assert (await client.produce("t", batch(b"b"))).base_offset == 1
     go_on.set()
-    monkeypatch.setattr(switching, "SWITCH_WAIT_SECONDS", 10.0)
+    monkeypatch.setattr(desk, "SWITCH_WAIT_SECONDS", 10.0)
     await switched(client)
     assert await records(client) == [0, 1]
     assert broker.state.switches.view(broker.state.topics["t"].topic.topic_id) is None
@@ -310,20 +297,3 @@ async def test_request_that_does_not_wait_is_joined(
     assert values["penstock_topic_switches_total", ("done",)] == 1
     assert values["penstock_topic_switches_running", ()] == 0
     assert values["penstock_topic_switch_copied_bytes_total", ()] != 0
-
-
-async def test_other_brokers_serve_it_from_then_on(
-    cluster: Cluster, broker: BrokerServer, client: WireClient, local: Create
-) -> None:
-    await local()
-    await client.produce("t", batch(b"a"))
-    other = await cluster.start()
-    second = await cluster.connect(other)
-    refused = await altered(second, "t", diskless_enable="true")
-    assert refused.error_code == INVALID_CONFIG
-    assert "brokers [1] lead them, this is broker 2" in refused.error_message
-    assert (await second.produce("t", batch(b"x"))).error_code == NOT_LEADER
-    await switched(client)
-    await other.state.refresh()
-    assert (await second.produce("t", batch(b"b"))).base_offset == 1
-    assert await records(second) == [0, 1]

@@ -24,12 +24,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from penstock.control.diskless_values import (
-    DisklessExtent,
-    ObjectLease,
-    SwitchedObject,
-    SwitchedPartition,
-)
+from penstock.control.diskless_switch_values import SwitchedObject, SwitchedPartition
+from penstock.control.diskless_values import DisklessExtent, ObjectLease
 from penstock.control.errors import SwitchRefused
 from penstock.diskless.consolidation.building import GrowingPart, SealedSegment, SegmentPart
 from penstock.diskless.switching.limits import (
@@ -55,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class TopicCopy:
-    """The copy of all partitions of one topic; belongs to the thread that owns their logs."""
+    """The copy of those partitions of a topic that a broker leads; in the thread of their logs."""
 
     def __init__(
         self,
@@ -68,7 +64,7 @@ class TopicCopy:
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = pause,
     ) -> None:
-        """`logs` are those of all partitions, by index."""
+        """`logs` are those of the partitions that this broker leads, by index."""
         self.copied_bytes = 0
         self._topic_id = topic_id
         self._copies = [_LogCopy(log) for log in logs]
@@ -90,6 +86,7 @@ class TopicCopy:
             PenstockError: a log cannot be read, or store or plane failed.
         """
         before = self.copied_bytes
+        await self._renew_if_due()
         for copy in self._copies:
             end = copy.begin_pass()
             while copy.next_offset < end:
@@ -98,7 +95,7 @@ class TopicCopy:
 
     def partitions(self) -> tuple[SwitchedPartition, ...]:
         """What was copied, with all else that is known of the logs now."""
-        return tuple([copy.switched(index) for index, copy in enumerate(self._copies)])
+        return tuple([copy.switched() for copy in self._copies])
 
     async def renew(self) -> None:
         """Keep everything that was copied from being swept; raises ObjectLeaseLost."""
@@ -107,9 +104,12 @@ class TopicCopy:
         if ids:
             await self._plane.renew_leases(ids)
 
-    async def _copy_object(self, copy: _LogCopy, end: int, *, at_once: bool) -> None:
+    async def _renew_if_due(self) -> None:
         if self._clock.monotonic() - self._renewed >= self._renew_seconds:
             await self.renew()
+
+    async def _copy_object(self, copy: _LogCopy, end: int, *, at_once: bool) -> None:
+        await self._renew_if_due()
         growing = _GrowingSegment(copy, copy.next_offset)
         while growing.next_offset < end and growing.size_bytes < OBJECT_BYTES:
             if growing.next_offset < copy.log.log_start_offset:
@@ -179,10 +179,10 @@ class _LogCopy:
         self._extents += segment.extents(lease)
         self.next_offset = next_offset
 
-    def switched(self, index: int) -> SwitchedPartition:
+    def switched(self) -> SwitchedPartition:
         log = self.log
         return SwitchedPartition(
-            partition=index,
+            partition=log.topic_partition.partition,
             leader_epoch=max(log.leader_epoch, 0),
             log_start_offset=log.log_start_offset,
             high_watermark=log.high_watermark,

@@ -1,0 +1,156 @@
+"""The switches of this broker: those that it was asked for, and those that it has a share in.
+
+A request waits for the end, though not for ever: the switch goes on without it, and the same
+request joins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.broker.admin_errors import InvalidConfig
+from penstock.broker.diskless import check_local, is_diskless
+from penstock.broker.limits import SWITCH_WAIT_SECONDS
+from penstock.broker.metrics import switch_samples
+from penstock.broker.switching.coordinating import Changed, Coordinated
+from penstock.broker.switching.errors import SwitchFailed, SwitchRunning
+from penstock.broker.switching.joining import Joined
+from penstock.broker.switching.share import LocalShare
+from penstock.control import SwitchRequest, SwitchShare, Topic
+from penstock.control.diskless_rules import DISKLESS_CONFIG
+
+if TYPE_CHECKING:
+    from penstock.base.metrics import Sample
+    from penstock.broker.state import BrokerState
+    from penstock.diskless.service import DisklessService
+
+logger = logging.getLogger(__name__)
+
+_Running = Coordinated | Joined
+
+
+def check_switch(state: BrokerState, topic: Topic) -> None:
+    """Raise InvalidConfig if a local topic cannot become diskless."""
+    if state.diskless is None:
+        check_local(topic.name, {DISKLESS_CONFIG: "true"})
+    if topic.internal:
+        raise InvalidConfig(f"topic {topic.name!r} is internal and cannot become diskless")
+
+
+class TopicSwitches:
+    """By topic id; belongs to the event loop."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._running: dict[UUID, tuple[_Running, asyncio.Task[None]]] = {}
+        self._copied_bytes = 0
+        self._outcomes = {"done": 0, "failed": 0}
+
+    async def switch(self, topic: Topic, changed: Changed) -> None:
+        """Make a local topic diskless, or join whoever does; on return it is.
+
+        Raises:
+            SwitchRunning: it goes on.
+            SwitchFailed, SwitchRefused, ObjectLeaseLost: the topic is local as before.
+            PenstockError: so it is; store, log or control plane failed.
+        """
+        service = self._state.diskless
+        if service is None:
+            check_local(topic.name, {DISKLESS_CONFIG: "true"})
+            return
+        if topic.topic_id not in self._running:
+            share = LocalShare(self._state, service, topic)
+            self._begin(Coordinated(self._state, share, changed))
+        running, task = self._running[topic.topic_id]
+        done, _ = await asyncio.wait([task], timeout=SWITCH_WAIT_SECONDS)
+        if not done:
+            raise SwitchRunning(
+                f"topic {topic.name!r} is becoming diskless: {running.share.state},"
+                f" {running.share.copied_bytes} bytes copied here; it goes on, ask again"
+            )
+        task.result()
+        if running.share.state != "diskless":
+            raise SwitchFailed(f"topic {topic.name!r} did not become diskless; ask again")
+
+    async def look(self) -> None:
+        """Join the switches that other brokers ask for, and end those whose broker is gone."""
+        service = self._state.diskless
+        if service is None or len(self._state.metadata.brokers) < 2:
+            return
+        running = await service.plane.running_switches()
+        if running:
+            await self._state.refresh()
+        for request, shares in running:
+            owner = self._state.metadata.broker(request.broker_id)
+            if owner is None or owner.incarnation != request.incarnation:
+                await service.plane.close_switch(request)
+            elif not any([one.state == "failed" and self._is_own(one) for one in shares]):
+                self._join(service, request)
+
+    def _is_own(self, share: SwitchShare) -> bool:
+        me = self._state.metadata.broker(self._state.node_id)
+        return me is not None and (share.broker_id, share.incarnation) == (
+            me.broker_id,
+            me.incarnation,
+        )
+
+    def _join(self, service: DisklessService, request: SwitchRequest) -> None:
+        found = self._state.topics_by_id.get(request.topic_id.bytes)
+        if found is None or is_diskless(found.topic) or request.topic_id in self._running:
+            return
+        if self._state.node_id in [one.leader for one in found.topic.partitions]:
+            share = LocalShare(self._state, service, found.topic)
+            self._begin(Joined(self._state, share, request))
+
+    def _begin(self, running: _Running) -> None:
+        task = asyncio.ensure_future(running.run())
+        self._running[running.share.topic.topic_id] = (running, task)
+        task.add_done_callback(lambda _: self._ended(running, task))
+
+    def _ended(self, running: _Running, task: asyncio.Task[None]) -> None:
+        share = running.share
+        name = share.topic.name
+        del self._running[share.topic.topic_id]
+        self._copied_bytes += share.copied_bytes
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None and share.state == "diskless":
+            self._outcomes["done"] += 1
+            logger.info("topic %s is diskless: %d bytes", name, share.copied_bytes)
+            return
+        self._outcomes["failed"] += 1
+        if error is None or isinstance(error, PenstockError):
+            logger.warning("topic %s did not become diskless: %s", name, error or "given up")
+        else:
+            logger.error("topic %s did not become diskless", name, exc_info=error)
+
+    async def stop(self) -> None:
+        """End all; their topics stay local, unless their commit is under way."""
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def view(self, topic_id: UUID) -> dict[str, Any] | None:
+        """How far a topic is, for the admin interface; None for one that does not switch."""
+        found = self._running.get(topic_id)
+        if found is None:
+            return None
+        share = found[0].share
+        return {
+            "state": share.state,
+            "passes": share.passes,
+            "copied_bytes": share.copied_bytes,
+            "started_ms": share.started_ms,
+        }
+
+    def samples(self) -> Iterator[Sample]:
+        running = sum([one.share.copied_bytes for one, _ in self._running.values()])
+        copied_bytes = self._copied_bytes + running
+        return switch_samples(len(self._running), copied_bytes, self._outcomes)

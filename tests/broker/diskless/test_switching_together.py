@@ -1,0 +1,313 @@
+"""A local topic of several leaders becomes diskless: brokers on sockets, one plane, one store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker.server import BrokerServer
+from penstock.broker.switching import coordinating, joining
+from penstock.control import ControlUnavailable, SwitchRequest, SwitchShare, TopicSwitch
+from penstock.objects import StoreUnavailable
+from penstock.records import split_batches
+from tests.broker.diskless.conftest import Cluster
+from tests.broker.diskless.test_configs import altered
+from tests.broker.wire_client import WireClient, batch
+from tests.storage.batches import batch as numbered
+
+QUICK = {"broker.heartbeat.interval.ms": 20, "broker.session.timeout.ms": 2000}
+PARTITIONS = 4
+NOT_LEADER = 6
+STORAGE_ERROR = 56
+
+
+class House:
+    """Three brokers, of which the first two lead the partitions of the topic in turn."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.brokers: list[BrokerServer] = []
+        self.clients: list[WireClient] = []
+
+    async def start(self) -> None:
+        for _ in range(2):
+            await self.add()
+        await self.clients[0].create("t", PARTITIONS)
+        await self.add()
+        for broker in self.brokers:
+            await broker.state.refresh()
+        leaders = [one.leader for one in self.brokers[0].state.topics["t"].topic.partitions]
+        assert sorted(leaders) == [1, 1, 2, 2]
+        self.leaders = leaders
+
+    async def add(self) -> None:
+        self.brokers.append(await self.cluster.start(QUICK))
+        self.clients.append(await self.cluster.connect(self.brokers[-1]))
+
+    async def produce(
+        self, partition: int, data: bytes | None = None, at: int | None = None
+    ) -> Any:
+        """At the partition's leader, or at a broker by its index."""
+        client = self.clients[self.leaders[partition] - 1 if at is None else at]
+        return await client.produce("t", data or batch(b"v"), partition=partition)
+
+    async def other_clients(self) -> list[WireClient]:
+        """One more for each broker: a connection has one request at a time."""
+        return [await self.cluster.connect(broker) for broker in self.brokers]
+
+    async def records(self, partition: int, at: int, count: int) -> list[int]:
+        """All offsets, of which there are to be so many: brokers hear late of each other."""
+        client, offset = self.clients[at], 0
+        found: list[int] = []
+        async with asyncio.timeout(10):
+            while True:
+                answer = await client.fetch("t", offset, partition=partition, max_wait=200)
+                assert answer.error_code == 0
+                for header in split_batches(answer.records or b""):
+                    found += range(header.base_offset, header.next_offset)
+                    offset = header.next_offset
+                if offset >= answer.high_watermark and len(found) >= count:
+                    return found
+
+    async def diskless(self) -> list[bool]:
+        for broker in self.brokers:
+            await broker.state.refresh()
+        return [broker.state.topics["t"].diskless for broker in self.brokers]
+
+    async def settled(self) -> None:
+        """Wait until no broker is at a switch any more."""
+        topic_id = self.brokers[0].state.topics["t"].topic.topic_id
+        async with asyncio.timeout(10):
+            while any(broker.state.switches.view(topic_id) for broker in self.brokers):
+                await asyncio.wait_for(self.clients[0].fetch("t", max_wait=10), 5)
+
+    async def assert_local(self) -> None:
+        """All partitions take records at their leaders, and nothing of a switch is left."""
+        await self.settled()
+        assert await self.diskless() == [False] * 3
+        assert await self.cluster.control.running_switches() == []
+        for partition in range(PARTITIONS):
+            assert (await self.produce(partition)).error_code == 0
+
+    async def assert_diskless(self, count: int) -> None:
+        """All partitions have so many records, and any broker takes more."""
+        await self.settled()
+        assert await self.diskless() == [True] * 3
+        for partition in range(PARTITIONS):
+            assert await self.records(partition, partition % 3, count) == list(range(count))
+            done = await self.produce(partition, at=2)
+            assert (done.error_code, done.base_offset) == (0, count)
+        assert await self.cluster.control.running_switches() == []
+
+
+@pytest.fixture
+async def house(cluster: Cluster) -> House:
+    house = House(cluster)
+    await house.start()
+    for partition in range(PARTITIONS):
+        assert (await house.produce(partition, batch(b"a", b"b"))).error_code == 0
+    return house
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+async def test_any_broker_may_be_asked(house: House, asked: int) -> None:
+    """The third leads nothing."""
+    answer = await altered(house.clients[asked], "t", diskless_enable="true", retention_ms="77")
+    assert (answer.error_code, answer.error_message) == (0, None)
+    await house.assert_diskless(2)
+    topic = house.brokers[1].state.topics["t"].topic
+    assert topic.configs["retention.ms"] == "77"
+    assert {one.leader_epoch for one in topic.partitions} == {1}
+    assert not any(broker.state.store.partitions for broker in house.brokers)
+
+
+async def test_two_that_are_asked_do_it_once(house: House) -> None:
+    answers = await asyncio.gather(
+        *[altered(client, "t", diskless_enable="true") for client in house.clients]
+    )
+    assert [(one.error_code, one.error_message) for one in answers] == [(0, None)] * 3
+    await house.assert_diskless(2)
+
+
+async def test_producers_go_on_through_the_switch(house: House) -> None:
+    """Each retries while it is refused, at the brokers in turn, with its sequence."""
+    over = asyncio.Event()
+    sent = [0] * PARTITIONS
+
+    async def producing(partition: int) -> None:
+        clients = await house.other_clients()
+        while not over.is_set():
+            data = bytes(numbered(1, producer_id=50 + partition, epoch=0, sequence=sent[partition]))
+            async with asyncio.timeout(10):
+                at = house.leaders[partition] - 1
+                while (
+                    answer := await clients[at].produce("t", data, partition=partition)
+                ).error_code:
+                    assert answer.error_code == NOT_LEADER
+                    at = (at + 1) % 3
+            assert answer.base_offset == 2 + sent[partition]
+            sent[partition] += 1
+
+    tasks = [asyncio.create_task(producing(partition)) for partition in range(PARTITIONS)]
+    answer = await altered(house.clients[2], "t", diskless_enable="true")
+    assert (answer.error_code, answer.error_message) == (0, None)
+    reached = list(sent)
+    async with asyncio.timeout(10):
+        while any(now <= then for now, then in zip(sent, reached, strict=True)):
+            await house.clients[2].fetch("t", max_wait=10)
+    over.set()
+    await asyncio.gather(*tasks)
+    for partition in range(PARTITIONS):
+        count = 2 + sent[partition]
+        assert await house.records(partition, 2, count) == list(range(count))
+
+
+async def test_broker_that_cannot_says_why(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = house.cluster.objects.put
+
+    async def refuse(key: str, pieces: Any) -> None:
+        if key.startswith("archive/"):
+            raise StoreUnavailable("the store is away")
+        await put(key, pieces)
+
+    monkeypatch.setattr(house.cluster.objects, "put", refuse)
+    monkeypatch.setattr("penstock.diskless.switching.copying.PUT_PAUSE_SECONDS", 0.001)
+    answer = await altered(house.clients[2], "t", diskless_enable="true")
+    assert answer.error_code == STORAGE_ERROR
+    assert "broker 1: the store is away" in answer.error_message
+    await house.assert_local()
+    monkeypatch.setattr(house.cluster.objects, "put", put)
+    assert (await altered(house.clients[2], "t", diskless_enable="true")).error_code == 0
+    await house.assert_diskless(3)
+
+
+async def test_broker_that_is_away_is_named(house: House) -> None:
+    await house.brokers[1].stop()
+    await house.brokers[0].state.refresh()
+    answer = await altered(house.clients[0], "t", diskless_enable="true")
+    assert answer.error_code == STORAGE_ERROR
+    assert "broker 2, which leads partitions of it, is away" in answer.error_message
+    assert (await house.produce(house.leaders.index(1))).error_code == 0
+
+
+Patched = Callable[[str, Callable[..., Awaitable[Any]]], None]
+
+
+@pytest.fixture
+def patched(house: House, monkeypatch: pytest.MonkeyPatch) -> Patched:
+    def patch(name: str, call: Callable[..., Awaitable[Any]]) -> None:
+        monkeypatch.setattr(house.cluster.control, name, call)
+
+    return patch
+
+
+async def test_fences_hold_until_the_commit_is_known(house: House, patched: Patched) -> None:
+    """The first commit is lost, the second takes effect without an answer."""
+    real = house.cluster.control.switch_topic
+    refused: list[int] = []
+    commits: list[TopicSwitch] = []
+
+    async def lossy(switch: TopicSwitch) -> Any:
+        commits.append(switch)
+        refused.extend([(await house.produce(one)).error_code for one in range(PARTITIONS)])
+        if len(commits) == 1:
+            raise ControlUnavailable("nothing came back")
+        answer = await real(switch)
+        if len(commits) == 2:
+            raise ControlUnavailable("the answer was lost")
+        return answer
+
+    patched("switch_topic", lossy)
+    client = (await house.other_clients())[0]
+    answer = await altered(client, "t", diskless_enable="true")
+    assert (answer.error_code, answer.error_message) == (0, None)
+    assert len(commits) == 3
+    assert set(refused[: 2 * PARTITIONS]) == {NOT_LEADER}
+    await house.settled()
+    assert await house.diskless() == [True] * 3
+    for partition, last in enumerate(refused[-PARTITIONS:]):
+        count = 2 if last else 3
+        assert await house.records(partition, 2, count) == list(range(count))
+
+
+async def test_fenced_broker_gives_up_a_switch_that_does_not_end(
+    house: House, patched: Patched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit hangs, and comes when the others have let their producers in again."""
+    real = house.cluster.control.switch_topic
+    go_on = asyncio.Event()
+
+    async def late(switch: TopicSwitch) -> Any:
+        await go_on.wait()
+        return await real(switch)
+
+    patched("switch_topic", late)
+    monkeypatch.setattr(joining, "SWITCH_FENCE_SECONDS", 0.2)
+    client = (await house.other_clients())[0]
+    asked = asyncio.create_task(altered(client, "t", diskless_enable="true"))
+    async with asyncio.timeout(10):
+        while (await house.produce(house.leaders.index(2))).error_code != NOT_LEADER:
+            pass
+        while (await house.produce(house.leaders.index(2))).error_code == NOT_LEADER:
+            pass
+    assert (await house.produce(house.leaders.index(1))).error_code == NOT_LEADER
+    go_on.set()
+    answer = await asked
+    assert answer.error_code != 0
+    assert "is over" in answer.error_message
+    await house.assert_local()
+
+
+async def test_share_whose_answer_is_lost_is_brought_again(house: House, patched: Patched) -> None:
+    real = house.cluster.control.join_switch
+    lost: list[SwitchShare] = []
+
+    async def lossy(request: SwitchRequest, share: SwitchShare) -> None:
+        await real(request, share)
+        if share.state == "fenced" and not lost:
+            lost.append(share)
+            raise ControlUnavailable("the answer was lost")
+
+    patched("join_switch", lossy)
+    assert (await altered(house.clients[2], "t", diskless_enable="true")).error_code == 0
+    assert lost
+    await house.assert_diskless(2)
+
+
+async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
+    """Its successor, or anybody else, lets the producers in."""
+    topic_id = house.brokers[0].state.topics["t"].topic.topic_id
+    plane = house.cluster.control
+    await plane.register_broker(broker_id=9, host="h", port=9, rack=None, incarnation=topic_id)
+    request = SwitchRequest(topic_id, topic_id, 9, topic_id)
+    await plane.open_switch(request)
+    ready = SwitchShare(broker_id=9, incarnation=topic_id, state="ready")
+    await plane.join_switch(request, ready)
+    async with asyncio.timeout(10):
+        for partition in range(PARTITIONS):
+            while (await house.produce(partition)).error_code != NOT_LEADER:
+                pass
+    await plane.unregister_broker(broker_id=9, incarnation=topic_id)
+    await house.brokers[0].state.refresh()
+    async with asyncio.timeout(10):
+        while await plane.running_switches():
+            await house.clients[0].fetch("t", max_wait=10)
+    await house.assert_local()
+
+
+async def test_broker_that_never_joins_is_named(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinating, "SWITCH_JOIN_SECONDS", 0.3)
+
+    async def nothing() -> None:
+        """This broker looks at no switch."""
+
+    monkeypatch.setattr(house.brokers[1].state.switches, "look", nothing)
+    answer = await altered(house.clients[0], "t", diskless_enable="true")
+    assert answer.error_code == STORAGE_ERROR
+    assert "brokers [2], which lead partitions of it, did not join" in answer.error_message
+    await house.assert_local()

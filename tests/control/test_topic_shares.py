@@ -1,0 +1,239 @@
+"""A local topic of several leaders becomes diskless: one contract for all forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from penstock.control import (
+    InvalidCommit,
+    ObjectLeaseLost,
+    PartitionMarks,
+    RunningSwitch,
+    StaleBroker,
+    StaleSwitch,
+    StaleTopic,
+    SwitchedObject,
+    SwitchedPartition,
+    SwitchRefused,
+    SwitchRequest,
+    SwitchShare,
+    TopicSwitch,
+    UnknownTopic,
+)
+from tests.control.diskless import BROKER, DISKLESS, INCARNATION, Plane, Sequenced, entry, put
+from tests.control.test_topic_switch import FOREVER_MS, PRODUCER, extent
+
+SPREAD = UUID(int=21)
+SECOND, THIRD = 2, 3
+PROCESSES = {BROKER: INCARNATION, SECOND: UUID(int=12), THIRD: UUID(int=13)}
+LEADERS = (BROKER, SECOND, BROKER, THIRD)
+REQUEST = SwitchRequest(SPREAD, UUID(int=100), BROKER, INCARNATION)
+
+
+async def spread(plane: Plane) -> None:
+    """A local topic of four partitions that three brokers lead."""
+    for broker_id in (SECOND, THIRD):
+        await register(plane, broker_id, PROCESSES[broker_id])
+    await plane.create_topic(
+        name="spread", topic_id=SPREAD, partitions=[[one] for one in LEADERS], configs={}
+    )
+
+
+async def register(plane: Plane, broker_id: int, incarnation: UUID) -> None:
+    await plane.register_broker(
+        broker_id=broker_id, host="h", port=9, rack=None, incarnation=incarnation
+    )
+
+
+async def share(plane: Plane, broker_id: int) -> SwitchShare:
+    """A fenced share: a batch of five records at offset 5 in each partition."""
+    parts = []
+    for partition, leader in enumerate(LEADERS):
+        if leader != broker_id:
+            continue
+        lease = await plane.lease_segment(SPREAD, partition, base_offset=5)
+        parts.append(
+            SwitchedPartition(
+                partition=partition,
+                leader_epoch=0,
+                log_start_offset=5,
+                high_watermark=10,
+                objects=(SwitchedObject(lease.object_id, 100),),
+                extents=(extent(lease, 5),),
+                producers={31: PRODUCER._replace(seen_ms=broker_id)},
+            )
+        )
+    return SwitchShare(
+        broker_id=broker_id,
+        incarnation=PROCESSES[broker_id],
+        state="fenced",
+        partitions=tuple(parts),
+    )
+
+
+def commit(own: SwitchShare, request: SwitchRequest | None = REQUEST) -> TopicSwitch:
+    return TopicSwitch(
+        topic_id=SPREAD,
+        broker_id=own.broker_id,
+        incarnation=own.incarnation,
+        expected={},
+        configs=DISKLESS,
+        partitions=own.partitions,
+        switch_id=None if request is None else request.switch_id,
+    )
+
+
+async def brought(plane: Plane) -> TopicSwitch:
+    """The commit of a switch to which all brokers have brought their shares."""
+    await spread(plane)
+    await plane.open_switch(REQUEST)
+    for broker_id in (SECOND, THIRD):
+        await plane.join_switch(REQUEST, await share(plane, broker_id))
+    return commit(await share(plane, BROKER))
+
+
+async def assert_local(plane: Plane) -> None:
+    image = await plane.image()
+    assert image.topics["spread"].configs == {}
+    assert {one.leader_epoch for one in image.topics["spread"].partitions} == {0}
+    assert await plane.marks([(SPREAD, 1)]) == [PartitionMarks(0, 0, 0)]
+
+
+async def test_all_shares_are_committed_at_once(plane: Plane) -> None:
+    switch = await brought(plane)
+    topic = await plane.switch_topic(switch)
+    assert topic.configs == DISKLESS
+    assert [(one.leader, one.leader_epoch) for one in topic.partitions] == [
+        (leader, 1) for leader in LEADERS
+    ]
+    assert (
+        await plane.marks([(SPREAD, one) for one in range(4)]) == [PartitionMarks(5, 10, 100)] * 4
+    )
+    assert await plane.running_switches() == []
+    assert await plane.switch_topic(switch) == topic
+    repeated = Sequenced(31, 0, epoch=2)
+    answer = await put(plane, *[entry(one, by=repeated, topic_id=SPREAD) for one in range(4)])
+    assert [(one.base_offset, one.duplicate) for one in answer.placed] == [(5, True)] * 4
+
+
+async def test_shares_are_seen_as_far_as_they_are(plane: Plane) -> None:
+    await spread(plane)
+    assert await plane.running_switches() == []
+    assert await plane.open_switch(REQUEST) == REQUEST
+    assert await plane.running_switches() == [RunningSwitch(REQUEST, ())]
+    early = SwitchShare(broker_id=THIRD, incarnation=PROCESSES[THIRD], state="copying")
+    failed = SwitchShare(
+        broker_id=SECOND, incarnation=PROCESSES[SECOND], state="failed", reason="no room"
+    )
+    await plane.join_switch(REQUEST, early)
+    await plane.join_switch(REQUEST, failed)
+    assert await plane.running_switches() == [RunningSwitch(REQUEST, (failed, early))]
+    fenced = await share(plane, THIRD)
+    await plane.join_switch(REQUEST, fenced)
+    [running] = await plane.running_switches()
+    assert running.shares == (failed, replace(fenced, partitions=()))
+
+
+async def test_commit_lacks_nobody(plane: Plane) -> None:
+    """A broker that has not brought its share, or took it back, or brought another's."""
+    switch = await brought(plane)
+    ready = SwitchShare(broker_id=THIRD, incarnation=PROCESSES[THIRD], state="ready")
+    for other in (
+        ready,
+        replace(ready, state="failed"),
+        replace(await share(plane, SECOND), broker_id=THIRD, incarnation=PROCESSES[THIRD]),
+    ):
+        await plane.join_switch(REQUEST, other)
+        with pytest.raises(StaleTopic, match="partition, leader, epoch"):
+            await plane.switch_topic(switch)
+    with pytest.raises(StaleTopic):
+        await plane.switch_topic(replace(switch, switch_id=None))
+    await assert_local(plane)
+    await plane.join_switch(REQUEST, await share(plane, THIRD))
+    assert (await plane.switch_topic(switch)).configs == DISKLESS
+
+
+async def test_commit_of_a_closed_request_never_takes_effect(plane: Plane) -> None:
+    switch = await brought(plane)
+    await plane.close_switch(REQUEST._replace(switch_id=UUID(int=101)))
+    assert len(await plane.running_switches()) == 1
+    await plane.close_switch(REQUEST)
+    await plane.close_switch(REQUEST)
+    assert await plane.running_switches() == []
+    with pytest.raises(StaleSwitch):
+        await plane.switch_topic(switch)
+    with pytest.raises(StaleSwitch):
+        await plane.join_switch(REQUEST, await share(plane, SECOND))
+    await assert_local(plane)
+
+
+async def test_later_request_begins_anew(plane: Plane) -> None:
+    switch = await brought(plane)
+    later = REQUEST._replace(switch_id=UUID(int=102))
+    assert await plane.open_switch(later) == later
+    assert await plane.running_switches() == [RunningSwitch(later, ())]
+    with pytest.raises(StaleSwitch):
+        await plane.switch_topic(switch)
+    with pytest.raises(StaleSwitch):
+        await plane.join_switch(REQUEST, await share(plane, SECOND))
+    await assert_local(plane)
+
+
+async def test_first_of_two_that_ask_coordinates(plane: Plane) -> None:
+    await spread(plane)
+    await plane.open_switch(REQUEST)
+    other = SwitchRequest(SPREAD, UUID(int=103), SECOND, PROCESSES[SECOND])
+    assert await plane.open_switch(other) == REQUEST
+    await register(plane, BROKER, UUID(int=99))
+    assert await plane.open_switch(other) == other
+    with pytest.raises(StaleBroker):
+        await plane.open_switch(REQUEST)
+    with pytest.raises(UnknownTopic):
+        await plane.open_switch(other._replace(topic_id=UUID(int=77)))
+
+
+async def test_share_of_a_process_that_died_is_refused(plane: Plane) -> None:
+    """Its successor does not know of the fence, and may have taken records."""
+    switch = await brought(plane)
+    await register(plane, THIRD, UUID(int=98))
+    with pytest.raises(SwitchRefused, match="broker 3 was registered by a newer incarnation"):
+        await plane.switch_topic(switch)
+    await plane.unregister_broker(broker_id=THIRD, incarnation=UUID(int=98))
+    with pytest.raises(SwitchRefused, match="broker 3 is not registered"):
+        await plane.switch_topic(switch)
+    await assert_local(plane)
+
+
+async def test_swept_share_is_refused(plane: Plane) -> None:
+    switch = await brought(plane)
+    await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=FOREVER_MS, limit=99)
+    with pytest.raises(ObjectLeaseLost):
+        await plane.switch_topic(switch)
+    await assert_local(plane)
+
+
+async def test_share_that_is_no_log_is_refused(plane: Plane) -> None:
+    await spread(plane)
+    await plane.open_switch(REQUEST)
+    good = await share(plane, SECOND)
+    wrong = replace(good, partitions=(replace(good.partitions[0], high_watermark=11),))
+    with pytest.raises(InvalidCommit, match="partition 1"):
+        await plane.join_switch(REQUEST, wrong)
+    assert await plane.running_switches() == [RunningSwitch(REQUEST, ())]
+
+
+async def test_broker_that_leads_nothing_may_coordinate(plane: Plane) -> None:
+    await spread(plane)
+    fourth = UUID(int=14)
+    await register(plane, 4, fourth)
+    request = SwitchRequest(SPREAD, UUID(int=104), 4, fourth)
+    await plane.open_switch(request)
+    for broker_id in PROCESSES:
+        await plane.join_switch(request, await share(plane, broker_id))
+    own = SwitchShare(broker_id=4, incarnation=fourth, state="fenced")
+    topic = await plane.switch_topic(commit(own, request))
+    assert topic.configs == DISKLESS
+    assert await plane.switch_topic(commit(own, request)) == topic
