@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "outbox": ("penstock.apps.outbox", "outbox", "Payloads as files, pointers on a topic."),
     "pipeline": ("penstock.apps.pipelines", "pipeline", "Spark pipelines that are files."),
     "table": ("penstock.apps.tables", "table", "Delta tables beside topics."),
+    "plan": ("penstock.apps.plan", "plan", "Size it, cost it, check the host."),
     "doctor": ("penstock.apps.doctor", "doctor", "Find out what is wrong, and how to mend it."),
 }
 

@@ -1,0 +1,161 @@
+"""What all commands of `penstock plan` share: options from declarations, table, JSON, plot."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.base.settings import SettingInfo, describe, render
+from penstock.planner.errors import InvalidPlanFile
+from penstock.planner.inputs import read_inputs
+from penstock.planner.quantities import format_quantity
+from penstock.planner.results import Figure, Finding, Plan, input_rows
+
+INPUTS_FILE_BYTES_MAX: Final = 1 << 20
+
+Command = Callable[..., None]
+
+
+def plan_inputs(inputs_type: type[Any]) -> Callable[[Callable[..., Plan]], Command]:
+    """Give a command an option for each declared input, and write the plan that it returns.
+
+    The function gets `(state, inputs, **its own options)`. Besides there are `--inputs` (a TOML
+    file of inputs, over which options win), `--explain` and `--plot`.
+    """
+
+    def decorated(function: Callable[..., Plan]) -> Command:
+        names = {info.attribute: info.name for info in describe(inputs_type)}
+
+        @client_options
+        def command(
+            state: State,
+            inputs_file: Path | None,
+            explain: bool,
+            plot: Path | None,
+            **arguments: Any,
+        ) -> None:
+            texts = {} if inputs_file is None else _read_file(inputs_file)
+            for attribute, name in names.items():
+                text = arguments.pop(attribute)
+                if text is not None:
+                    texts[name] = text
+            plan = function(state, read_inputs(inputs_type, texts), **arguments)
+            write_plan(state, plan, explain=explain, plot=plot)
+            if plan.failed:
+                raise click.exceptions.Exit(1)
+
+        command.__doc__ = function.__doc__
+        options = [*map(_option, describe(inputs_type)), *_COMMON]
+        for option in reversed(options):
+            command = option(command)
+        params = getattr(function, "__click_params__", [])
+        command.__click_params__ = [*getattr(command, "__click_params__", []), *params]  # type: ignore[attr-defined]
+        return command
+
+    return decorated
+
+
+_COMMON: Final = (
+    click.option(
+        "--inputs",
+        "inputs_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="TOML file of inputs, by the names of these options.",
+    ),
+    click.option("--explain", is_flag=True, help="Show the formula and source of every figure."),
+    click.option(
+        "--plot",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE.svg|FILE.png",
+        help="Draw the plan's charts.",
+    ),
+)
+
+
+def _option(info: SettingInfo) -> Callable[[Any], Any]:
+    default = render(info.default)
+    if info.type_name in ("int", "float") and isinstance(info.default, (int, float)):
+        default = format_quantity(info.default, info.unit)
+    shown = f" [default: {default}]" if default != "" else ""
+    choices = f" One of {', '.join(info.choices)}." if info.choices else ""
+    return click.option(
+        f"--{info.name}",
+        info.attribute,
+        metavar=info.unit.upper() or ("TEXT" if info.type_name in ("str", "list") else "VALUE"),
+        help=f"{info.doc}{choices}{shown}",
+    )
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    if path.stat().st_size > INPUTS_FILE_BYTES_MAX:
+        raise InvalidPlanFile(f"{path} is larger than {INPUTS_FILE_BYTES_MAX} bytes")
+    try:
+        return dict(tomllib.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise InvalidPlanFile(f"{path}: {error}") from None
+
+
+def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) -> None:
+    """Write a plan as the state wants it, and draw it if asked."""
+    if plot is not None:
+        from penstock.planner.plots import draw
+
+        plot.write_bytes(draw(plan, plot.suffix))
+    if state.json:
+        write_json(plan_document(plan))
+        return
+    rows = [
+        (name, format_quantity(value, unit) if isinstance(value, (int, float)) else render(value))
+        for name, value, unit, _ in input_rows(plan.inputs)
+    ]
+    write_table(("input", "value"), rows, title=plan.title)
+    for group in dict.fromkeys([figure.group for figure in plan.figures]):
+        _write_figures(group, [one for one in plan.figures if one.group == group], explain=explain)
+    if plan.findings:
+        found = [(one.severity, one.subject, one.cause, one.cure) for one in plan.findings]
+        write_table(("", "about", "found", "cure"), found)
+    for snippet in plan.snippets:
+        click.echo(f"# {snippet.title}")
+        click.echo(snippet.text.rstrip("\n") + "\n")
+    if plot is not None:
+        click.echo(f"drawn: {plot}")
+
+
+def _write_figures(group: str, figures: list[Figure], *, explain: bool) -> None:
+    columns = ["figure", "value"]
+    rows = [[one.label, one.text] for one in figures]
+    if any([one.minimum is not None for one in figures]):
+        columns.append("at least")
+        rows = [[*row, one.minimum_text] for row, one in zip(rows, figures, strict=True)]
+    if any([one.setting for one in figures]):
+        columns.append("setting")
+        rows = [[*row, one.setting] for row, one in zip(rows, figures, strict=True)]
+    if explain:
+        columns += ["formula", "source"]
+        rows = [[*row, one.formula, one.source] for row, one in zip(rows, figures, strict=True)]
+    write_table(columns, rows, title=group or None)
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON."""
+    return {
+        "title": plan.title,
+        "inputs": {
+            name: {"value": value, "unit": unit} for name, value, unit, _ in input_rows(plan.inputs)
+        },
+        "figures": [asdict(one) for one in plan.figures],
+        "findings": [asdict(one) for one in plan.findings],
+        "snippets": [asdict(one) for one in plan.snippets],
+        "charts": [asdict(one) for one in plan.charts],
+    }
+
+
+def finding_row(finding: Finding) -> tuple[str, str, str, str]:
+    """A finding as a row of a table."""
+    return (finding.severity, finding.subject, finding.cause, finding.cure)

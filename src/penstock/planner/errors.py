@@ -1,0 +1,25 @@
+"""What the planner refuses."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.base.errors import InvalidError
+
+
+class ImpossiblePlan(InvalidError):
+    """Inputs that no configuration can serve: which rule they break, and what mends it."""
+
+    code: ClassVar[str] = "invalid_request"
+
+    def __init__(self, rule: str, found: str, cure: str) -> None:
+        super().__init__(f"{rule}: {found}; {cure}")
+        self.rule = rule
+        self.found = found
+        self.cure = cure
+
+
+class InvalidPlanFile(InvalidError):
+    """A file that the planner reads is not what it must be; the message names the place in it."""
+
+    code: ClassVar[str] = "invalid_config"

@@ -1,0 +1,64 @@
+"""Drawing the charts of a plan as PNG or SVG, with matplotlib, which the extra `plots` brings."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any, Final
+
+from penstock.base.errors import InvalidError
+from penstock.planner.results import Chart, Plan
+
+_FORMATS: Final = {".png": "png", ".svg": "svg"}
+_WIDTH_INCHES: Final = 9.0
+_HEIGHT_INCHES: Final = 4.0
+
+
+def draw(plan: Plan, suffix: str) -> bytes:
+    """All charts of a plan, one below the other, in the format of a file's suffix.
+
+    Raises:
+        InvalidError: an unknown suffix, a plan without charts, or matplotlib is not installed.
+    """
+    kind = _FORMATS.get(suffix.lower())
+    if kind is None:
+        raise InvalidError(f"plots end in {' or '.join(_FORMATS)}, not in {suffix or 'nothing'!r}")
+    if not plan.charts:
+        raise InvalidError(f"there is nothing to draw of {plan.title!r}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise InvalidError("plots need matplotlib: pip install 'penstock[plots]'") from missing
+    height = _HEIGHT_INCHES * len(plan.charts)
+    drawing = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
+    drawing.suptitle(plan.title)
+    for place, chart in enumerate(plan.charts, 1):
+        _draw_chart(drawing.add_subplot(len(plan.charts), 1, place), chart)
+    buffer = BytesIO()
+    drawing.savefig(buffer, format=kind)
+    return buffer.getvalue()
+
+
+def _draw_chart(axes: Any, chart: Chart) -> None:
+    axes.set_title(chart.title)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    for index, curve in enumerate(chart.curves):
+        if chart.kind == "bar":
+            width = 0.8 / len(chart.curves)
+            places = [at - 0.4 + width * (index + 0.5) for at in range(len(curve.x))]
+            axes.bar(places, curve.y, width=width, label=curve.label)
+            axes.set_xticks(range(len(curve.x)), [str(one) for one in curve.x], rotation=20)
+        else:
+            axes.plot(curve.x, curve.y, label=curve.label)
+    for label, place in (chart.marks or {}).items():
+        axes.axvline(place, linestyle="--", linewidth=0.8, color="grey")
+        axes.annotate(
+            label, (place, 1.0), xycoords=("data", "axes fraction"), rotation=90, va="top"
+        )
+    if chart.x_log:
+        axes.set_xscale("log")
+    if chart.y_log:
+        axes.set_yscale("log")
+    if len(chart.curves) > 1:
+        axes.legend()
+    axes.grid(visible=True, alpha=0.3)

@@ -1,0 +1,139 @@
+"""Numbers with units: reading what people write, and writing what they read.
+
+Each unit is that of a declaration (`penstock.base.settings.setting(unit=…)`). A number without a
+suffix is in that unit. Suffixes of bytes: `kB MB GB TB PB` are powers of 1000, `KiB MiB GiB TiB
+PiB` and the single letters `k m g t` powers of 1024, as operating systems and Aeron's properties
+read them. Suffixes of time: `ns us µs ms s min h d`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_NUMBER: Final = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)(/s)?")
+
+_BYTES: Final[Mapping[str, float]] = {
+    "b": 1,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+    "pb": 1e15,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "pib": 2**50,
+}
+_SECONDS: Final[Mapping[str, float]] = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+_COUNTS: Final[Mapping[str, float]] = {"k": 1e3, "m": 1e6, "g": 1e9}
+_BITS: Final[Mapping[str, float]] = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "bit": 1.0}
+_OF_UNIT: Final[Mapping[str, Mapping[str, float]]] = {
+    "bytes": _BYTES,
+    "bytes/s": _BYTES,
+    "bytes/day": _BYTES,
+    "bit/s": _BITS,
+    **{unit: {name: one / per for name, one in _SECONDS.items()} for unit, per in _SECONDS.items()},
+}
+
+
+class NoQuantity(ValueError):
+    """A text that is no quantity of the unit; the message says what would be."""
+
+
+def parse_quantity(text: str, unit: str) -> float:
+    """Read a number in `unit`, with or without a suffix of the same dimension.
+
+    Raises:
+        NoQuantity: it is none.
+    """
+    found = _NUMBER.fullmatch(text.strip())
+    suffixes = _OF_UNIT.get(unit, _COUNTS)
+    if found is None:
+        raise NoQuantity(f"must be a number{_allowed(unit, suffixes)}")
+    number, suffix, rate = found.groups()
+    value = float(number.replace("_", ""))
+    if rate and not unit.endswith("/s"):
+        raise NoQuantity(f"must not be a rate{_allowed(unit, suffixes)}")
+    if not suffix:
+        return value
+    factor = suffixes.get(suffix.lower())
+    if factor is None:
+        raise NoQuantity(f"has the unknown suffix {suffix}{_allowed(unit, suffixes)}")
+    return value * factor
+
+
+def _allowed(unit: str, suffixes: Mapping[str, float]) -> str:
+    named = f" of {unit}" if unit else ""
+    return f"{named}, alone or with one of {' '.join(suffixes)}"
+
+
+def format_quantity(value: float | int | str | bool | None, unit: str) -> str:
+    """A value as people read it: `256 KiB`, `1.02 MB/s`, `1.3 ms`, `12,500 packets/s`."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return f"{value} {unit}".strip()
+    if unit == "bytes":
+        return _bytes(value)
+    if unit in ("bytes/s", "bytes/day", "bytes/month"):
+        scaled, prefix = _scaled(value)
+        return f"{scaled} {prefix}B/{unit.partition('/')[2]}"
+    if unit == "bit/s":
+        scaled, prefix = _scaled(value)
+        return f"{scaled} {prefix}bit/s"
+    if unit in _SECONDS:
+        return _time(value * _SECONDS[unit])
+    return f"{significant(value)} {unit}".strip()
+
+
+def _bytes(value: float) -> str:
+    if value == int(value) and value >= 1024:
+        for power, name in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+            if value >= 1024**power and value % 1024**power == 0:
+                return f"{significant(value / 1024**power)} {name}"
+    scaled, prefix = _scaled(value) if abs(value) >= 10_000 else (significant(value), "")
+    return f"{scaled} {prefix}B" if prefix else f"{scaled} bytes"
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return significant(value / factor), prefix
+    return significant(value), ""
+
+
+def _time(seconds: float) -> str:
+    for factor, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if abs(seconds) >= 2 * factor or (name == "s" and abs(seconds) >= 1.0):
+            return f"{significant(seconds / factor)} {name}"
+    for factor, name in ((1e-3, "ms"), (1e-6, "µs")):
+        if abs(seconds) >= factor:
+            return f"{significant(seconds / factor)} {name}"
+    return f"{significant(seconds * 1e9)} ns"
+
+
+def significant(value: float) -> str:
+    """Whole numbers with separators; others to four significant digits."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
