@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -116,7 +116,9 @@ def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) ->
     ]
     write_table(("input", "value"), rows, title=plan.title)
     for group in dict.fromkeys([figure.group for figure in plan.figures]):
-        _write_figures(group, [one for one in plan.figures if one.group == group], explain=explain)
+        _write_figures(group, [one for one in plan.figures if one.group == group])
+    if explain:
+        _write_explanations(plan.figures)
     if plan.findings:
         found = [(one.severity, one.subject, one.cause, one.cure) for one in plan.findings]
         write_table(("", "about", "found", "cure"), found)
@@ -127,7 +129,7 @@ def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) ->
         click.echo(f"drawn: {plot}")
 
 
-def _write_figures(group: str, figures: list[Figure], *, explain: bool) -> None:
+def _write_figures(group: str, figures: list[Figure]) -> None:
     columns = ["figure", "value"]
     rows = [[one.label, one.text] for one in figures]
     if any([one.minimum is not None for one in figures]):
@@ -136,10 +138,18 @@ def _write_figures(group: str, figures: list[Figure], *, explain: bool) -> None:
     if any([one.setting for one in figures]):
         columns.append("setting")
         rows = [[*row, one.setting] for row, one in zip(rows, figures, strict=True)]
-    if explain:
-        columns += ["formula", "source"]
-        rows = [[*row, one.formula, one.source] for row, one in zip(rows, figures, strict=True)]
     write_table(columns, rows, title=group or None)
+
+
+def _write_explanations(figures: Sequence[Figure]) -> None:
+    """Formulas are long: they stand below the tables, where no column folds them."""
+    click.echo("# Formulas and sources")
+    for one in figures:
+        least = "" if one.minimum is None else f" (at least {one.minimum_text})"
+        click.echo(f"{one.label}: {one.text}{least}")
+        click.echo(f"    = {one.formula}")
+        click.echo(f"    from {one.source}")
+    click.echo()
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,188 @@
+"""What every command of `penstock plan` shares, tried with a plan of its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock.apps.plan_output import finding_row, plan_inputs
+from penstock.apps.session import State
+from penstock.base.errors import InvalidError, InvalidSetting
+from penstock.base.settings import setting
+from penstock.planner.errors import ImpossiblePlan, InvalidPlanFile
+from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Snippet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxInputs:
+    side_bytes: int = setting(
+        1024, name="side-bytes", doc="Length of a side.", unit="bytes", minimum=1, maximum=1 << 30
+    )
+    wait_ms: float = setting(2.5, name="wait-ms", doc="A pause.", unit="ms", minimum=0)
+    colour: str = setting("red", name="colour", doc="A word.", choices=("red", "blue"))
+    lid: bool = setting(True, name="lid", doc="Whether there is a lid.")
+    labels: tuple[str, ...] = setting((), name="labels", doc="Words on it.")
+
+    def __post_init__(self) -> None:
+        if self.colour == "blue" and self.lid:
+            raise ImpossiblePlan("Rule 7", "a blue box with a lid", "use --lid false")
+
+
+@click.command("box", short_help="Size a box.")
+@click.option("--fragile", is_flag=True, help="Handle with care.")
+@plan_inputs(BoxInputs)
+def box(state: State, inputs: BoxInputs, fragile: bool) -> Plan:
+    """Say how large a box is."""
+    finding = Finding(severity="fail", subject="box", cause="fragile", cure="buy a crate")
+    return Plan(
+        title="a box",
+        inputs=inputs,
+        figures=(
+            Figure(name="area_bytes", label="area", value=inputs.side_bytes * 2, unit="bytes",
+                   formula="2 × side", source="Euclid", minimum=1, setting="box.area",
+                   group="size"),
+            Figure(name="shape", label="shape", value="square", formula="as drawn",
+                   source="Euclid, book I", group="form"),
+        ),
+        findings=(finding,) if fragile else (),
+        snippets=(Snippet(title="box.properties", language="properties", text="box.area=[2]\n"),),
+        charts=(
+            Chart(title="area", x_label="side", y_label="area",
+                  curves=(Curve(label="area", x=(1, 2), y=(2, 4)),)),
+        ),
+    )  # fmt: skip
+
+
+def call(*words: str, output: str | None = None) -> Result:
+    return CliRunner().invoke(box, words, obj=State(output=output), terminal_width=100)
+
+
+def test_a_plan_is_written_as_tables() -> None:
+    ran = call("--side-bytes", "4k", "--labels", "a,b")
+    assert ran.exit_code == 0
+    words = ran.output.split()
+    for word in ("a", "box", "side-bytes", "4", "KiB", "area", "8", "box.area", "square", "a,b"):
+        assert word in words, ran.output
+    assert "# box.properties\nbox.area=[2]\n" in ran.output
+    assert "Euclid" not in ran.output
+
+
+def test_explain_shows_formulas_and_sources() -> None:
+    ran = call("--explain")
+    assert "area: 2 KiB (at least 1 bytes)\n    = 2 × side\n    from Euclid\n" in ran.output
+    assert "shape: square\n    = as drawn\n    from Euclid, book I\n" in ran.output
+
+
+def test_a_plan_is_written_as_json() -> None:
+    ran = call("--output", "json", "--side-bytes", "7", "--lid", "false", "--colour", "blue")
+    found = json.loads(ran.output)
+    assert found["title"] == "a box"
+    assert found["inputs"]["side-bytes"] == {"value": 7, "unit": "bytes"}
+    assert found["inputs"]["lid"] == {"value": False, "unit": ""}
+    assert found["figures"][0]["value"] == 14
+    assert found["figures"][0]["formula"] == "2 × side"
+    assert found["snippets"][0]["language"] == "properties"
+    assert found["charts"][0]["curves"][0]["y"] == [2, 4]
+    assert json.loads(call(output="json").output)["inputs"]["colour"]["value"] == "red"
+
+
+def test_a_plan_that_fails_has_status_one() -> None:
+    ran = call("--fragile")
+    assert ran.exit_code == 1
+    assert "buy a crate" in ran.output
+    assert json.loads(call("--fragile", "--output", "json").output)["findings"] == [
+        {"severity": "fail", "subject": "box", "cause": "fragile", "cure": "buy a crate"}
+    ]
+
+
+def test_inputs_are_read_from_a_file_and_options_win(tmp_path: Path) -> None:
+    file = tmp_path / "box.toml"
+    file.write_text('side-bytes = "2KiB"\nwait-ms = 4\nlabels = ["x", "y"]\nlid = false\n')
+    ran = call("--inputs", str(file), "--wait-ms", "100us", "--output", "json")
+    found = {name: one["value"] for name, one in json.loads(ran.output)["inputs"].items()}
+    assert found == {
+        "side-bytes": 2048,
+        "wait-ms": 0.1,
+        "colour": "red",
+        "lid": False,
+        "labels": ["x", "y"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "refusal", "why"),
+    [
+        ("side-bytes = ", InvalidPlanFile, "box.toml: "),
+        ("length = 5", InvalidSetting, "length = 5: there is no setting of this name"),
+        ("side-bytes = true", InvalidSetting, "side-bytes = True: must be a whole number"),
+        ("[side-bytes]\nx = 1", InvalidSetting, "must be a whole number"),
+        ("#" * (1 << 20) + "##", InvalidPlanFile, "box.toml is larger than 1048576 bytes"),
+        (b"\xff\xfe", InvalidPlanFile, "box.toml: .*decode"),
+    ],
+)
+def test_bad_files_are_refused(
+    tmp_path: Path, content: str | bytes, refusal: type[Exception], why: str
+) -> None:
+    file = tmp_path / "box.toml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(refusal, match=why):
+        CliRunner().invoke(box, ["--inputs", str(file)], obj=State(), catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal", "why"),
+    [
+        (["--side-bytes", "0"], InvalidSetting, "side-bytes = 0: must be at least 1"),
+        (["--side-bytes", "-3k"], InvalidSetting, "must be at least 1"),
+        (["--wait-ms", "soon"], InvalidSetting, "wait-ms = 'soon': must be a number of ms"),
+        (["--colour", "blue"], ImpossiblePlan, "Rule 7: a blue box with a lid; use --lid false"),
+    ],
+)
+def test_bad_inputs_are_refused(words: list[str], refusal: type[Exception], why: str) -> None:
+    with pytest.raises(refusal, match=why):
+        CliRunner().invoke(box, words, obj=State(), catch_exceptions=False)
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_plots_are_drawn(tmp_path: Path, suffix: str, start: bytes) -> None:
+    file = tmp_path / f"box.{suffix}"
+    ran = call("--plot", str(file))
+    assert ran.exit_code == 0
+    assert f"drawn: {file}" in ran.output
+    assert file.read_bytes().startswith(start)
+
+
+def test_a_plot_of_another_format_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "box.pdf"
+    with pytest.raises(InvalidError, match=r"\.png or \.svg"):
+        CliRunner().invoke(box, ["--plot", str(file)], obj=State(), catch_exceptions=False)
+    assert not file.exists()
+
+
+def test_help_tells_of_every_input() -> None:
+    ran = call("--help")
+    assert ran.exit_code == 0
+    text = " ".join(ran.output.split())
+    for words in (
+        "Say how large a box is.",
+        "--side-bytes BYTES Length of a side. [default: 1 KiB]",
+        "--wait-ms MS A pause. [default: 2.5 ms]",
+        "--colour TEXT A word. One of red, blue. [default: red]",
+        "--lid VALUE Whether there is a lid. [default: true]",
+        "--fragile Handle with care.",
+        "--inputs FILE",
+        "--explain",
+        "--plot FILE.svg|FILE.png",
+        "--output",
+    ):
+        assert words in text, f"{words} is not in {text}"
+
+
+def test_a_finding_is_a_row() -> None:
+    finding = Finding(severity="warn", subject="ring", cause="small", cure="enlarge it")
+    assert finding_row(finding) == ("warn", "ring", "small", "enlarge it")
