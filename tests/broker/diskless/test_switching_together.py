@@ -132,6 +132,19 @@ async def test_two_that_are_asked_do_it_once(house: House) -> None:
     await house.assert_diskless(2)
 
 
+async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: House) -> None:
+    """As one that was stored when the broker had given up; producers are not kept out for it."""
+    state = house.brokers[0].state
+    assert state.diskless is not None
+    await house.cluster.control.open_switch(state.diskless.switch_request(state.topics["t"].topic))
+    async with asyncio.timeout(5):
+        while await house.cluster.control.running_switches():
+            assert (await house.produce(1)).error_code == 0
+    await house.assert_local()
+    answer = await altered(house.clients[1], "t", diskless_enable="true")
+    assert (answer.error_code, answer.error_message) == (0, None)
+
+
 async def test_producers_go_on_through_the_switch(house: House) -> None:
     """Each retries while it is refused, at the brokers in turn, with its sequence."""
     over = asyncio.Event()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import UnknownTopicId
@@ -81,7 +82,7 @@ class Coordinated:
         others = leaders - {self._broker.node_id}
         if others:
             request = self.share.service.switch_request(self.share.topic)
-            opened = await self._plane.open_switch(request)
+            opened = await self._open(request)
             if opened != request:
                 await Joined(self._broker, self.share, opened).run()
                 return
@@ -95,6 +96,15 @@ class Coordinated:
             raise
         self.share.state = "diskless"
         await until_known(self._name, self._broker.refresh)
+
+    async def _open(self, request: SwitchRequest) -> SwitchRequest:
+        """Store a request; the one that is open then, which may be another broker's."""
+        try:
+            return await self._plane.open_switch(request)
+        except PenstockError:
+            # It may be stored all the same, and others would wait for this broker in vain.
+            await until_known(self._name, partial(self._plane.close_switch, request))
+            raise
 
     async def _copy(self, others: set[int]) -> None:
         await self.share.catch_up()

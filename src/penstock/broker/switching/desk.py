@@ -87,14 +87,18 @@ class TopicSwitches:
             await self._state.refresh()
         for request, shares in running:
             owner = self._state.metadata.broker(request.broker_id)
-            if owner is None or owner.incarnation != request.incarnation:
+            is_own = self._is_own(request)
+            if is_own and request.topic_id in self._running:
+                continue
+            # What this broker asked for and does not know of was stored when it had given up.
+            if is_own or owner is None or owner.incarnation != request.incarnation:
                 await service.plane.close_switch(request)
             elif not any([one.state == "failed" and self._is_own(one) for one in shares]):
                 self._join(service, request)
 
-    def _is_own(self, share: SwitchShare) -> bool:
+    def _is_own(self, one: SwitchRequest | SwitchShare) -> bool:
         me = self._state.metadata.broker(self._state.node_id)
-        return me is not None and (share.broker_id, share.incarnation) == (
+        return me is not None and (one.broker_id, one.incarnation) == (
             me.broker_id,
             me.incarnation,
         )
