@@ -1,6 +1,9 @@
 """`penstock serve` that kills itself, as `kill -9` would, at a step of a topic's switch.
 
-python -m tests.broker.diskless.dying STEP serve …
+python -m tests.broker.diskless.dying STEP[,SIGNAL[,FENCE_SECONDS]] serve …
+
+With SIGSTOP it pauses at the step, once, and goes on when it is told to. FENCE_SECONDS is how long
+this process keeps producers out while it waits for other brokers.
 """
 
 from __future__ import annotations
@@ -8,55 +11,101 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from penstock.apps.cli import main
 from penstock.broker.state import BrokerState
+from penstock.broker.switching import coordinating, joining, share
+from penstock.control.postgres_diskless_switch import PostgresDisklessSwitch
 from penstock.diskless.service import DisklessService
 from penstock.diskless.switching import TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")
+"""Of a broker that leads all partitions."""
+
+JOINED_STEPS = (
+    "told copying",
+    "begun",
+    "copied",
+    "told ready",
+    "fenced",
+    "tail copied",
+    "told fenced",
+    "over",
+)
+"""Of one that leads some, where another is asked."""
+
+ASKED_STEPS = ("opened", "all ready", "fenced", "all fenced", "committed", "refreshed")
+"""Of the one that is asked, where others lead some."""
+
+Named = Callable[..., str]
+"""The step that a call is before or behind, by its arguments."""
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+class Death:
+    """Comes once, at its step."""
+
+    def __init__(self, step: str, number: signal.Signals) -> None:
+        self.reached: set[str] = set()
+        self._step = step
+        self._number = number
+
+    def at(self, step: str) -> None:
+        first = step not in self.reached
+        self.reached.add(step)
+        if first and step == self._step:
+            os.kill(os.getpid(), self._number)
+
+    def around(
+        self, owner: type, name: str, *, before: Named | None = None, after: Named | None = None
+    ) -> None:
+        """Have an async method's calls be before or behind a step."""
+        method = getattr(owner, name)
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            if before is not None:
+                self.at(before(*arguments, **named))
+            result = await method(*arguments, **named)
+            if after is not None:
+                self.at(after(*arguments, **named))
+            return result
+
+        setattr(owner, name, call)
 
 
-def arm(step: str) -> None:
-    catch_up, renew = TopicCopy.catch_up, TopicCopy.renew
-    commit, refresh = DisklessService.switch_topic, BrokerState.refresh
-    committed: list[bool] = []
+def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
+    death = Death(step, number)
 
-    async def dying_catch_up(copy: TopicCopy, *, at_once: bool = False) -> int:
-        if step == ("fenced" if at_once else "begun"):
-            die()
-        size_bytes = await catch_up(copy, at_once=at_once)
-        if step == "copied":
-            die()
-        return size_bytes
+    def copying(_: TopicCopy, *, at_once: bool = False) -> str:
+        return "fenced" if at_once else "begun"
 
-    async def dying_renew(copy: TopicCopy) -> None:
-        await renew(copy)
-        if step == "tail copied":
-            die()
+    def refreshed(_: BrokerState) -> str:
+        return "refreshed" if "committed" in death.reached else ""
 
-    async def dying_commit(service: DisklessService, *arguments: Any) -> None:
-        await commit(service, *arguments)
-        if step == "committed":
-            die()
-        committed.append(True)
+    def told(_: joining.Joined, state: str, reason: str = "") -> str:
+        return f"told {state}"
 
-    async def dying_refresh(state: BrokerState) -> None:
-        await refresh(state)
-        if step == "refreshed" and committed:
-            die()
+    death.around(TopicCopy, "catch_up", before=copying, after=lambda *_, **__: "copied")
+    death.around(TopicCopy, "renew", after=lambda *_: "tail copied")
+    death.around(DisklessService, "switch_topic", after=lambda *_: "committed")
+    death.around(BrokerState, "refresh", after=refreshed)
+    death.around(PostgresDisklessSwitch, "open_switch", after=lambda *_: "opened")
+    death.around(joining.Joined, "_tell", after=told)
+    death.around(joining.Joined, "_settle", before=lambda *_: "over")
+    death.around(coordinating.Coordinated, "_ready", after=lambda *_: "all ready")
+    death.around(coordinating.Coordinated, "_fenced", after=lambda *_: "all fenced")
 
-    setattr(TopicCopy, "catch_up", dying_catch_up)  # noqa: B010  (a method, by its name)
-    setattr(TopicCopy, "renew", dying_renew)  # noqa: B010
-    setattr(DisklessService, "switch_topic", dying_commit)  # noqa: B010
-    setattr(BrokerState, "refresh", dying_refresh)  # noqa: B010
+
+def fence_for(seconds: float) -> None:
+    for module in (coordinating, joining, share):
+        setattr(module, "SWITCH_FENCE_SECONDS", seconds)  # noqa: B010  (a constant, by its name)
 
 
 if __name__ == "__main__":
-    arm(sys.argv.pop(1))
+    wanted, _, more = sys.argv.pop(1).partition(",")
+    name, _, limit = more.partition(",")
+    arm(wanted, signal.Signals[name or "SIGKILL"])
+    if limit:
+        fence_for(float(limit))
     main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -58,6 +59,7 @@ class Producing(threading.Thread):
         size_bytes: int = 0,
         burst: int = 0,
         pause_seconds: float = 0.001,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(daemon=True)
         self._producer = Producer(
@@ -68,6 +70,7 @@ class Producing(threading.Thread):
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 200,
                 **QUICK,
+                **(settings or {}),
             }
         )
         self._partitions = partitions

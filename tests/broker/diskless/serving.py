@@ -67,6 +67,12 @@ class Serving:
         self.bootstrap = found[1].decode()
         self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap}"
 
+    @property
+    def pid(self) -> int:
+        """Its process, which must be running."""
+        assert self._process is not None
+        return self._process.pid
+
     async def connect(self) -> WireClient:
         host, port = self.bootstrap.rsplit(":", 1)
         return await WireClient.connect((host, int(port)))
