@@ -12,7 +12,7 @@ _COMMIT = b"COMMIT\x00"
 _BEGIN = b"BEGIN"
 _SENT_BYTES: Final = 64 << 10
 
-LATE_SECONDS: Final = 3.0
+LATE_SECONDS: Final = 2.5
 """Longer than PostgreSQL lets a transaction of ours idle."""
 
 
@@ -39,9 +39,9 @@ class Proxy:
         self._away = False
         self._writers: set[asyncio.StreamWriter] = set()
 
-    def come_back(self, *, leaves: bool = False) -> None:
-        """End an absence; `leaves` as that of the next cut."""
-        self._away, self.leaves = False, leaves
+    def come_back(self) -> None:
+        """End an absence."""
+        self._away = self.leaves = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._away:
