@@ -4,11 +4,11 @@ Latency: 200 requests a second of ten records of 1 KiB at random moments, on 16 
 directory of the broker they go to a diskless and to a local topic in turn; then to an S3 store that
 takes 50 and 200 ms longer per request. Throughput: the same client as beside other brokers.
 
-The model (`modelled_latency_ms`): an object gathers for an interval from its first request on, then
-it is written, then committed. Its inputs are measured in the same run: a PUT by a client of its own
-beside the load, over the same network, of an object as large as those of the load; a commit by the
-broker. Medians are added; that a PUT is sometimes slower is not in the model, so the 99th
-percentile on a directory, where the interval is as short as a sync, may lie above it.
+The model is the planner's (`penstock.planner.latency`): an object gathers for an interval from its
+first request on, then it is written, then it is committed when those before it are. Its inputs are
+distributions that are measured in the same run: PUTs by a client of its own beside the load, over
+the same network, of an object as large as those of the load; commits by the broker; and requests
+that the broker answers at once, by the same client at the same pace, just before.
 
 Predicted, before the first run:
 
@@ -32,10 +32,11 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from compat.servers import PenstockProcess
@@ -43,8 +44,10 @@ from compat.servers import PenstockProcess
 from benchmarks.diskless_bed import broker, metrics, percentile, port_of, remote_store
 from benchmarks.harness import Row
 from benchmarks.peers.load import Load, Shape, create_topic, produce
-from benchmarks.peers.paced_load import paced
+from benchmarks.peers.paced_load import paced, paced_echo
+from penstock.diskless.metrics import WRITE_BOUNDS_SECONDS
 from penstock.objects import ObjectStore, open_store
+from penstock.planner.latency import DisklessLatency, Distribution, diskless_latency
 
 PARTITIONS = 4
 RECORDS = 10
@@ -73,48 +76,33 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the model adds up, in milliseconds, and how many requests come in an interval."""
+    """What was measured for the model, and what it says."""
 
-    interval_ms: float
-    put_ms: float
-    commit_ms: float
-    arrivals: float
-
-    def latency_ms(self, quantile: float) -> float:
-        """See `modelled_latency_ms`."""
-        return modelled_latency_ms(
-            quantile,
-            interval_ms=self.interval_ms,
-            put_ms=self.put_ms,
-            commit_ms=self.commit_ms,
-            arrivals_per_interval=self.arrivals,
-        )
+    latency: DisklessLatency
+    request: Distribution
+    put: Distribution
+    commit: Distribution
 
     def __str__(self) -> str:
-        return (
-            f"interval {self.interval_ms:g}, PUT {self.put_ms:.1f}, commit {self.commit_ms:.1f} ms,"
-            f" {self.arrivals:.3g} requests an interval"
-        )
+        parts = {
+            "request": self.request,
+            "PUT": self.put,
+            "commit": self.commit,
+            "closed to committed": self.latency.write,
+        }
+        shown = [
+            f"{name} {part.quantile(0.5):.2g} and {part.quantile(0.99):.2g}"
+            for name, part in parts.items()
+        ]
+        return f"p50 and p99 in ms: {', '.join(shown)}; interval {self.latency.interval_ms:g}"
 
 
-def modelled_latency_ms(
-    quantile: float,
-    *,
-    interval_ms: float,
-    put_ms: float,
-    commit_ms: float,
-    arrivals_per_interval: float,
-) -> float:
-    """The latency that this share of produce requests does not exceed, in milliseconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Latencies of one run in milliseconds, and its model."""
 
-    An object closes `interval_ms` after its first request. That one waits for all of it; those that
-    come meanwhile, `arrivals_per_interval` in the mean and at random moments, wait for what is
-    left, between nothing and all of it. So of many requests the median waits half the interval, and
-    with few requests most wait for the whole. Then all wait for the PUT and the commit.
-    """
-    later = arrivals_per_interval / (1.0 + arrivals_per_interval)
-    share = 1.0 if quantile >= later else quantile / later
-    return share * interval_ms + put_ms + commit_ms
+    found: Sequence[float]
+    parts: Parts
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -155,29 +143,43 @@ def _beside_puts(
     seconds: float,
     open_own: Callable[[], ObjectStore],
     interval_ms: float,
-) -> tuple[list[float], Parts]:
-    """Latencies, and what the model needs: PUTs are made at the same time, commits counted."""
-    arrivals = interval_ms * REQUESTS_PER_SECOND / 1000
-    size_bytes = int((1 + arrivals) * RECORDS * VALUE_BYTES)
+) -> Run:
+    """A run with what the model needs: PUTs are made at the same time, commits counted."""
+    per_interval = interval_ms * REQUESTS_PER_SECOND / 1000
+    size_bytes = int((1 + per_interval) * RECORDS * VALUE_BYTES)
+    echoes = paced_echo(port_of(process), per_second=REQUESTS_PER_SECOND, seconds=seconds / 2)
     before, over = metrics(process), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        putting = pool.submit(lambda: asyncio.run(_median_put_ms(open_own(), size_bytes, over)))
+        putting = pool.submit(lambda: asyncio.run(_put_ms(open_own(), size_bytes, over)))
         try:
             latencies = _latencies(process, topic, seconds)
         finally:
             over.set()
-        put_ms = putting.result()
-    after = metrics(process)
+        put = Distribution.samples(putting.result())
+    request = Distribution.samples([1000 * echo for echo in echoes])
+    commit = _commits(before, metrics(process))
+    latency = diskless_latency(
+        interval_ms=interval_ms,
+        requests_per_second=REQUESTS_PER_SECOND,
+        put=put,
+        commit=commit,
+        request=request,
+    )
+    parts = Parts(latency=latency, request=request, put=put, commit=commit)
+    return Run(found=latencies, parts=parts)
 
-    def grown(name: str) -> float:
-        return after[f"penstock_diskless_{name}"] - before.get(f"penstock_diskless_{name}", 0.0)
 
-    commit_ms = 1000 * grown("commit_seconds_sum") / grown("objects_committed_total")
-    parts = Parts(interval_ms=interval_ms, put_ms=put_ms, commit_ms=commit_ms, arrivals=arrivals)
-    return latencies, parts
+def _commits(before: Mapping[str, float], after: Mapping[str, float]) -> Distribution:
+    """How long the broker's commits took between two looks at its metrics."""
+    stem = "penstock_diskless_commit_seconds_bucket"
+    bounds = WRITE_BOUNDS_SECONDS
+    names = [*(f'{stem}{{le="{bound!r}"}}' for bound in bounds), f'{stem}{{le="+Inf"}}']
+    below = [0.0, *(after[name] - before.get(name, 0.0) for name in names)]
+    counts = [here - there for there, here in pairwise(below)]
+    return Distribution.histogram([1000 * bound for bound in bounds], counts)
 
 
-async def _median_put_ms(store: ObjectStore, size_bytes: int, over: threading.Event) -> float:
+async def _put_ms(store: ObjectStore, size_bytes: int, over: threading.Event) -> list[float]:
     """Write objects one after the other; the first opens the connection and does not count."""
     took: list[float] = []
     content = bytes(size_bytes)
@@ -187,7 +189,7 @@ async def _median_put_ms(store: ObjectStore, size_bytes: int, over: threading.Ev
         took.append(1000 * (time.perf_counter() - begun))
         await asyncio.sleep(BETWEEN_PUTS_SECONDS)
     await store.close()
-    return statistics.median(took[1:])
+    return took[1:]
 
 
 def _on_directory(
@@ -195,38 +197,26 @@ def _on_directory(
 ) -> tuple[list[Row], dict[str, Load]]:
     for kind, enabled in KINDS.items():
         create_topic(process.bootstrap, kind, PARTITIONS, {"diskless.enable": enabled})
-    found: dict[str, list[list[float]]] = defaultdict(list)
     own = partial(open_store, (directory / "probe").as_uri())
-    all_parts: list[Parts] = []
+    local, runs = [], []
     for _ in range(effort.runs):
-        found["local"].append(_latencies(process, "local", effort.seconds))
-        latencies, parts = _beside_puts(process, "diskless", effort.seconds, own, LOCAL_INTERVAL_MS)
-        found["diskless"].append(latencies)
-        all_parts.append(parts)
-    parts = replace(
-        all_parts[0],
-        put_ms=statistics.median(each.put_ms for each in all_parts),
-        commit_ms=statistics.median(each.commit_ms for each in all_parts),
-    )
+        local.append(_latencies(process, "local", effort.seconds))
+        runs.append(_beside_puts(process, "diskless", effort.seconds, own, LOCAL_INTERVAL_MS))
     rows = []
     for name, quantile in QUANTILES.items():
-        values = {
-            kind: statistics.median(percentile(run, quantile) for run in runs)
-            for kind, runs in found.items()
-        }
         predicted, predicted_local = DIRECTORY_PREDICTIONS[name]
         rows += [
             Row(
                 name=f"produce {name}, directory",
-                value=values["diskless"],
+                value=statistics.median(percentile(run.found, quantile) for run in runs),
                 unit="ms",
                 prediction=predicted,
-                reference=values["local"],
+                reference=statistics.median(percentile(run, quantile) for run in local),
                 reference_name="local topic, same broker",
                 lower_is_better=True,
                 note=f"for the local topic predicted {predicted_local:g} ms",
             ),
-            _against_model(f"produce {name}, directory", values["diskless"], quantile, parts),
+            _against_model(f"produce {name}, directory", runs, quantile),
         ]
     loads = _throughput(process, KINDS, effort)
     rows += _throughput_rows("directory", loads["diskless"], loads["local"], (300, 5.0))
@@ -241,16 +231,13 @@ def _on_remote(
     local: dict[str, Load],
 ) -> list[Row]:
     create_topic(process.bootstrap, "diskless", PARTITIONS, {"diskless.enable": "true"})
-    found, parts = _beside_puts(
-        process, "diskless", effort.remote_seconds, open_own, REMOTE_INTERVAL_MS
-    )
+    run = _beside_puts(process, "diskless", effort.remote_seconds, open_own, REMOTE_INTERVAL_MS)
     store = f"S3 and {latency_ms} ms"
     rows = [
         _against_model(
             f"produce {name}, {store}",
-            percentile(found, quantile),
+            [run],
             quantile,
-            parts,
             REMOTE_PREDICTIONS[latency_ms][name],
         )
         for name, quantile in QUANTILES.items()
@@ -260,9 +247,11 @@ def _on_remote(
 
 
 def _against_model(
-    name: str, value: float, quantile: float, parts: Parts, prediction: float | None = None
+    name: str, runs: Sequence[Run], quantile: float, prediction: float | None = None
 ) -> Row:
-    model = parts.latency_ms(quantile)
+    """The medians over the runs of a quantile that was measured, and of the same of the model."""
+    value = statistics.median(percentile(run.found, quantile) for run in runs)
+    model = statistics.median(run.parts.latency.produce.quantile(quantile) for run in runs)
     verdict = "within" if 1 / WITHIN <= value / model <= WITHIN else "not within"
     return Row(
         name=f"{name}, against the model",
@@ -272,7 +261,7 @@ def _against_model(
         reference=model,
         reference_name="model of this run",
         lower_is_better=True,
-        note=f"{verdict} 20 % of the model; {parts}",
+        note=f"{verdict} 20 % of the model; {runs[0].parts}",
     )
 
 

@@ -23,7 +23,7 @@ _BATCH = struct.Struct(">qi4xb4xhi")
 _BATCH_HEADER_BYTES = 61
 _LENGTH_END = 12
 _BASE_TIMESTAMP_AT = 27
-PRODUCE, FETCH = (0, 7), (1, 11)
+PRODUCE, FETCH, VERSIONS = (0, 7), (1, 11), (18, 0)
 
 
 class Fetched(NamedTuple):
@@ -121,6 +121,18 @@ def produced(frame: memoryview) -> int:
     if error:
         raise RuntimeError(f"produce failed with error code {error}")
     return int(base_offset)
+
+
+def versions_request() -> bytes:
+    """A framed ApiVersions request."""
+    return _framed(VERSIONS, b"")
+
+
+def versions(frame: memoryview) -> None:
+    """Check an answer to ApiVersions."""
+    error = struct.unpack_from(">h", frame, 4)[0]
+    if error:
+        raise RuntimeError(f"ApiVersions failed with error code {error}")
 
 
 def fetched(frame: memoryview) -> Iterator[Fetched]:

@@ -13,6 +13,9 @@ LOCAL_COMMIT_INTERVAL_MS: Final = 5
 REMOTE_COMMIT_INTERVAL_MS: Final = 250
 """How long an object gathers where writes take many milliseconds and are paid for one by one."""
 
+TIMER_GRAIN_MS: Final = 1.0
+"""How much too early a timer of the loop may come; the interval on a directory has five of it."""
+
 PENDING_BYTES_MAX: Final = 128 << 20
 """Submitted bytes that are not answered yet."""
 

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from penstock.diskless.collection.counters import CollectionCounters
     from penstock.diskless.writing.gathering import Gathering
 
+WRITE_BOUNDS_SECONDS: Final = (
+    0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0014, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01,
+    0.014, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0,
+)  # fmt: skip
+"""Fine enough that plans can compute with what was measured: see `penstock.planner.latency`."""
 BATCH_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 BYTE_BOUNDS: Final = tuple(1 << shift for shift in range(10, 27, 2))
 
@@ -75,8 +80,8 @@ class WriteTimes:
     __slots__ = ("batches", "bytes_total", "commit", "put", "size")
 
     def __init__(self) -> None:
-        self.put = Histogram()
-        self.commit = Histogram()
+        self.put = Histogram(WRITE_BOUNDS_SECONDS)
+        self.commit = Histogram(WRITE_BOUNDS_SECONDS)
         self.batches = Histogram(BATCH_BOUNDS)
         self.size = Histogram(BYTE_BOUNDS)
         self.bytes_total = 0

@@ -24,7 +24,7 @@ from penstock.base.system import Clock, Randomness
 from penstock.control.diskless_port import DisklessPlane
 from penstock.control.diskless_values import CommitAnswer, ObjectCommit
 from penstock.diskless.errors import WriteFailed, WriterStopped
-from penstock.diskless.limits import COPIED_SUBMISSION_BYTES_MAX
+from penstock.diskless.limits import COPIED_SUBMISSION_BYTES_MAX, TIMER_GRAIN_MS
 from penstock.diskless.metrics import WriteTimes, writing_samples
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.effects import (
@@ -243,8 +243,12 @@ class ObjectWriter:
             self._timer = self._loop.call_later(pause_ms / 1000, self._wake)
 
     def _wake(self) -> None:
-        self._timer, self._armed_ms = None, inf
-        self.core.tick(self._now_ms(), self._randomness.uniform())
+        armed_ms, self._timer, self._armed_ms = self._armed_ms, None, inf
+        now_ms = self._now_ms()
+        if now_ms < armed_ms < now_ms + TIMER_GRAIN_MS:
+            # loops keep time in whole milliseconds: another timer would come one too late
+            now_ms = armed_ms
+        self.core.tick(now_ms, self._randomness.uniform())
         self._perform()
 
     def _spawn(self, work: Coroutine[Any, Any, None], number: int | None = None) -> None:
