@@ -7,7 +7,9 @@ from typing import Final
 
 import click
 
-_COMMANDS: Final[dict[str, tuple[str, str, str]]] = {}
+_COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "choose": ("penstock.apps.plan_choose", "choose", "Which technology fits, and why."),
+}
 
 
 class PlanGroup(click.Group):

@@ -1,0 +1,104 @@
+"""Which single answer would change the recommendation: each is flipped in turn.
+
+Yes-or-no answers and choices are tried in all their values. Numbers are tried on and beside every
+threshold that a rule has for them, upwards and downwards from what was given, until the
+recommendation changes. A threshold of a product, such as bytes a day, is divided by its other
+factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf, nextafter
+from typing import Any
+
+from penstock.base.settings import SettingInfo, describe
+from penstock.planner.choosing.judging import Choice, judge
+from penstock.planner.choosing.rules import RULES
+from penstock.planner.choosing.workload import DERIVED, Workload
+from penstock.planner.quantities import format_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Another answer to one question, and what would be recommended then."""
+
+    input_name: str
+    attribute: str
+    answer: str
+    value: Any
+    choice: Choice
+
+
+def changes(workload: Workload) -> tuple[Change, ...]:
+    """All single answers that change the recommendation; of numbers the nearest ones."""
+    found: list[Change] = []
+    now = judge(workload).recommended
+    for info in describe(Workload):
+        for tried in _ladders(info, workload):
+            for value, answer in tried:
+                choice = judge(replace(workload, **{info.attribute: value}))
+                if choice.recommended != now:
+                    found.append(
+                        Change(
+                            input_name=info.name,
+                            attribute=info.attribute,
+                            answer=answer,
+                            value=value,
+                            choice=choice,
+                        )
+                    )
+                    break
+    return tuple(found)
+
+
+def _ladders(info: SettingInfo, workload: Workload) -> Iterator[list[tuple[Any, str]]]:
+    """Lists of values with their texts; of each list the first that changes something counts."""
+    given = getattr(workload, info.attribute)
+    if isinstance(given, bool):
+        yield [(not given, "no" if given else "yes")]
+    elif isinstance(given, str):
+        yield from ([(word, word)] for word in info.choices if word != given)
+    else:
+        steps = sorted(_thresholds(info, workload))
+        yield [one for at in steps for one in _upwards(info, at) if one[0] > given]
+        yield [one for at in reversed(steps) for one in _downwards(info, at) if one[0] < given]
+
+
+def _thresholds(info: SettingInfo, workload: Workload) -> set[float]:
+    found: set[float] = set()
+    for test in [test for rule in RULES for test in rule.when]:
+        if isinstance(test.value, (bool, str)):
+            continue
+        if test.fact == info.attribute:
+            found.add(float(test.value))
+        elif info.attribute in DERIVED.get(test.fact, ()):
+            one, other, factor = DERIVED[test.fact]
+            rest = other if one == info.attribute else one
+            found.add(test.value / (getattr(workload, rest) * factor))
+    return found
+
+
+def _upwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
+    text = format_quantity(at, info.unit)
+    if info.type_name == "int":
+        steps = [(ceil(at), "at least"), (floor(at) + 1, "at least")]
+        return _allowed(info, [(n, f"{w} {format_quantity(n, info.unit)}") for n, w in steps])
+    beside = nextafter(at, inf)
+    return _allowed(info, [(at, f"at least {text}"), (beside, f"more than {text}")])
+
+
+def _downwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
+    text = format_quantity(at, info.unit)
+    if info.type_name == "int":
+        steps = [(floor(at), "at most"), (ceil(at) - 1, "at most")]
+        return _allowed(info, [(n, f"{w} {format_quantity(n, info.unit)}") for n, w in steps])
+    beside = nextafter(at, -inf)
+    return _allowed(info, [(at, f"at most {text}"), (beside, f"less than {text}")])
+
+
+def _allowed(info: SettingInfo, values: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+    least = -inf if info.minimum is None else info.minimum
+    most = inf if info.maximum is None else info.maximum
+    return [one for one in values if least <= one[0] <= most]

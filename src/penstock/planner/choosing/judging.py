@@ -1,0 +1,96 @@
+"""Apply the rules: reasons, a verdict for each candidate, and the one to take.
+
+A candidate does not fit if a rule speaks against it, fits with a caveat if one has a caveat, and
+fits otherwise. Of the transports that fit the one with the fewest caveats is taken, and of equals
+the one that is cheaper to run. A stream processor or a workflow engine stands on a transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from penstock.planner.choosing.candidates import CANDIDATES
+from penstock.planner.choosing.rules import RULES, Rule
+from penstock.planner.choosing.workload import Workload, fact_of
+
+Fit = Literal["fits", "fits with a caveat", "does not fit"]
+NOTHING: Final = "nothing fits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A rule that holds, with the answers that made it hold."""
+
+    rule: Rule
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What all rules say of one candidate."""
+
+    candidate: str
+    fit: Fit
+    reasons: tuple[Reason, ...]
+
+    def of(self, effect: str) -> tuple[Reason, ...]:
+        """The reasons of one effect."""
+        return tuple([one for one in self.reasons if one.rule.effect == effect])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Verdicts by candidate, the transport to take, and what stands on it."""
+
+    verdicts: Mapping[str, Verdict]
+    transport: str | None
+    on_top: tuple[str, ...]
+
+    @property
+    def recommended(self) -> tuple[str, ...]:
+        """The ids to take; empty if nothing fits.
+
+        A workflow engine carries its own messages; a processor needs the log under it.
+        """
+        if self.on_top == ("workflow",):
+            return self.on_top
+        if self.transport is None:
+            return ()
+        return (self.transport, *self.on_top)
+
+    @property
+    def text(self) -> str:
+        """The recommendation in words."""
+        return " + ".join([CANDIDATES[one].label for one in self.recommended]) or NOTHING
+
+
+def judge(workload: Workload) -> Choice:
+    """Apply all rules to a workload."""
+    verdicts = {one: _verdict(one, workload) for one in CANDIDATES}
+    fitting = [one for one, verdict in verdicts.items() if verdict.fit != "does not fit"]
+    transports = [one for one in fitting if CANDIDATES[one].layer == "transport"]
+    return Choice(
+        verdicts=verdicts,
+        transport=min(
+            transports, key=lambda one: len(verdicts[one].of("caveat")), default=None
+        ),
+        on_top=tuple([one for one in fitting if CANDIDATES[one].layer != "transport"]),
+    )  # fmt: skip
+
+
+def _verdict(candidate: str, workload: Workload) -> Verdict:
+    fact = fact_of(workload)
+    reasons = [
+        Reason(rule=rule, decided_by="; ".join([test.found(fact) for test in rule.when]))
+        for rule in RULES
+        if rule.candidate == candidate and all([test.holds(fact) for test in rule.when])
+    ]
+    effects = {reason.rule.effect for reason in reasons}
+    fit: Fit = "fits"
+    if "against" in effects:
+        fit = "does not fit"
+    elif "caveat" in effects:
+        fit = "fits with a caveat"
+    return Verdict(candidate=candidate, fit=fit, reasons=tuple(reasons))
