@@ -311,16 +311,41 @@ async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
     await house.assert_local()
 
 
-async def test_broker_that_never_joins_is_named(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coordinating, "SWITCH_JOIN_SECONDS", 0.3)
+@pytest.fixture
+def joins_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second broker looks at no switch, and is waited for a moment."""
 
     async def nothing() -> None:
-        """This broker looks at no switch."""
+        """Nothing."""
 
     monkeypatch.setattr(house.brokers[1].state.switches, "look", nothing)
+    monkeypatch.setattr(coordinating, "SWITCH_JOIN_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("joins_nothing")
+async def test_broker_that_never_joins_is_named(house: House) -> None:
     answer = await altered(house.clients[0], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
     assert "brokers [2], which lead partitions of it, did not join" in answer.error_message
+    await house.assert_local()
+
+
+@pytest.mark.usefixtures("joins_nothing")
+async def test_nobody_stops_producers_for_a_share_of_a_process_that_died(
+    house: House, patched: Patched
+) -> None:
+    """The broker was started again after it had told that it was ready."""
+    real = house.cluster.control.join_switch
+
+    async def join(request: SwitchRequest, share: SwitchShare) -> None:
+        await real(request, share)
+        dead = SwitchShare(broker_id=2, incarnation=request.topic_id, state="ready")
+        await real(request, dead)
+
+    patched("join_switch", join)
+    client = (await house.other_clients())[0]
+    asked = asyncio.create_task(altered(client, "t", diskless_enable="true"))
+    while not asked.done():
+        assert (await house.produce(house.leaders.index(1))).error_code == 0
+    assert "brokers [2], which lead partitions of it, did not join" in (await asked).error_message
     await house.assert_local()

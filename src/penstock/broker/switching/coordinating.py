@@ -30,6 +30,7 @@ from penstock.broker.limits import (
 from penstock.broker.switching.errors import SwitchFailed
 from penstock.broker.switching.joining import Joined
 from penstock.broker.switching.patience import until_known
+from penstock.broker.switching.share import is_of_living
 from penstock.control import (
     InvalidCommit,
     ObjectLeaseLost,
@@ -147,6 +148,8 @@ class Coordinated:
     async def _shares(self, others: set[int]) -> dict[int, SwitchShare | None]:
         """The shares of other brokers, None for those that have none yet.
 
+        What a process has brought that died and was started again counts for nothing.
+
         Raises:
             SwitchFailed: one cannot, or is away; or somebody gave the switch up.
         """
@@ -154,20 +157,21 @@ class Coordinated:
             return {}
         shares = await self._stored()
         for broker_id in sorted(others):
-            share = shares.get(broker_id)
-            if share is not None and share.state == "failed":
-                raise SwitchFailed(f"topic {self._name!r}: broker {broker_id}: {share.reason}")
             if self._broker.metadata.broker(broker_id) is None:
                 raise SwitchFailed(
                     f"topic {self._name!r}: broker {broker_id}, which leads partitions of it, is"
                     " away"
                 )
+            share = shares.get(broker_id)
+            if share is not None and share.state == "failed":
+                raise SwitchFailed(f"topic {self._name!r}: broker {broker_id}: {share.reason}")
         return {broker_id: shares.get(broker_id) for broker_id in sorted(others)}
 
     async def _stored(self) -> dict[int, SwitchShare]:
         for running in await self._plane.running_switches():
             if running.request == self._request:
-                return {share.broker_id: share for share in running.shares}
+                shares = [one for one in running.shares if is_of_living(self._broker, one)]
+                return {share.broker_id: share for share in shares}
         raise SwitchFailed(f"topic {self._name!r}: another broker gave the switch up; ask again")
 
     async def _commit(self) -> None:

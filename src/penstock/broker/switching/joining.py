@@ -16,6 +16,7 @@ from penstock.base.errors import PenstockError
 from penstock.broker.diskless import is_diskless
 from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASS_SECONDS, SWITCH_POLL_SECONDS
 from penstock.broker.switching.patience import until_known
+from penstock.broker.switching.share import is_of_living
 from penstock.control import InvalidCommit, RunningSwitch, StaleSwitch, SwitchRefused, SwitchRequest
 from penstock.objects.fetch_paths import pause
 
@@ -91,7 +92,11 @@ class Joined:
         raise StaleSwitch(self._request.topic_id)
 
     def _all_ready(self, running: RunningSwitch) -> bool:
-        ready = {one.broker_id for one in running.shares if one.state in ("ready", "fenced")}
+        ready = {
+            one.broker_id
+            for one in running.shares
+            if one.state in ("ready", "fenced") and is_of_living(self._broker, one)
+        }
         leaders = {one.leader for one in self.share.topic.partitions}
         return ready >= leaders | {self._request.broker_id}
 

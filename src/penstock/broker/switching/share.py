@@ -12,10 +12,16 @@ from penstock.broker.switching.errors import SwitchFailed
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
-    from penstock.control import Topic
+    from penstock.control import SwitchShare, Topic
     from penstock.diskless.service import DisklessService
     from penstock.diskless.switching import TopicCopy
     from penstock.storage import PartitionLog
+
+
+def is_of_living(broker: BrokerState, share: SwitchShare) -> bool:
+    """Whether the process that brought a share still owns its broker's id, as far as is known."""
+    found = broker.metadata.broker(share.broker_id)
+    return found is not None and found.incarnation == share.incarnation
 
 
 class LocalShare:
