@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,6 +270,39 @@ async def test_a_group_that_fails_on_the_thread_takes_the_next_one_with_it(tmp_p
     harness.append(batch(size=400_000))
     assert await committed(harness.store) is None
     assert harness.log().high_watermark == 1
+    harness.store.close()
+
+
+class SlowSyncer(FaultyFiles):
+    """Keeps a checkpoint's small files back until a directory is renamed, or for a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renamed = threading.Event()
+
+    def write(self, path: str, data: bytes, *, sync: bool, sync_directory: bool = True) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.renamed.wait(0.3)
+        super().write(path, data, sync=sync, sync_directory=sync_directory)
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        if os.path.isdir(target):
+            self.renamed.set()
+
+
+async def test_deleting_while_a_checkpoint_waits_for_the_segments(tmp_path: Path) -> None:
+    """What the deletion waits for ends the checkpoint's first step, and begins its second."""
+    harness = Harness(tmp_path, files=SlowSyncer())
+    await attached(harness)
+    harness.append(batch(size=400_000))
+    assert await committed(harness.store) is None
+    harness.store.checkpoint()
+    harness.store.delete(harness.log().topic_partition)
+    harness.store._drain()
+    assert harness.store.failed is None
+    harness.append(batch(), 1)
+    assert await committed(harness.store) is None
     harness.store.close()
 
 

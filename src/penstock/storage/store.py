@@ -246,8 +246,9 @@ class LogStore:
         if log is None:
             return
         self._committer.drain()
-        self._syncer.drain()
         self._settler.forget(log)
+        # Last: a checkpoint that waited for the settler has begun to write only now.
+        self._syncer.drain()
         self._keeper.remove_log(log, self._deleted_name(tp))
 
     def _deleted_name(self, tp: TopicPartition) -> str:
