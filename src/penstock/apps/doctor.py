@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from penstock.apps.configuration import DEFAULT_DIRECTORY
+from penstock.apps.host_reading import existing, quantile, sync_times_ms
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
@@ -156,16 +157,8 @@ def _clock(address: str) -> Finding:
     )
 
 
-def _existing(directory: Path) -> Path:
-    """The directory, or the nearest one above it that is there."""
-    path = directory.expanduser().absolute()
-    while not path.exists():
-        path = path.parent
-    return path
-
-
 def _writable(directory: Path) -> Finding:
-    at = _existing(directory)
+    at = existing(directory)
     name = f"data directory {directory}"
     try:
         with tempfile.NamedTemporaryFile(dir=at):
@@ -182,7 +175,7 @@ def _writable(directory: Path) -> Finding:
 
 
 def _space(directory: Path) -> Finding:
-    free = shutil.disk_usage(_existing(directory)).free
+    free = shutil.disk_usage(existing(directory)).free
     status: Status = "ok"
     if free < FREE_BYTES_WARN:
         status = "fail" if free < FREE_BYTES_FAIL else "warn"
@@ -196,27 +189,19 @@ def _space(directory: Path) -> Finding:
 
 def _sync(directory: Path) -> Finding:
     try:
-        with tempfile.TemporaryFile(dir=_existing(directory)) as file:
-            times = [_sync_once(file.fileno()) for _ in range(SYNC_ROUNDS)]
+        times = sync_times_ms(existing(directory), SYNC_ROUNDS)
     except OSError as error:
         return Finding(
             check="disk sync", status="fail", cause=str(error.strerror), cure="see above"
         )
-    median_ms = sorted(times)[SYNC_ROUNDS // 2]
+    median_ms = quantile(times, 0.5)
     slow = median_ms > SYNC_WARN_MS
     return Finding(
         check="disk sync",
         status="warn" if slow else "ok",
-        cause=f"median of {SYNC_ROUNDS} syncs {median_ms:.2f} ms, worst {max(times):.2f} ms",
+        cause=f"median of {len(times)} syncs {median_ms:.2f} ms, worst {times[-1]:.2f} ms",
         cure="every acknowledged write waits for it: use a faster disk" if slow else "",
     )
-
-
-def _sync_once(descriptor: int) -> float:
-    os.write(descriptor, b"x" * 4096)
-    begun = SYSTEM_CLOCK.monotonic()
-    os.fdatasync(descriptor)
-    return (SYSTEM_CLOCK.monotonic() - begun) * 1000
 
 
 def _files() -> Finding:

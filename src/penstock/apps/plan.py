@@ -8,7 +8,24 @@ from typing import Final
 import click
 
 _COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "receive-path": (
+        "penstock.apps.plan_receive_path",
+        "receive_path",
+        "Size windows, socket buffers, rings and timers of a receive path.",
+    ),
+    "capacity": (
+        "penstock.apps.plan_capacity",
+        "capacity",
+        "Partitions, brokers, disks, network, latency.",
+    ),
+    "cost": ("penstock.apps.plan_cost", "cost", "What ways to carry the data cost a month."),
+    "check-host": (
+        "penstock.apps.plan_check_host",
+        "check_host_command",
+        "Say which layer of this host breaks the chain first.",
+    ),
     "choose": ("penstock.apps.plan_choose", "choose", "Which technology fits, and why."),
+    "keys": ("penstock.apps.plan_keys", "keys", "Skew and hot keys of a topic."),
 }
 
 

@@ -1,0 +1,98 @@
+"""Reading small files of /proc and /sys, wherever they stand.
+
+Every reader gets a `Tree`: the directory that stands for `/`, and a notebook for what could not
+be read and why. So the same functions read this host, the host below a container's mount of it,
+and a tree that a test made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+FILE_BYTES_MAX: Final = 1 << 20
+"""A longer file is cut off: none of those read here comes near."""
+
+
+@dataclass(slots=True)
+class Tree:
+    """The root that files are read below, and reasons for what is missing."""
+
+    root: Path = Path("/")
+    process: str = "self"
+    unread: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the host itself, which can be asked more than its files."""
+        return self.root == Path("/")
+
+    def path(self, name: str) -> Path:
+        """Where a file of the host stands."""
+        return self.root / name.lstrip("/")
+
+    def of_process(self, name: str) -> str:
+        """The path of a file about the process that is looked at."""
+        return f"/proc/{self.process}/{name}"
+
+    def text(self, name: str, fact: str = "") -> str | None:
+        """The text of a file; None, and a reason under `fact`, where it cannot be read."""
+        try:
+            with self.path(name).open("rb") as file:
+                return file.read(FILE_BYTES_MAX).decode(errors="replace").strip()
+        except OSError as error:
+            if fact:
+                self.missing(fact, f"{name}: {error.strerror or error}")
+            return None
+
+    def number(self, name: str, fact: str = "") -> int | None:
+        """The one whole number of a file."""
+        text = self.text(name, fact)
+        if text is None:
+            return None
+        value = whole(text)
+        if value is None and fact:
+            self.missing(fact, f"{name}: {text[:40]!r} is no number")
+        return value
+
+    def missing(self, fact: str, why: str) -> None:
+        """Note why a fact is not known; the first reason stays."""
+        self.unread.setdefault(fact, why)
+
+
+def whole(text: str) -> int | None:
+    """A whole number, or None."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def pairs(text: str, separator: str | None = None) -> Iterator[tuple[str, str]]:
+    """The lines of a text as a name and the rest."""
+    for line in text.splitlines():
+        name, *rest = line.split(separator, 1)
+        yield name.strip(), rest[0].strip() if rest else ""
+
+
+def numbers(text: str) -> dict[str, int]:
+    """The lines `name number` of a text; others are left out."""
+    found = {name: whole(rest) for name, rest in pairs(text)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def cpu_list(text: str) -> list[int]:
+    """The CPUs of a list such as `0-3,8`; what is none is left out."""
+    cpus: list[int] = []
+    for word in text.split(","):
+        first, _, last = word.strip().partition("-")
+        begin = whole(first)
+        end = whole(last) if last else begin
+        if begin is not None and end is not None and 0 <= end - begin < CPUS_MAX:
+            cpus += range(begin, end + 1)
+    return cpus
+
+
+CPUS_MAX: Final = 1 << 16

@@ -1,0 +1,210 @@
+"""The interface that packets come in by, its driver's counters, and the kernel's.
+
+Files of /sys and /proc say most of it. Ring sizes, the number of queues that there could be and
+the counters of the driver only `ethtool` tells: where it is not installed, or the driver does not
+answer, that is noted and nothing is guessed.
+
+Source: ethtool(8), proc(5), sysfs; the ENA driver's counters.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from penstock.apps.host_reading.files import Tree, numbers, pairs, whole
+from penstock.base.errors import InvalidError
+from penstock.planner.host_check import Datagrams, Interface, Softirq
+
+ETHTOOL_SECONDS: Final = 5.0
+OUTPUT_CHARS_MAX: Final = 1 << 20
+INTERFACES_MAX: Final = 1024
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.@:-]{0,14}")
+_LOSSES: Final = ("rx_over_errors", "rx_fifo_errors", "rx_missed_errors")
+_DRIVER_LOSSES: Final = ("rx_overruns", "rx_no_buffer_count", "rx_out_of_buffer")
+_ALLOWANCES: Final = "_allowance_exceeded"
+
+Ask = Callable[[str, str], str]
+"""The output of `ethtool FLAG INTERFACE`; raises NoEthtool."""
+
+
+class NoInterface(InvalidError):
+    """An interface that is not there."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class NoEthtool(Exception):
+    """It is not installed, or it does not answer; the message says which."""
+
+
+def ask_ethtool(flag: str, interface: str) -> str:
+    """Ask, for a bounded time.
+
+    Raises:
+        NoEthtool: why there is no answer.
+    """
+    command = ["ethtool", flag, interface]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ETHTOOL_SECONDS)
+    except FileNotFoundError:
+        raise NoEthtool("ethtool is not installed") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoEthtool(f"ethtool {flag} {interface}: {error}") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split())[:200] or f"status {done.returncode}"
+        raise NoEthtool(f"ethtool {flag} {interface}: {said}")
+    return done.stdout[:OUTPUT_CHARS_MAX]
+
+
+def read_interface(tree: Tree, name: str, ask: Ask | None = ask_ethtool) -> Interface | None:
+    """The interface named, or the one of the default route. `ask` None: there is no asking.
+
+    Raises:
+        NoInterface: the one that was named is not there.
+    """
+    folder = "/sys/class/net"
+    if name and not (_NAME.fullmatch(name) and tree.path(f"{folder}/{name}").exists()):
+        raise NoInterface(f"interface {name!r} is not in {tree.path(folder)}")
+    chosen = name or _default_interface(tree) or ""
+    if not chosen:
+        tree.missing("interface", "no interface is up besides loopback")
+        return None
+    place = f"{folder}/{chosen}"
+    answers = _Answers(tree, chosen, ask)
+    ring, ring_max = answers.now_and_most("-g", ("RX",))
+    queues, queues_max = answers.now_and_most("-l", ("Combined", "RX"))
+    counters = answers.counters()
+    return Interface(
+        name=chosen,
+        mtu_bytes=tree.number(f"{place}/mtu", "mtu"),
+        speed_bits=_speed(tree, place),
+        rx_ring=ring,
+        rx_ring_max=ring_max,
+        queues=queues or _queues(tree, place),
+        queues_max=queues_max,
+        drops=_drops(tree, place, counters or {}),
+        allowances=None
+        if counters is None
+        else {key: count for key, count in counters.items() if key.endswith(_ALLOWANCES)},
+    )
+
+
+def _default_interface(tree: Tree) -> str | None:
+    """Of the default route; else the first that is up and no loopback."""
+    for line in (tree.text(tree.of_process("net/route")) or "").splitlines()[1:]:
+        words = line.split()
+        if len(words) > 7 and words[1] == words[7] == "00000000":
+            return words[0]
+    try:
+        names = sorted([path.name for path in tree.path("/sys/class/net").iterdir()])
+    except OSError:
+        return None
+    for name in names[:INTERFACES_MAX]:
+        if name != "lo" and tree.text(f"/sys/class/net/{name}/operstate") == "up":
+            return name
+    return None
+
+
+def _speed(tree: Tree, place: str) -> int | None:
+    megabits = tree.number(f"{place}/speed")
+    if megabits is None or megabits <= 0:
+        tree.missing("speed", "the driver does not say how fast its link is")
+        return None
+    return megabits * 1_000_000
+
+
+def _queues(tree: Tree, place: str) -> int | None:
+    try:
+        names = [path.name for path in tree.path(f"{place}/queues").iterdir()]
+    except OSError as error:
+        tree.missing("queues", f"{place}/queues: {error.strerror}")
+        return None
+    return len([name for name in names if name.startswith("rx-")]) or None
+
+
+def _drops(tree: Tree, place: str, counters: dict[str, int]) -> dict[str, int] | None:
+    found = {name: tree.number(f"{place}/statistics/{name}") for name in _LOSSES}
+    known = {name: count for name, count in found.items() if count is not None}
+    known |= {name: counters[name] for name in _DRIVER_LOSSES if name in counters}
+    if not known:
+        tree.missing("statistics", f"{place}/statistics cannot be read")
+    return known or None
+
+
+class _Answers:
+    """What ethtool says of one interface; reasons for silence go into the tree's notebook."""
+
+    def __init__(self, tree: Tree, interface: str, ask: Ask | None) -> None:
+        self._tree = tree
+        self._interface = interface
+        self._ask = ask
+
+    def _text(self, flag: str) -> str | None:
+        fact = f"ethtool {flag}"
+        if self._ask is None:
+            self._tree.missing(fact, "ethtool was not asked: these are files of another host")
+            return None
+        try:
+            return self._ask(flag, self._interface)
+        except NoEthtool as why:
+            self._tree.missing(fact, str(why))
+            return None
+
+    def now_and_most(self, flag: str, names: tuple[str, ...]) -> tuple[int | None, int | None]:
+        """The value now and the largest possible one of the first name that has numbers."""
+        text = self._text(flag)
+        if text is None:
+            return None, None
+        upper, _, lower = text.partition("Current hardware settings:")
+        most, now = dict(pairs(upper, ":")), dict(pairs(lower, ":"))
+        for name in names:
+            value = whole(now.get(name, ""))
+            if value:
+                return value, whole(most.get(name, ""))
+        self._tree.missing(f"ethtool {flag}", f"the driver of {self._interface} does not say")
+        return None, None
+
+    def counters(self) -> dict[str, int] | None:
+        """All counters of the driver."""
+        text = self._text("-S")
+        if text is None:
+            return None
+        return {
+            name: value for name, rest in pairs(text, ":") if (value := whole(rest)) is not None
+        }
+
+
+def read_softirq(tree: Tree) -> Softirq | None:
+    """The columns of softnet_stat, over all CPUs; they are hexadecimal."""
+    text = tree.text(tree.of_process("net/softnet_stat"), "softnet_stat")
+    if text is None:
+        return None
+    try:
+        rows = [[int(word, 16) for word in line.split()[:3]] for line in text.splitlines()]
+        processed, dropped, squeezed = (sum(column) for column in zip(*rows, strict=True))
+    except ValueError:
+        tree.missing("softnet_stat", "/proc/net/softnet_stat is not as expected")
+        return None
+    return Softirq(processed=processed, dropped=dropped, squeezed=squeezed)
+
+
+def read_datagrams(tree: Tree) -> Datagrams | None:
+    """The two lines `Udp:` of /proc/net/snmp: names and numbers."""
+    text = tree.text(tree.of_process("net/snmp"), "snmp")
+    rows = [line.split()[1:] for line in (text or "").splitlines() if line.startswith("Udp:")]
+    if len(rows) != 2:
+        tree.missing("snmp", "/proc/net/snmp counts no datagrams")
+        return None
+    found = numbers("\n".join([f"{name} {count}" for name, count in zip(*rows, strict=False)]))
+    if "RcvbufErrors" not in found:
+        tree.missing("snmp", "/proc/net/snmp has no RcvbufErrors")
+        return None
+    return Datagrams(
+        received=found.get("InDatagrams", 0),
+        buffer_errors=found["RcvbufErrors"],
+        memory_errors=found.get("MemErrors", 0),
+    )

@@ -1,0 +1,173 @@
+"""One layer of the chain: what was found, what is needed, and what follows.
+
+    found, needed ──> judged(rule, …) ──> Layer: ok | note | warn | fail, cause, cure, fixes
+
+A rule says what a layer is, and how bad it is when it falls short. A fact that is not known
+gives a note with the reason, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from penstock.planner.host_check.facts import UNLIMITED
+from penstock.planner.quantities import format_quantity
+from penstock.planner.results import Number, Severity
+
+RECEIVE: Final = "Receive path, from the wire inwards"
+BROKER: Final = "The broker, from its sockets to its disk and clock"
+AGENT: Final = "The host agent, on its Unix socket"
+CHAINS: Final = (RECEIVE, BROKER, AGENT)
+
+RANKS: Final[Mapping[Severity, int]] = {"ok": 0, "note": 1, "warn": 2, "fail": 3}
+
+FixKind = Literal["sysctl", "ethtool", "ulimit", "systemd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """One line to type: the larger value wins where two layers want the same `key`."""
+
+    kind: FixKind
+    key: str
+    value: int
+    rest: str = ""
+
+    @property
+    def line(self) -> str:
+        if self.kind == "sysctl":
+            middle = f"'{self.rest} {self.value}'" if self.rest else str(self.value)
+            return f"sysctl -w {self.key}={middle}"
+        if self.kind == "ethtool":
+            return f"ethtool {self.key} {self.value}"
+        if self.kind == "ulimit":
+            return f"ulimit {self.key} {self.value}"
+        return f"{self.key}={self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a layer is. `short` is its severity where it has less than it needs.
+
+    `formula` is that of what is needed, `reading` says what the number found is, where its label
+    does not.
+    """
+
+    name: str
+    label: str
+    chain: str
+    unit: str = ""
+    setting: str = ""
+    formula: str
+    source: str
+    short: Severity = "fail"
+    reading: str = ""
+    most: bool = False
+    """Whether what was found must stay below what is allowed, as a latency."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A rule and what came of it on one host."""
+
+    rule: Rule
+    found: Number | str | None
+    needed: Number | None
+    severity: Severity
+    cause: str
+    cure: str = ""
+    fixes: tuple[Fix, ...] = ()
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times over the need is met; below 1 it is not. None: no number, no limit."""
+        found, needed = self.found, self.needed
+        if found is None or isinstance(found, str) or needed is None or found >= UNLIMITED:
+            return None
+        if self.rule.most:
+            found, needed = needed, found
+        return found / needed if needed > 0 else None
+
+
+def text(value: Number, unit: str) -> str:
+    """A number as people read it."""
+    return "unlimited" if value >= UNLIMITED else format_quantity(value, unit)
+
+
+def judged(
+    rule: Rule,
+    found: Number | None,
+    needed: Number,
+    *,
+    unread: str = "",
+    cause: str = "",
+    cure: str = "",
+    fixes: tuple[Fix, ...] = (),
+    short: Severity | None = None,
+    told: str = "",
+) -> Layer:
+    """Compare. `cause`, `cure` and `fixes` are for a layer that falls short, `told` for all."""
+    if found is None:
+        return unknown(rule, unread, needed)
+    enough = found <= needed if rule.most else found >= needed
+    comparison = (
+        f"found {text(found, rule.unit)}, wanted at most {text(needed, rule.unit)}"
+        if rule.most
+        else f"found {text(found, rule.unit)}, needed {text(needed, rule.unit)}"
+    )
+    if told:
+        comparison = f"{comparison} ({told})"
+    if enough:
+        return Layer(rule=rule, found=found, needed=needed, severity="ok", cause=comparison)
+    return Layer(
+        rule=rule,
+        found=found,
+        needed=needed,
+        severity=short or rule.short,
+        cause=f"{comparison}: {cause}" if cause else comparison,
+        cure=cure or "; ".join([fix.line for fix in fixes]),
+        fixes=fixes,
+    )
+
+
+def unknown(rule: Rule, unread: str, needed: Number | None = None) -> Layer:
+    """A layer that cannot be judged."""
+    return Layer(
+        rule=rule, found=None, needed=needed, severity="note", cause=f"not known: {unread}"
+    )
+
+
+def counted(rule: Rule, count: int | None, *, unread: str, cause: str, cure: str) -> Layer:
+    """A counter of losses: anything above 0 is worth a warning, since it has happened."""
+    if count is None:
+        return unknown(rule, unread)
+    if count == 0:
+        return Layer(rule=rule, found=0, needed=None, severity="ok", cause="none counted")
+    return Layer(rule=rule, found=count, needed=None, severity=rule.short, cause=cause, cure=cure)
+
+
+def informed(rule: Rule, found: Number | str | None, severity: Severity, cause: str, cure: str = "",
+) -> Layer:  # fmt: skip
+    """A layer that is no comparison of two numbers."""
+    return Layer(rule=rule, found=found, needed=None, severity=severity, cause=cause, cure=cure)
+
+
+def first_broken(layers: tuple[Layer, ...]) -> Layer | None:
+    """The outermost layer that fails; if none does, the outermost one with a warning."""
+    for severity in ("fail", "warn"):
+        for layer in layers:
+            if layer.severity == severity:
+                return layer
+    return None
+
+
+def tightest(layers: tuple[Layer, ...]) -> Layer | None:
+    """The layer that meets its need the fewest times over, of those that can break the chain."""
+    measured = [
+        (layer.ratio, place)
+        for place, layer in enumerate(layers)
+        if layer.ratio is not None and layer.rule.short != "note"
+    ]
+    return layers[min(measured)[1]] if measured else None

@@ -1,0 +1,151 @@
+"""The broker's sockets: the queue of its listener, the buffers of its connections, descriptors.
+
+Linux sizes TCP buffers itself up to `tcp_rmem` and `tcp_wmem`, unless a program asks for a size:
+then `rmem_max` and `wmem_max` cap it, and the size stays. So an explicit
+`socket.receive.buffer.bytes` is checked against the one, and the default against the other.
+
+Source: tcp(7), listen(2), getrlimit(2), proc(5); Kafka: SocketServerConfigs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.planner.host_check.configured import Configured, Need, broker_files
+from penstock.planner.host_check.facts import BufferOption, HostFacts, SocketKind
+from penstock.planner.host_check.inputs import CheckHostInputs
+from penstock.planner.host_check.layers import BROKER, Fix, Layer, Rule, judged
+from penstock.planner.results import Severity
+
+_BACKLOG: Final = Rule(
+    name="listen_backlog_connections", label="listen backlog", chain=BROKER, unit="connections",
+    setting="net.core.somaxconn", formula="socket.listen.backlog.size", short="warn",
+    source="listen(2): a longer queue is cut to somaxconn; BrokerSettings",
+)  # fmt: skip
+
+_CEILINGS: Final[Mapping[BufferOption, str]] = {
+    "SO_RCVBUF": "net.core.rmem_max",
+    "SO_SNDBUF": "net.core.wmem_max",
+}
+_AUTOMATIC: Final[Mapping[BufferOption, str]] = {
+    "SO_RCVBUF": "net.ipv4.tcp_rmem",
+    "SO_SNDBUF": "net.ipv4.tcp_wmem",
+}
+_NAMES: Final[Mapping[BufferOption, str]] = {"SO_RCVBUF": "receive", "SO_SNDBUF": "send"}
+
+
+def socket_layers(
+    facts: HostFacts, configured: Configured, inputs: CheckHostInputs
+) -> tuple[Layer, ...]:
+    """Listener, buffers, descriptors."""
+    broker = configured.broker
+    name = "net.core.somaxconn"
+    return (
+        judged(
+            _BACKLOG, facts.sysctl(name), broker.listen_backlog, unread=facts.why(name),
+            cause="the kernel cuts the queue without an error; clients that come at once wait and"
+            " try again",
+            fixes=(Fix(kind="sysctl", key=name, value=broker.listen_backlog),),
+        ),
+        _connection_buffer(facts, inputs, "SO_RCVBUF", broker.receive_buffer_bytes),
+        _connection_buffer(facts, inputs, "SO_SNDBUF", broker.send_buffer_bytes),
+        *descriptor_layers(facts, broker_files(configured, inputs), BROKER, "broker"),
+    )  # fmt: skip
+
+
+def _connection_buffer(
+    facts: HostFacts, inputs: CheckHostInputs, option: BufferOption, asked: int
+) -> Layer:
+    if asked >= 0:
+        setting = f"socket.{_NAMES[option]}.buffer.bytes"
+        return asked_buffer(facts, "tcp", option, asked, BROKER, setting)
+    name, word = _AUTOMATIC[option], _NAMES[option]
+    rule = Rule(
+        name=f"tcp_{word}_buffer_bytes", label=f"TCP {word} buffer", chain=BROKER, unit="bytes",
+        setting=name, formula="2 × window", short="warn",
+        reading=f"third number of {name}",
+        source="tcp(7): buffers grow up to it, and about half of it is window",
+    )  # fmt: skip
+    needed = 2 * inputs.window_bytes
+    numbers = facts.sysctls.get(name, ())
+    fix = Fix(kind="sysctl", key=name, value=needed, rest=" ".join(map(str, numbers[:-1])))
+    return judged(
+        rule, facts.sysctl(name), needed, unread=facts.why(name), fixes=(fix,),
+        cause="a connection's window cannot grow as far as its bandwidth and round trip ask",
+    )  # fmt: skip
+
+
+def asked_buffer(
+    facts: HostFacts,
+    kind: SocketKind,
+    option: BufferOption,
+    asked: int,
+    chain: str,
+    setting: str,
+    *,
+    who: str = "",
+    short: Severity = "warn",
+) -> Layer:
+    """A buffer that a program asks for: cut to the ceiling without an error."""
+    name = _CEILINGS[option]
+    rule = Rule(
+        name=f"{who}{kind}_{_NAMES[option]}_buffer_bytes",
+        label=" ".join([_LABELS[kind], _NAMES[option], "buffer", _WHOSE[who]]).strip(),
+        chain=chain, unit="bytes", setting=name, short=short,
+        formula=setting, reading=f"{name}, or what was granted if that is less",
+        source="socket(7), SO_RCVBUF and SO_SNDBUF",
+    )  # fmt: skip
+    cap, grant = facts.sysctl(name), facts.grant(kind, option, asked)
+    found = cap
+    if grant is not None:
+        full = grant.granted_bytes >= asked
+        found = max(cap or 0, grant.granted_bytes) if full else grant.granted_bytes
+    told = "" if grant is None else f"asked for {asked}, the kernel reports {grant.reported_bytes}"
+    return judged(
+        rule, found, asked, unread=facts.why(name), told=told,
+        fixes=(Fix(kind="sysctl", key=name, value=asked),),
+        cause="the kernel cuts the request without an error",
+    )  # fmt: skip
+
+
+_LABELS: Final = {"udp": "UDP", "tcp": "TCP", "unix": "Unix-socket"}
+_WHOSE: Final = {"": "", "producer_": "of a producer", "agent_": "of the agent"}
+
+
+def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
+    """The limit of the process, how far it may be raised, and that of the whole system."""
+    rule = Rule(
+        name=f"{who}_descriptors", label=f"file descriptors of the {who}", chain=chain,
+        setting="RLIMIT_NOFILE",
+        formula=need.formula, source="getrlimit(2): accept and open fail with EMFILE above",
+    )  # fmt: skip
+    opened = Rule(
+        name=f"{who}_descriptors_allowed", label=f"ceiling of the {who}'s descriptors", chain=chain,
+        setting="fs.nr_open", formula=need.formula, source="proc(5), fs.nr_open", short="warn",
+    )  # fmt: skip
+    system = Rule(
+        name=f"{who}_descriptors_of_the_system", label=f"all descriptors, for the {who}",
+        chain=chain,
+        setting="fs.file-max", formula=need.formula, source="proc(5), fs.file-max",
+    )  # fmt: skip
+    limits = facts.limits
+    may = limits.files_hard is not None and limits.files_hard >= need.value
+    line = f"ulimit -n {need.value}, or LimitNOFILE={need.value} in the service"
+    return (
+        judged(
+            rule, limits.files, need.value, unread=facts.why("limits"),
+            cause="connections and segments above it are refused by the kernel",
+            cure=line if may else f"as root: {line}; the hard limit is {limits.files_hard}",
+            fixes=(Fix(kind="ulimit", key="-n", value=need.value),),
+        ),
+        _system_limit(facts, opened, "fs.nr_open", need.value),
+        _system_limit(facts, system, "fs.file-max", need.value),
+    )  # fmt: skip
+
+
+def _system_limit(facts: HostFacts, rule: Rule, name: str, needed: int) -> Layer:
+    return judged(
+        rule, facts.sysctl(name), needed, unread=facts.why(name),
+        fixes=(Fix(kind="sysctl", key=name, value=needed),),
+    )  # fmt: skip
