@@ -140,7 +140,7 @@ ZERO: Final = Distribution.constant(0.0)
 
 def _combined(pairs: Floats) -> Distribution:
     flat = pairs.ravel()
-    order = np.argsort(flat, kind="stable")
+    order = np.argsort(flat)
     below = np.cumsum(_PAIR_WEIGHTS[order])
     places = np.minimum(np.searchsorted(below, _SHARES), len(flat) - 1)
     return Distribution(flat[order[places]])
@@ -190,22 +190,42 @@ def diskless_latency(
     which an object is full before the interval ends. While `objects_in_flight_max` objects are
     written, and where a commit takes longer than an interval, objects gather on.
     """
-    mean_put_ms, mean_commit_ms = put.mean, commit.mean
     planned_ms = min(interval_ms, fill_ms)
-    least_ms = max((mean_put_ms + mean_commit_ms) / objects_in_flight_max, mean_commit_ms)
-    gathers_ms = max(planned_ms, least_ms)
+    gathers_ms = gathering_ms(
+        interval_ms, put, commit, objects_in_flight_max=objects_in_flight_max, fill_ms=fill_ms
+    )
     per_ms = requests_per_second / 1000
     gap_ms = 1 / per_ms if per_ms > 0 else inf
     wait = waiting(gathers_ms, gathers_ms * per_ms)
     write = _in_turn(put, commit, gathers_ms, gap_ms)
     return DisklessLatency(
         interval_ms=gathers_ms,
-        objects_per_second=1000 / (gathers_ms + gap_ms),
+        objects_per_second=objects_per_second(gathers_ms, requests_per_second),
         wait=wait,
         write=write,
         produce=request.plus(wait).plus(write),
-        saturated=planned_ms < least_ms,
+        saturated=planned_ms < gathers_ms,
     )
+
+
+def gathering_ms(
+    interval_ms: float,
+    put: Distribution,
+    commit: Distribution,
+    *,
+    objects_in_flight_max: int = 8,
+    fill_ms: float = inf,
+) -> float:
+    """How long objects gather: the interval, less when they are full, more when writing is slow."""
+    written_ms = (put.mean + commit.mean) / objects_in_flight_max
+    return max(min(interval_ms, fill_ms), written_ms, commit.mean)
+
+
+def objects_per_second(gathers_ms: float, requests_per_second: float) -> float:
+    """Objects of one broker: each gathers, and the next begins with the next request."""
+    if requests_per_second <= 0:
+        return 0.0
+    return 1000 / (gathers_ms + 1000 / requests_per_second)
 
 
 def _in_turn(

@@ -1,0 +1,62 @@
+"""`penstock plan capacity`: sizes a cluster, with the settings of its brokers and measurements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from penstock.apps.plan_output import plan_inputs
+from penstock.apps.session import State
+from penstock.planner.calibration import Calibration, read_calibration
+from penstock.planner.capacity import CapacityInputs, Deployment, capacity_plan
+from penstock.planner.errors import InvalidPlanFile
+from penstock.planner.results import Plan
+
+CALIBRATION_BYTES_MAX = 1 << 20
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("capacity", short_help="Partitions, brokers, disks, network, latency.")
+@click.option("--config", type=_FILE, help="Settings of the brokers, as serve reads them.")
+@click.option("--calibration", type=_FILE, help="What bench measured on their host.")
+@plan_inputs(CapacityInputs)
+def capacity(
+    state: State, inputs: CapacityInputs, config: Path | None, calibration: Path | None
+) -> Plan:
+    """Size a cluster for a load: partitions, brokers, disks, networks, latency, requests.
+
+    Ceilings are measured where `--calibration` has them, and otherwise assumed: formulas say
+    which. Settings come from `--config`, and otherwise are the defaults.
+    """
+    return capacity_plan(inputs, _deployment(config, calibration))
+
+
+def _deployment(config: Path | None, calibration: Path | None) -> Deployment:
+    measured = None if calibration is None else _read(calibration)
+    if config is None:
+        return Deployment(calibration=measured)
+    from penstock.apps.configuration import configure
+    from penstock.base.settings import replace
+    from penstock.storage import LogConfig
+
+    found = configure(file=config, environment={}, flags={})
+    return Deployment(
+        diskless=found.diskless,
+        fetching=found.fetching,
+        storage=found.storage,
+        log=replace(LogConfig(), {"segment.bytes": found.broker.log_segment_bytes}),
+        calibration=measured,
+    )
+
+
+def _read(path: Path) -> Calibration:
+    if path.stat().st_size > CALIBRATION_BYTES_MAX:
+        raise InvalidPlanFile(f"{path} is larger than {CALIBRATION_BYTES_MAX} bytes")
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidPlanFile(f"{path}: {error}") from None
+    return read_calibration(document, str(path))

@@ -1,0 +1,238 @@
+"""The numbers of a capacity plan, computed once: rates, partitions, disks, network, brokers.
+
+Rates are those at the end of the horizon. Peaks decide partitions, brokers and networks; means
+decide what is stored and what a month adds up to.
+
+A consumer group has at most one consumer per partition, so partitions must be as many as the
+consumers that the peak takes. What a broker lacks is a maximum over its resources, so brokers are
+the largest of what each of them asks for, and one more for the time when one is down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from penstock.planner.capacity.ceilings import Deployment
+from penstock.planner.capacity.inputs import CapacityInputs
+from penstock.planner.capacity.skew import Skew, skew_of
+
+DAY_SECONDS: Final = 86_400
+MONTH_DAYS: Final = 30
+MEGABYTE: Final = 1e6
+PROCESS_CORES: Final = 1.0
+REQUEST_BYTES: Final = 1 << 20
+"""A produce request has at most this much: max.request.size of the producers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """All numbers that figures, findings and charts show. Bytes are those after compression."""
+
+    mean_messages: float
+    peak_messages: float
+    mean_bytes: float
+    peak_bytes: float
+    read_mean_bytes: float
+    read_peak_bytes: float
+    skew: Skew
+    usable: float
+    """Share of a ceiling that the peak may take."""
+    consumer_messages: float
+    consumers: int
+    partitions_by_produce: int
+    partitions_needed: int
+    partitions: int
+    hottest_share: float
+    disk_days: float
+    disk_bytes: float
+    """On all brokers, by the formula of ingest, retention and replicas."""
+    slack_bytes: float
+    store_bytes: float
+    network_in: float
+    network_out: float
+    brokers_by: Mapping[str, int]
+    brokers_needed: int
+    brokers: int
+
+    @property
+    def hottest_messages(self) -> float:
+        """Messages a second of the busiest partition at the peak."""
+        return self.hottest_share * self.peak_messages
+
+    @property
+    def hottest_bytes(self) -> float:
+        """Bytes a second of the busiest partition at the peak."""
+        return self.hottest_share * self.peak_bytes
+
+
+def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
+    """Compute them."""
+    usable = 1.0 - inputs.headroom
+    mean_messages = inputs.messages_per_second * inputs.growth
+    peak_messages = mean_messages * inputs.peak_factor
+    wire_bytes = inputs.message_bytes / inputs.compression_ratio
+    mean_bytes, peak_bytes = mean_messages * wire_bytes, peak_messages * wire_bytes
+    consumer_messages = consumer_rate(inputs)
+    consumers = 0 if not inputs.groups else ceil(peak_messages / (consumer_messages * usable))
+    ceiling = deployment.ceiling("partition_produce_mb_per_s") * MEGABYTE
+    by_produce = ceil(peak_bytes / (ceiling * usable))
+    needed = max(1, by_produce, consumers)
+    partitions = inputs.partitions or rounded_up(ceil(needed * inputs.over_provision - 1e-9))
+    skew = skew_of(inputs)
+    days = disk_days(inputs)
+    disk = mean_bytes * DAY_SECONDS * days * inputs.copies
+    slack = _slack_bytes(inputs, deployment, mean_bytes, partitions)
+    read_peak = peak_bytes * inputs.groups
+    network_in, network_out = _network(inputs, peak_bytes)
+    by = _brokers_by(
+        inputs, deployment, (peak_bytes, read_peak), (network_in, network_out),
+        disk + slack, partitions,
+    )  # fmt: skip
+    brokers_needed = max(by.values())
+    return Sizing(
+        mean_messages=mean_messages,
+        peak_messages=peak_messages,
+        mean_bytes=mean_bytes,
+        peak_bytes=peak_bytes,
+        read_mean_bytes=mean_bytes * inputs.groups,
+        read_peak_bytes=read_peak,
+        skew=skew,
+        usable=usable,
+        consumer_messages=consumer_messages,
+        consumers=consumers,
+        partitions_by_produce=by_produce,
+        partitions_needed=needed,
+        partitions=partitions,
+        hottest_share=skew.hottest_partition(partitions),
+        disk_days=days,
+        disk_bytes=disk,
+        slack_bytes=slack,
+        store_bytes=_store_bytes(inputs, mean_bytes),
+        network_in=network_in,
+        network_out=network_out,
+        brokers_by=by,
+        brokers_needed=brokers_needed,
+        brokers=brokers_needed + 1,
+    )
+
+
+def consumer_rate(inputs: CapacityInputs) -> float:
+    """Messages a second that one consumer takes."""
+    rates = [inputs.consumer_rate]
+    if inputs.message_work:
+        rates.append(1000 / inputs.message_work)
+    if inputs.consumer_bytes:
+        rates.append(inputs.consumer_bytes * inputs.compression_ratio / inputs.message_bytes)
+    return min(rates)
+
+
+def rounded_up(count: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 …: numbers that many group sizes divide."""
+    power = 1
+    while power < count:
+        if power >= 2 and power // 2 * 3 >= count:
+            return power // 2 * 3
+        power *= 2
+    return power
+
+
+def disk_days(inputs: CapacityInputs) -> float:
+    """Days of data on brokers' disks."""
+    days = {"local": inputs.retention, "tiered": inputs.local_retention, "diskless": 0.0}
+    return days[inputs.storage]
+
+
+def _slack_bytes(
+    inputs: CapacityInputs, deployment: Deployment, mean_bytes: float, partitions: int
+) -> float:
+    """Retention deletes whole segments, so that each replica has up to one more."""
+    if inputs.storage == "diskless":
+        return 0.0
+    grown = mean_bytes * DAY_SECONDS * max(1.0, disk_days(inputs))
+    return min(float(deployment.log.segment_bytes) * partitions, grown) * inputs.copies
+
+
+def _store_bytes(inputs: CapacityInputs, mean_bytes: float) -> float:
+    """Bytes in the object store: all that is kept, or what local disks have let go."""
+    days = {
+        "local": 0.0,
+        "tiered": inputs.retention - inputs.local_retention,
+        "diskless": inputs.retention,
+    }
+    return mean_bytes * DAY_SECONDS * days[inputs.storage]
+
+
+def _network(inputs: CapacityInputs, peak_bytes: float) -> tuple[float, float]:
+    """Bytes a second into and out of all brokers at the peak."""
+    fetched = peak_bytes * inputs.groups
+    if inputs.storage == "diskless":
+        old = peak_bytes * inputs.lagging_groups
+        near = peak_bytes * (inputs.zones - 1) if inputs.zone_aware else 0.0
+        return peak_bytes + old + near, fetched + peak_bytes
+    uploaded = peak_bytes if inputs.storage == "tiered" else 0.0
+    old = peak_bytes * inputs.lagging_groups if inputs.storage == "tiered" else 0.0
+    followers = peak_bytes * (inputs.copies - 1)
+    return peak_bytes + followers + old, fetched + followers + uploaded
+
+
+def _brokers_by(
+    inputs: CapacityInputs,
+    deployment: Deployment,
+    peaks: tuple[float, float],
+    network: tuple[float, float],
+    disk_bytes: float,
+    partitions: int,
+) -> dict[str, int]:
+    usable = 1.0 - inputs.headroom
+    shares = broker_shares(inputs, deployment, peaks, network, disk_bytes)
+    by = {name: max(1, ceil(share / usable - 1e-9)) for name, share in shares.items()}
+    by["partitions"] = ceil(partitions * inputs.copies / inputs.broker_partitions)
+    by["replicas and zones"] = max(inputs.copies, inputs.zones)
+    return by
+
+
+def broker_shares(
+    inputs: CapacityInputs,
+    deployment: Deployment,
+    peaks: tuple[float, float],
+    network: tuple[float, float],
+    disk_bytes: float,
+) -> dict[str, float]:
+    """Of each resource, how many brokers' worth the load takes, without headroom."""
+    written, read = peaks[0] * inputs.copies, peaks[1]
+    processes = max(PROCESS_CORES, inputs.broker_cores)
+    produce = deployment.ceiling(deployment.produce_name(inputs)) * MEGABYTE * processes
+    consume = deployment.ceiling("consume_mb_per_s") * MEGABYTE * processes
+    core_seconds = (
+        written / 1e9 * deployment.ceiling("produce_cpu_s_per_gb")
+        + read / 1e9 * deployment.ceiling("consume_cpu_s_per_gb")
+    )  # fmt: skip
+    journal = deployment.storage.journal_files_max * deployment.storage.journal_file_bytes
+    room = max(1.0, inputs.broker_disk - journal)
+    return {
+        "throughput": written / produce + read / consume,
+        "cores": core_seconds / inputs.broker_cores,
+        "network": max(network) / inputs.broker_network,
+        "disk": disk_bytes / room,
+    }
+
+
+def crossing(inputs: CapacityInputs) -> tuple[float, float, float]:
+    """Shares of produced, of replicated, and of fetched bytes that go between zones.
+
+    Replicas are spread evenly over zones. Of replication it is a multiple of produced bytes: how
+    many followers are elsewhere than their leader, in the mean.
+    """
+    zones, copies = inputs.zones, inputs.copies
+    elsewhere = (zones - 1) / zones
+    if inputs.storage == "diskless":
+        return (0.0, 0.0, 0.0) if inputs.zone_aware else (elsewhere, 0.0, elsewhere)
+    whole, rest = divmod(copies, zones)
+    squares = rest * (whole + 1) ** 2 + (zones - rest) * whole**2
+    replicated = copies - squares / copies
+    if not inputs.zone_aware:
+        return elsewhere, replicated, elsewhere
+    return elsewhere, replicated, max(0.0, 1.0 - min(copies, zones) / zones)
