@@ -167,7 +167,7 @@ class House:
         consuming.start()
         await to_thread(consuming.finish, producing.count)
         assert consuming.seen == producing.written()
-        first, *others = [await self.served(node) for node in self.brokers]
+        first, *others = await asyncio.gather(*[self.served(node) for node in self.brokers])
         counts = [sum([one.record_count for one in split_batches(data)]) for data in first]
         assert counts == [len(part) for part in producing.written()]
         assert all([data == first for data in others])
