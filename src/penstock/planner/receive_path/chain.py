@@ -1,0 +1,243 @@
+"""The chain of buffers that counts bytes: window, term, socket buffer, kernel ceiling.
+
+    rmem_max ≥ SO_RCVBUF ≥ initial window ≥ MTU        C, B: the driver refuses to start otherwise
+    window of a receiver = min(initial window, term ÷ 2)   A: the driver caps it and says nothing
+    real SO_RCVBUF = min(SO_RCVBUF, rmem_max)          the kernel caps it, the driver only warns
+
+The window is the anchor: it says how many bytes may be in flight, so it comes from the bandwidth
+delay product; the others are sized after it. Sizes that are given are judged as the driver would.
+
+Rounding: windows and terms are rounded up to a power of two, which terms must be and which keeps
+the three sizes in step.
+
+Source: Aeron's `Configuration.java` (`receiverWindowLength`, `validateInitialWindowLength`,
+`validateSocketBufferLengths`, `validateMtuLength`), `LogBufferDescriptor.checkTermLength`,
+`PublicationParams.validateMtuForMaxMessage`; Linux `sock_setsockopt`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.quantities import format_quantity
+from penstock.planner.receive_path.framing import Framing
+from penstock.planner.receive_path.inputs import ReceivePathInputs
+from penstock.planner.receive_path.limits import (
+    FRAME_ALIGNMENT_BYTES,
+    MESSAGES_PER_TERM_MIN,
+    SOCKET_BUFFER_MAX_BYTES,
+    TERM_MAX_BYTES,
+    TERM_MIN_BYTES,
+    WINDOW_DEFAULT_BYTES,
+    WINDOW_MAX_BYTES,
+)
+
+BDP_LEAST: Final = 2
+BDP_RECOMMENDED: Final = 4
+SOCKET_HEADROOM: Final = 2
+A: Final = "Constraint A (window = min(initial window, term ÷ 2))"
+B: Final = "Constraint B (MTU ≤ initial window)"
+C: Final = "Constraint C (initial window ≤ SO_RCVBUF)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Sizes in bytes; `…_least` is what just works where the plain one is recommended or given.
+
+    `in_flight` is what the windows of all streams of a socket allow on the way to it.
+    """
+
+    stream_bytes_per_second: float
+    bdp_bytes: int
+    window_least: int
+    window: int
+    receiver_window: int
+    term_least: int
+    term: int
+    in_flight: int
+    rcvbuf_least: int
+    rcvbuf: int
+    rcvbuf_real: int
+    sndbuf: int
+
+    @property
+    def unprotected_bytes(self) -> int:
+        """Bytes that the windows allow in flight and the real socket buffer cannot hold."""
+        return max(0, self.in_flight - self.rcvbuf_real)
+
+
+def power_of_two_from(number: float) -> int:
+    """The smallest power of two that is not below a number."""
+    return 1 << max(0, ceil(number) - 1).bit_length()
+
+
+def bandwidth_delay(bytes_per_second: float, rtt_us: float) -> int:
+    """Bytes in flight that keep a path busy, rounded up."""
+    return ceil(bytes_per_second * rtt_us / 1e6)
+
+
+def window_of(bdp_bytes: int, mtu_bytes: int, multiple: int) -> int:
+    """A window of so many times the BDP, at least the driver's default and the MTU."""
+    return power_of_two_from(max(multiple * bdp_bytes, WINDOW_DEFAULT_BYTES, mtu_bytes))
+
+
+def receiver_window(initial_window: int, term: int) -> int:
+    """The window that the driver really uses (constraint A)."""
+    return min(initial_window, term // 2)
+
+
+def term_for(window: int, stall_bytes: float, message_bytes: int, mtu_bytes: int) -> int:
+    """The term length that holds a window, what is sent during a stall, and a message.
+
+    `stall_bytes` are bandwidth × stall; a publisher gets at most half a term ahead. May be above
+    what a term can be.
+    """
+    longest = max(message_bytes, mtu_bytes)
+    least = max(2 * window, 2 * stall_bytes, MESSAGES_PER_TERM_MIN * longest, TERM_MIN_BYTES)
+    return power_of_two_from(least)
+
+
+def real_rcvbuf(so_rcvbuf: int, rmem_max: int) -> int:
+    """What the kernel grants; `rmem_max` 0 is unknown, so that nothing is capped."""
+    return min(so_rcvbuf, rmem_max) if rmem_max else so_rcvbuf
+
+
+def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
+    """Plan the sizes that are left open, and judge those that are given.
+
+    Raises:
+        ImpossiblePlan: no term is long enough, or the driver would refuse to start.
+    """
+    rate = inputs.rate * framing.message_bytes
+    stall_bytes = rate * inputs.stall_ms / 1e3
+    bdp = bandwidth_delay(rate, inputs.rtt_us)
+    _check_mtu(inputs.mtu_bytes)
+    least = window_of(bdp, inputs.mtu_bytes, BDP_LEAST)
+    window = inputs.window_bytes or _open_window(inputs, bdp, least)
+    term_least = term_for(window, stall_bytes, inputs.message_bytes, inputs.mtu_bytes)
+    if inputs.term_bytes:
+        _check_term(inputs)
+    if term_least > TERM_MAX_BYTES:
+        raise _no_term(inputs, window, stall_bytes)
+    _check_window(inputs, window)
+    rcvbuf_least = window * inputs.sharing
+    if rcvbuf_least > SOCKET_BUFFER_MAX_BYTES:
+        raise ImpossiblePlan(
+            "SO_RCVBUF",
+            f"{inputs.sharing} windows of {_size(window)} share a socket, whose buffer"
+            f" is at most {_size(SOCKET_BUFFER_MAX_BYTES)}",
+            "give streams endpoints of their own (streams-per-socket)",
+        )
+    rcvbuf = inputs.so_rcvbuf_bytes or min(SOCKET_HEADROOM * rcvbuf_least, SOCKET_BUFFER_MAX_BYTES)
+    term = inputs.term_bytes or term_least
+    used = receiver_window(window, term)
+    return Chain(
+        stream_bytes_per_second=rate,
+        bdp_bytes=bdp,
+        window_least=least,
+        window=window,
+        receiver_window=used,
+        term_least=term_least,
+        term=term,
+        in_flight=used * inputs.sharing,
+        rcvbuf_least=rcvbuf_least,
+        rcvbuf=rcvbuf,
+        rcvbuf_real=real_rcvbuf(rcvbuf, inputs.rmem_max_bytes),
+        sndbuf=inputs.so_sndbuf_bytes or max(inputs.mtu_bytes, window),
+    )
+
+
+def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
+    """The recommended window, or less where given sizes bound it, but never less than `least`."""
+    if least > WINDOW_MAX_BYTES:
+        raise ImpossiblePlan(
+            A,
+            f"twice the BDP of {_size(bdp)} is a window of {_size(least)}, which needs a term"
+            f" above {_size(TERM_MAX_BYTES)}",
+            "split the stream, lower rate or message-bytes, or shorten the path (rtt)",
+        )
+    wanted = min(window_of(bdp, inputs.mtu_bytes, BDP_RECOMMENDED), WINDOW_MAX_BYTES)
+    bounds = [wanted]
+    if inputs.term_bytes:
+        bounds.append(inputs.term_bytes // 2)
+    if inputs.so_rcvbuf_bytes:
+        bounds.append(inputs.so_rcvbuf_bytes)
+    room = 1 << max(0, min(bounds).bit_length() - 1)
+    return max(room, least)
+
+
+def _no_term(inputs: ReceivePathInputs, window: int, stall_bytes: float) -> ImpossiblePlan:
+    if 2 * window > TERM_MAX_BYTES:
+        return ImpossiblePlan(
+            A,
+            f"a window of {_size(window)} needs a term above {_size(TERM_MAX_BYTES)}",
+            f"set window to at most {_size(WINDOW_MAX_BYTES)}, or split the stream",
+        )
+    most_ms = inputs.stall_ms * TERM_MAX_BYTES / 2 / stall_bytes
+    return ImpossiblePlan(
+        "Stall headroom (term ≥ 2 × bandwidth × stall)",
+        f"{format_quantity(inputs.stall_ms, 'ms')} of {_size(ceil(stall_bytes))} need a term above"
+        f" {_size(TERM_MAX_BYTES)}",
+        f"plan for a stall of at most {format_quantity(most_ms, 'ms')}, or split the stream",
+    )
+
+
+def _check_mtu(mtu: int) -> None:
+    if mtu % FRAME_ALIGNMENT_BYTES:
+        below = mtu // FRAME_ALIGNMENT_BYTES * FRAME_ALIGNMENT_BYTES
+        raise ImpossiblePlan(
+            "Frame alignment (MTU is a multiple of 32)",
+            f"an MTU of {mtu} is none, the driver refuses to start",
+            f"set mtu to {below}" + ("" if below == 1408 else ", or to 1408 or 8192"),
+        )
+
+
+def _check_term(inputs: ReceivePathInputs) -> None:
+    term = inputs.term_bytes
+    if not TERM_MIN_BYTES <= term <= TERM_MAX_BYTES or term & (term - 1):
+        raise ImpossiblePlan(
+            "Term length (a power of two from 64 KiB to 1 GiB)",
+            f"a term of {_size(term)} is none, the driver refuses it",
+            "set term to "
+            + _size(min(max(power_of_two_from(term), TERM_MIN_BYTES), TERM_MAX_BYTES)),
+        )
+    longest, name = max((inputs.mtu_bytes, "MTU"), (inputs.message_bytes, "message"))
+    if longest * MESSAGES_PER_TERM_MIN > term:
+        raise ImpossiblePlan(
+            "Largest message (term ÷ 8)",
+            f"a {name} of {_size(longest)} does not fit an eighth of a term of {_size(term)}",
+            f"set term to {_size(power_of_two_from(longest * MESSAGES_PER_TERM_MIN))}",
+        )
+
+
+def _check_window(inputs: ReceivePathInputs, window: int) -> None:
+    mtu, rcvbuf, sndbuf = inputs.mtu_bytes, inputs.so_rcvbuf_bytes, inputs.so_sndbuf_bytes
+    if window < mtu:
+        raise ImpossiblePlan(
+            B,
+            f"a window of {_size(window)} is below the MTU of {_size(mtu)}, the driver refuses to"
+            " start",
+            f"set aeron.rcv.initial.window.length to {_size(power_of_two_from(mtu))} or more",
+        )
+    if rcvbuf and rcvbuf < window:
+        raise ImpossiblePlan(
+            C,
+            f"SO_RCVBUF of {_size(rcvbuf)} is below the window of {_size(window)}, the driver"
+            " refuses to start",
+            f"set aeron.socket.so_rcvbuf to {_size(SOCKET_HEADROOM * window)} (at least"
+            f" {_size(window)}) and net.core.rmem_max to no less",
+        )
+    if sndbuf and sndbuf < mtu:
+        raise ImpossiblePlan(
+            "SO_SNDBUF ≥ MTU",
+            f"SO_SNDBUF of {_size(sndbuf)} is below the MTU of {_size(mtu)}, the driver refuses to"
+            " start",
+            f"set aeron.socket.so_sndbuf to {_size(max(window, mtu))}",
+        )
+
+
+def _size(number: int) -> str:
+    return format_quantity(number, "bytes")

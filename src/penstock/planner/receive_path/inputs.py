@@ -1,0 +1,239 @@
+"""What a receive path is planned from.
+
+Sizes that are left at 0 are planned; sizes that are given are judged as the driver and the kernel
+would judge them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import setting
+from penstock.planner.receive_path.families import FAMILIES, OTHER
+from penstock.planner.receive_path.limits import (
+    MESSAGE_MAX_BYTES,
+    MTU_DEFAULT_BYTES,
+    MTU_MAX_BYTES,
+    PATH_MTU_ETHERNET_BYTES,
+    PATH_MTU_MIN_BYTES,
+    PATH_MTU_VPC_BYTES,
+    RING_MAX_ENTRIES,
+    SOCKET_BUFFER_MAX_BYTES,
+    TERM_MAX_BYTES,
+)
+
+GROUP_TRANSPORTS: Final = ("multicast", "mdc")
+_DEVICE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivePathInputs:
+    """The traffic, the path, the host, and sizes that stand already."""
+
+    message_bytes: int = setting(
+        256,
+        name="message-bytes",
+        doc="Length of a message, without any header.",
+        unit="bytes",
+        minimum=1,
+        maximum=MESSAGE_MAX_BYTES,
+    )
+    rate: float = setting(
+        500_000.0,
+        name="rate",
+        doc="Messages of each stream.",
+        unit="messages/s",
+        minimum=1,
+        maximum=1e9,
+    )
+    streams: int = setting(
+        1, name="streams", doc="Streams that the host receives.", minimum=1, maximum=10_000
+    )
+    streams_per_socket: int = setting(
+        1,
+        name="streams-per-socket",
+        doc="Streams of one endpoint, which share its socket and its flow.",
+        minimum=1,
+        maximum=10_000,
+    )
+    rtt_us: float = setting(
+        100.0,
+        name="rtt",
+        doc="Round trip between sender and receiver, as measured.",
+        unit="us",
+        minimum=1,
+        maximum=10_000_000,
+    )
+    stall_ms: float = setting(
+        10.0,
+        name="stall",
+        doc="Longest pause of the receiving vCPU that must not lose packets.",
+        unit="ms",
+        minimum=0,
+        maximum=60_000,
+    )
+    transport: str = setting(
+        "unicast",
+        name="transport",
+        doc="How receivers are reached; mdc sends a copy to each of several destinations.",
+        choices=("unicast", "multicast", "mdc"),
+    )
+    receivers: int = setting(
+        1, name="receivers", doc="Receivers of each stream (fan-out).", minimum=1, maximum=1_000
+    )
+    path: str = setting(
+        "same-zone",
+        name="path",
+        doc="What lies between sender and receiver.",
+        choices=("same-zone", "cross-zone", "cross-region"),
+    )
+    path_mtu_bytes: int = setting(
+        0,
+        name="path-mtu",
+        doc="Largest IP packet of the path; 0: 9001 within a region, 1500 between regions.",
+        unit="bytes",
+        minimum=0,
+        maximum=65_535,
+    )
+    mtu_bytes: int = setting(
+        MTU_DEFAULT_BYTES,
+        name="mtu",
+        doc="Aeron's MTU: largest datagram payload, a multiple of 32.",
+        unit="bytes",
+        minimum=64,
+        maximum=MTU_MAX_BYTES,
+    )
+    family: str = setting(
+        OTHER,
+        name="family",
+        doc="Instance family of the receiver.",
+        choices=(OTHER, *FAMILIES),
+    )
+    vcpus: int = setting(
+        0,
+        name="vcpus",
+        doc="Size of the instance; 0: the smallest whose baseline bandwidth carries the load.",
+        minimum=0,
+        maximum=1_024,
+    )
+    nic_bandwidth: float = setting(
+        0.0,
+        name="nic-bandwidth",
+        doc="Bandwidth of the host that is always there; 0: the family's, else unknown.",
+        unit="bit/s",
+        minimum=0,
+        maximum=1e13,
+    )
+    packets_allowed: float = setting(
+        0.0,
+        name="packets-allowed",
+        doc="Packet rate that the provider allows the instance; 0: unknown.",
+        unit="packets/s",
+        minimum=0,
+        maximum=1e10,
+    )
+    ring_entries: int = setting(
+        0,
+        name="ring-entries",
+        doc="RX ring as it stands, by `ethtool -g`; 0: the family's default, else 1024.",
+        unit="entries",
+        minimum=0,
+        maximum=RING_MAX_ENTRIES * 4,
+    )
+    ring_max_entries: int = setting(
+        0,
+        name="ring-max",
+        doc="Largest RX ring, by `ethtool -g`; 0: 8192 is assumed.",
+        unit="entries",
+        minimum=0,
+        maximum=RING_MAX_ENTRIES * 4,
+    )
+    rx_queues: int = setting(
+        0,
+        name="rx-queues",
+        doc="Receive queues, by `ethtool -l`; 0: by family and vCPUs, else 8.",
+        minimum=0,
+        maximum=1_024,
+    )
+    l3_bytes: int = setting(
+        0,
+        name="l3",
+        doc="L3 cache that the receiving cores share; 0: the family's, else unknown.",
+        unit="bytes",
+        minimum=0,
+        maximum=1 << 34,
+    )
+    window_bytes: int = setting(
+        0,
+        name="window",
+        doc="aeron.rcv.initial.window.length as it stands; 0: planned.",
+        unit="bytes",
+        minimum=0,
+        maximum=TERM_MAX_BYTES,
+    )
+    term_bytes: int = setting(
+        0,
+        name="term",
+        doc="aeron.term.buffer.length as it stands; 0: planned.",
+        unit="bytes",
+        minimum=0,
+        maximum=1 << 40,
+    )
+    so_rcvbuf_bytes: int = setting(
+        0,
+        name="so-rcvbuf",
+        doc="aeron.socket.so_rcvbuf as it stands; 0: planned.",
+        unit="bytes",
+        minimum=0,
+        maximum=SOCKET_BUFFER_MAX_BYTES,
+    )
+    so_sndbuf_bytes: int = setting(
+        0,
+        name="so-sndbuf",
+        doc="aeron.socket.so_sndbuf as it stands; 0: planned.",
+        unit="bytes",
+        minimum=0,
+        maximum=SOCKET_BUFFER_MAX_BYTES,
+    )
+    rmem_max_bytes: int = setting(
+        0,
+        name="rmem-max",
+        doc="net.core.rmem_max of the receiver; 0: unknown.",
+        unit="bytes",
+        minimum=0,
+        maximum=2**31 - 1,
+    )
+    device: str = setting(
+        "eth0", name="device", doc="Network interface that the ethtool lines name."
+    )
+
+    def __post_init__(self) -> None:
+        if not _DEVICE.fullmatch(self.device):
+            raise InvalidSetting(
+                "device", self.device, "must be the name of a network interface, as eth0"
+            )
+        if 0 < self.path_mtu_bytes < PATH_MTU_MIN_BYTES:
+            raise InvalidSetting(
+                "path-mtu",
+                self.path_mtu_bytes,
+                f"must be at least {PATH_MTU_MIN_BYTES}, which every IPv4 path carries; 0: unknown",
+            )
+
+    @property
+    def path_packet_bytes(self) -> int:
+        """Largest IP packet of the path."""
+        far = self.path == "cross-region"
+        return self.path_mtu_bytes or (PATH_MTU_ETHERNET_BYTES if far else PATH_MTU_VPC_BYTES)
+
+    @property
+    def sharing(self) -> int:
+        """Streams that share one socket."""
+        return min(self.streams_per_socket, self.streams)
+
+    @property
+    def to_group(self) -> bool:
+        """Whether receivers share loss reports, so that they wait before they send one."""
+        return self.transport in GROUP_TRANSPORTS

@@ -1,0 +1,37 @@
+"""The plan of a receive path, put together."""
+
+from __future__ import annotations
+
+from penstock.planner.receive_path.charts import charts
+from penstock.planner.receive_path.figures import figures
+from penstock.planner.receive_path.findings import findings
+from penstock.planner.receive_path.inputs import ReceivePathInputs
+from penstock.planner.receive_path.sizing import size_receive_path
+from penstock.planner.receive_path.texts import snippets, socket_snippet
+from penstock.planner.results import Plan
+
+
+def plan_receive_path(
+    inputs: ReceivePathInputs, socket_settings: tuple[str, str] | None = None
+) -> Plan:
+    """Size the buffers, rings and timers between a network interface and an application.
+
+    `socket_settings` are the names of a broker's settings for receive and send buffers, for a text
+    to paste.
+
+    Raises:
+        ImpossiblePlan: no configuration can serve the inputs, or the driver would not start with
+            the sizes that were given; the message names the constraint and the cure.
+    """
+    sizing = size_receive_path(inputs)
+    texts = snippets(sizing)
+    if socket_settings is not None:
+        texts = (*texts, socket_snippet(sizing, *socket_settings))
+    return Plan(
+        title="Receive path",
+        inputs=inputs,
+        figures=figures(sizing),
+        findings=findings(sizing),
+        snippets=texts,
+        charts=charts(sizing),
+    )
