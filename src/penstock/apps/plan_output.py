@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -22,11 +22,14 @@ INPUTS_FILE_BYTES_MAX: Final = 1 << 20
 Command = Callable[..., None]
 
 
-def plan_inputs(inputs_type: type[Any]) -> Callable[[Callable[..., Plan]], Command]:
+def plan_inputs(
+    inputs_type: type[Any], presets: Mapping[str, Mapping[str, object]] | None = None
+) -> Callable[[Callable[..., Plan]], Command]:
     """Give a command an option for each declared input, and write the plan that it returns.
 
     The function gets `(state, inputs, **its own options)`. Besides there are `--inputs` (a TOML
-    file of inputs, over which options win), `--explain` and `--plot`.
+    file of inputs, over which options win), `--explain` and `--plot`. With `presets` the function
+    has an option `preset` of its own: inputs by that name, over which the file and options win.
     """
 
     def decorated(function: Callable[..., Plan]) -> Command:
@@ -40,7 +43,8 @@ def plan_inputs(inputs_type: type[Any]) -> Callable[[Callable[..., Plan]], Comma
             plot: Path | None,
             **arguments: Any,
         ) -> None:
-            texts = {} if inputs_file is None else _read_file(inputs_file)
+            texts = dict((presets or {}).get(arguments.get("preset") or "", {}))
+            texts |= {} if inputs_file is None else _read_file(inputs_file)
             for attribute, name in names.items():
                 text = arguments.pop(attribute)
                 if text is not None:
@@ -144,7 +148,11 @@ def _write_figures(group: str, figures: list[Figure]) -> None:
 def _write_explanations(figures: Sequence[Figure]) -> None:
     """Formulas are long: they stand below the tables, where no column folds them."""
     click.echo("# Formulas and sources")
+    group = ""
     for one in figures:
+        if one.group != group:
+            group = one.group
+            click.echo(f"## {group}")
         least = "" if one.minimum is None else f" (at least {one.minimum_text})"
         click.echo(f"{one.label}: {one.text}{least}")
         click.echo(f"    = {one.formula}")

@@ -107,7 +107,7 @@ def format_quantity(value: float | int | str | bool | None, unit: str) -> str:
 def _bytes(value: float) -> str:
     if value == int(value) and value >= 1024:
         for power, name in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
-            if value >= 1024**power and value % 1024**power == 0:
+            if 1 <= value / 1024**power < 10_000 and value % 1024**power == 0:
                 return f"{significant(value / 1024**power)} {name}"
     scaled, prefix = _scaled(value) if abs(value) >= 10_000 else (significant(value), "")
     return f"{scaled} {prefix}B" if prefix else f"{scaled} bytes"

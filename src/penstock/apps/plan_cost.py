@@ -1,0 +1,94 @@
+"""`penstock plan cost`: reads price files and gives the planner the date."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, date, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.apps.plan_output import plan_inputs
+from penstock.apps.session import State
+from penstock.base.errors import InvalidError
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.planner.cost import PRESETS, CostInputs, Prices, cost_plan, read_prices
+from penstock.planner.errors import InvalidPlanFile
+from penstock.planner.results import Plan
+
+PRICE_FILE_BYTES_MAX: Final = 1 << 20
+OUR_PRICES: Final = "prices.toml"
+
+
+def our_price_text() -> str:
+    """The price file that comes with Penstock."""
+    return (resources.files("penstock.planner.cost") / OUR_PRICES).read_text("utf-8")
+
+
+def load_prices(path: Path | None) -> Prices:
+    """Our prices, with those of a user's file in their place.
+
+    Raises:
+        InvalidPlanFile: the file is no TOML, too large, or has a price that is refused.
+    """
+    known = read_prices(tomllib.loads(our_price_text()), OUR_PRICES)
+    if path is None:
+        return known
+    if path.stat().st_size > PRICE_FILE_BYTES_MAX:
+        raise InvalidPlanFile(f"{path} is larger than {PRICE_FILE_BYTES_MAX} bytes")
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidPlanFile(f"{path}: {error}") from None
+    return read_prices(document, str(path), known)
+
+
+def _write_prices(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(our_price_text())
+    except FileExistsError:
+        raise InvalidError(f"{path} is there already; name another file") from None
+    except OSError as error:
+        raise InvalidError(f"{path}: {error.strerror}") from None
+    click.echo(f"prices written: {path}")
+    context.exit()
+
+
+@click.command("cost", short_help="What ways to carry the data cost a month.")
+@click.option(
+    "--prices",
+    "prices_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file of prices that take the place of ours, some or all.",
+)
+@click.option(
+    "--write-prices",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    callback=_write_prices,
+    expose_value=False,
+    is_eager=True,
+    help="Write our price file to a new FILE, to edit it, and stop.",
+)
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    help="Begin with the inputs of a published example; other options win over them.",
+)
+@plan_inputs(CostInputs, presets={name: one.inputs for name, one in PRESETS.items()})
+def cost(state: State, inputs: CostInputs, prices_file: Path | None, preset: str | None) -> Plan:
+    """What ways to carry the data cost a month.
+
+    Own brokers with replicated disks, tiers or an object store; files on a shared file system with
+    pointers on a log; managed streams. Each bill has its lines, each line its quantity and price.
+    """
+    return cost_plan(inputs, load_prices(prices_file), _today(), preset=preset)
+
+
+def _today() -> date:
+    return datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC).date()

@@ -1,0 +1,19 @@
+"""What carrying a workload costs a month, by every way there is, and where one stops winning.
+
+    inputs ──> workload (rates, volumes) ──┐
+    prices.toml, or a user's file ─────────┴──> options: lines of quantity × price ──> Plan
+
+Source: the filesystem outbox article, its worked example; the log and queue article, section 12.
+"""
+
+from penstock.planner.cost.inputs import CostInputs
+from penstock.planner.cost.lines import Line, OptionCost
+from penstock.planner.cost.options import all_options
+from penstock.planner.cost.plan import cost_plan
+from penstock.planner.cost.presets import PRESETS, Preset
+from penstock.planner.cost.prices import Price, Prices, read_prices
+
+__all__ = [
+    "PRESETS", "CostInputs", "Line", "OptionCost", "Preset", "Price", "Prices", "all_options",
+    "cost_plan", "read_prices",
+]  # fmt: skip

@@ -1,0 +1,309 @@
+"""What a bill does not say: who wins and until where, and what each way asks for besides money.
+
+The limits in words are those of the sources: a diskless produce takes 200 to 500 ms at p99 where
+local disks take 5 to 15; the outbox wants volume, one region and clients that mount a file system;
+a managed service still has its operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+from penstock.planner.cost.inputs import CostInputs
+from penstock.planner.cost.lines import Kind, OptionCost
+from penstock.planner.cost.options import Turn, fitting, reasons_against
+from penstock.planner.cost.outbox import INFREQUENT_DAYS
+from penstock.planner.cost.presets import PRESETS
+from penstock.planner.cost.prices import OLD_DAYS, Prices
+from penstock.planner.cost.workload import produced_bytes_s, workload_of
+from penstock.planner.quantities import format_quantity, significant
+from penstock.planner.results import Finding
+
+SMALL_BYTES_PER_DAY: Final = 1e12
+"""Below, volume is counted in gigabytes a day, and a file system is not worth its work."""
+MANAGED_RECORDS_S: Final = 100_000
+PREFIX_PUTS_S: Final = 3500
+_KINDS: Final[tuple[Kind, ...]] = (
+    "compute", "storage", "requests", "cross-zone", "throughput", "shards", "ingest", "retrieval",
+    "database", "cache", "operations",
+)  # fmt: skip
+_NAMED_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Where the cheapest option stops being that, if it does within the bounds searched."""
+
+    less: Turn | None
+    more: Turn | None
+    shorter: Turn | None
+    longer: Turn | None
+
+
+def findings_of(
+    inputs: CostInputs,
+    prices: Prices,
+    options: Sequence[OptionCost],
+    turns: Turns,
+    today: date,
+    preset: str | None,
+) -> tuple[Finding, ...]:
+    """All findings, the answer first."""
+    ranked = fitting(options, inputs)
+    return (
+        *_cheapest(ranked, turns),
+        *_cheapest_log(ranked),
+        *_unfit(inputs, options),
+        _network(inputs, options),
+        *_small(inputs),
+        _latency(),
+        *_outbox(inputs, ranked),
+        *_requests(options),
+        _burden(),
+        *_old(prices, today),
+        *_assumed(preset),
+    )
+
+
+def _cheapest(ranked: Sequence[OptionCost], turns: Turns) -> list[Finding]:
+    if not ranked:
+        return [
+            Finding(
+                severity="fail",
+                subject="no way fits",
+                cause="every option has a reason against it, see below",
+                cure="raise latency-p99, give up per-record, or split the workload",
+            )
+        ]
+    best, rest = ranked[0], ranked[1:]
+    said = f"{best.label}: {_usd(best.total_usd)} a month"
+    if rest:
+        second = rest[0]
+        said += f"; {_by(best, second)}"
+    return [Finding(severity="ok", subject="cheapest", cause=said, cure=_until(turns))]
+
+
+def _by(best: OptionCost, second: OptionCost) -> str:
+    """By how much and by what one wins over another."""
+    saved = second.total_usd - best.total_usd
+    share = saved / second.total_usd if second.total_usd else 0.0
+    kinds = sorted(
+        [(second.kind_usd(kind) - best.kind_usd(kind), kind) for kind in _KINDS], reverse=True
+    )
+    by = [f"{kind} {_usd(one)}" for one, kind in kinds[:2] if one > 0]
+    won = f" by {' and '.join(by)}" if by else ""
+    return f"{_usd(saved)} ({share:.0%}) below {second.label}, which loses{won}"
+
+
+def _until(turns: Turns) -> str:
+    """Where it stops winning, in volume and in retention."""
+    said = [
+        f"{word} {format_quantity(turn.at, unit)}: {turn.option.label}"
+        + (", as this one does not fit there" if turn.unfit else "")
+        for word, turn, unit in (
+            ("below", turns.less, "bytes/day"),
+            ("above", turns.more, "bytes/day"),
+            ("kept under", turns.shorter, "d"),
+            ("kept over", turns.longer, "d"),
+        )
+        if turn is not None
+    ]
+    return "; ".join(said) or "at no other volume or retention is another cheaper"
+
+
+def _cheapest_log(ranked: Sequence[OptionCost]) -> list[Finding]:
+    logs = [one for one in ranked if not one.batched]
+    if not logs or logs[0] is ranked[0]:
+        return []
+    said = f"{logs[0].label}: {_usd(logs[0].total_usd)} a month"
+    if len(logs) > 1:
+        said += f"; {_by(logs[0], logs[1])}"
+    return [
+        Finding(
+            severity="ok",
+            subject="cheapest that delivers records",
+            cause=said,
+            cure="--per-record true leaves out those that deliver files",
+        )
+    ]
+
+
+def _unfit(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Finding]:
+    return [
+        Finding(
+            severity="warn",
+            subject=f"{option.label} does not fit",
+            cause="; ".join(reasons_against(option, inputs)),
+            cure="its cost is shown, but it is not among the cheapest",
+        )
+        for option in options
+        if reasons_against(option, inputs)
+    ]
+
+
+def _network(inputs: CostInputs, options: Sequence[OptionCost]) -> Finding:
+    own = options[0]
+    share = own.kind_usd("cross-zone") / own.total_usd if own.total_usd else 0.0
+    load = workload_of(inputs)
+    if inputs.rack_aware or not load.fetched_gb_month:
+        cure = "consumers cross no zone more than they must"
+    else:
+        saved = load.fetched_gb_month / (load.fetched_gb_month + load.replicated_gb_month or 1)
+        cure = f"racks (client.rack) take away up to {saved:.0%} of it"
+    free = "is counted as free" if inputs.managed_replication_free else "is charged"
+    return Finding(
+        severity="note",
+        subject="traffic between zones",
+        cause=(
+            f"{_usd(own.kind_usd('cross-zone'))} a month, {share:.0%} of the local cluster:"
+            f" replication {significant(load.replicated_gb_month)} GB, consumers"
+            f" {significant(load.fetched_gb_month)} GB; a managed service's own replication {free}"
+        ),
+        cure=cure,
+    )
+
+
+def _small(inputs: CostInputs) -> list[Finding]:
+    found = []
+    per_day = produced_bytes_s(inputs) * 86_400
+    if per_day < SMALL_BYTES_PER_DAY:
+        found.append(
+            Finding(
+                severity="note",
+                subject="little traffic",
+                cause=(
+                    f"{format_quantity(per_day, 'bytes/day')} are gigabytes a day, not terabytes:"
+                    " what running a shared file system takes outweighs what it saves"
+                ),
+                cure="carry the payload on a log",
+            )
+        )
+    records = workload_of(inputs).records_s
+    if records < MANAGED_RECORDS_S:
+        found.append(
+            Finding(
+                severity="note",
+                subject="few records",
+                cause=(
+                    f"{significant(records)} records/s: below {MANAGED_RECORDS_S:,} an own cluster"
+                    " takes as much work as one for ten times that"
+                ),
+                cure="look at one broker, or a managed service",
+            )
+        )
+    return found
+
+
+def _latency() -> Finding:
+    return Finding(
+        severity="note",
+        subject="latency",
+        cause=(
+            "a diskless produce takes 200 to 500 ms at p99, local disks 5 to 15 ms; files come in"
+            " batches"
+        ),
+        cure="--latency-p99 and --per-record leave out what is too slow",
+    )
+
+
+def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
+    found = [
+        Finding(
+            severity="note",
+            subject="filesystem outbox",
+            cause=(
+                "needs a file system that producers and consumers all mount: not functions, not"
+                " several regions; it has no order and no replay of its own beyond the pointers'"
+            ),
+            cure="without one, a log",
+        )
+    ]
+    tiering = any([one.key == "outbox-fsx-tiering" for one in ranked[:_NAMED_MAX]])
+    if tiering and inputs.retention <= INFREQUENT_DAYS:
+        given = max(inputs.infrequent_share, inputs.archive_share) > 0
+        found.append(
+            Finding(
+                severity="warn" if given else "note",
+                subject="Intelligent-Tiering",
+                cause=(
+                    f"data kept {inputs.retention:g} d never reaches the cheaper tiers, which begin"
+                    f" {INFREQUENT_DAYS} d after the last read"
+                    + ("; the shares given say otherwise" if given else "")
+                ),
+                cure="leave infrequent-share and archive-share at -1" if given else "",
+            )
+        )
+    return found
+
+
+def _requests(options: Sequence[OptionCost]) -> list[Finding]:
+    diskless = next(one for one in options if one.key == "diskless")
+    found = []
+    puts = diskless.size("puts_per_second")
+    if puts > PREFIX_PUTS_S:
+        found.append(
+            Finding(
+                severity="warn",
+                subject="PUTs of diskless brokers",
+                cause=f"{significant(puts)}/s; S3 takes {PREFIX_PUTS_S:,}/s below one prefix",
+                cure="raise commit-interval, or take fewer and larger brokers",
+            )
+        )
+    reading = diskless.line("consolidation_gets").usd
+    if reading > diskless.kind_usd("requests") / 2 and reading > diskless.total_usd / 10:
+        found.append(
+            Finding(
+                severity="note",
+                subject="consolidation",
+                cause=(
+                    f"reads every extent by itself: {_usd(reading)} a month,"
+                    f" {reading / diskless.total_usd:.0%} of diskless"
+                ),
+                cure="fewer partitions, a longer commit-interval, or --consolidation false",
+            )
+        )
+    return found
+
+
+def _burden() -> Finding:
+    return Finding(
+        severity="note",
+        subject="work that is not billed",
+        cause=(
+            "rebalancing, sizes, upgrades, access and lag stay with you on MSK as well; a file"
+            " system adds stale handles, mounts and capacity"
+        ),
+        cure="count it: operations-share is for own clusters alone",
+    )
+
+
+def _old(prices: Prices, today: date) -> list[Finding]:
+    old = prices.older_than_a_year(today)
+    if not old:
+        return []
+    names = ", ".join([one.key for one in old[:_NAMED_MAX]])
+    more = f" and {len(old) - _NAMED_MAX} more" if len(old) > _NAMED_MAX else ""
+    return [
+        Finding(
+            severity="note",
+            subject="old prices",
+            cause=f"{len(old)} are older than {OLD_DAYS} days: {names}{more}",
+            cure="--write-prices FILE, mend them, --prices FILE",
+        )
+    ]
+
+
+def _assumed(preset: str | None) -> list[Finding]:
+    if preset is None:
+        return []
+    return [
+        Finding(severity="note", subject=f"assumed: {name}", cause=why)
+        for name, why in PRESETS[preset].assumed.items()
+    ]
+
+
+def _usd(value: float) -> str:
+    return f"${value:,.0f}" if abs(value) >= 1 or not value else f"${value:.2g}"

@@ -1,0 +1,1 @@
+"""What carrying a workload costs."""

@@ -1,0 +1,36 @@
+"""Our prices, and bills of one option or of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.apps.plan_cost import load_prices
+from penstock.planner.cost import PRESETS, CostInputs, OptionCost, Prices, all_options
+from penstock.planner.inputs import read_inputs
+
+PRICES = load_prices(None)
+
+
+def inputs(preset: str | None = None, **changes: object) -> CostInputs:
+    """Inputs by their attributes' names, over those of a preset."""
+    begun = {} if preset is None else PRESETS[preset].inputs
+    return read_inputs(
+        CostInputs, {**begun, **{name.replace("_", "-"): one for name, one in changes.items()}}
+    )
+
+
+def bills(given: CostInputs, prices: Prices = PRICES) -> dict[str, OptionCost]:
+    return {one.key: one for one in all_options(given, prices)}
+
+
+def bill(key: str, preset: str | None = None, **changes: object) -> OptionCost:
+    """One option's bill."""
+    return bills(inputs(preset, **changes))[key]
+
+
+def plain(**changes: object) -> dict[str, Any]:
+    """No compression, peak, headroom or free space: the sources' bare arithmetic."""
+    return {
+        "compression": 1, "peak_factor": 1, "headroom": 0, "disk_free": 0, "operations_share": 0,
+        **changes,
+    }  # fmt: skip

@@ -1,0 +1,73 @@
+"""The price file: ours, users', and what is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import date
+from typing import Any
+
+import pytest
+
+from penstock.apps.plan_cost import our_price_text
+from penstock.planner.cost import read_prices
+from penstock.planner.errors import InvalidPlanFile
+from tests.planner.cost.bills import PRICES
+
+GIVEN = {"usd": 1, "date": date(2026, 1, 1), "source": "our contract"}
+
+
+def test_ours_have_units_dates_and_sources_and_no_addresses() -> None:
+    assert len(PRICES) > 30
+    for price in PRICES.values():
+        assert price.usd > 0
+        assert price.unit.startswith("USD per ")
+        assert date(2025, 1, 1) <= price.date <= date(2026, 11, 30)
+        assert len(price.source) > 10
+    assert "://" not in our_price_text()
+
+
+def test_some_are_put_in_place() -> None:
+    found = read_prices({"zone": {"gb": {**GIVEN, "usd": 0}}}, "mine.toml", PRICES)
+    assert (found["zone.gb"].usd, found["zone.gb"].source) == (0, "our contract")
+    assert found["zone.gb"].unit == "USD per GB"
+    assert found["disk.gb-month"] == PRICES["disk.gb-month"]
+
+
+def test_a_copy_says_the_same() -> None:
+    assert dict(read_prices(tomllib.loads(our_price_text()), "copy", PRICES)) == dict(PRICES)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "mine.toml must hold tables"),
+        ({"zone": 1}, "mine.toml: zone must be a table of prices"),
+        ({"zone": {"gb": 1}}, "mine.toml: zone.gb must be a table with usd"),
+        ({"zone": {"tb": GIVEN}}, "mine.toml: zone.tb: there is no such price; there are zone.gb"),
+        ({"moon": {"tb": GIVEN}}, "mine.toml: moon.tb: there is no such price; there are compute"),
+        ({"zone": {"gb": {**GIVEN, "eur": 1}}}, "mine.toml: zone.gb.eur: a price has usd, unit"),
+        ({"zone": {"gb": {**GIVEN, "usd": -0.01}}}, "zone.gb.usd = -0.01: must not be negative"),
+        ({"zone": {"gb": {**GIVEN, "usd": "1"}}}, "zone.gb.usd = '1': must be a number"),
+        ({"zone": {"gb": {**GIVEN, "usd": True}}}, "zone.gb.usd = True: must be a number"),
+        ({"zone": {"gb": {**GIVEN, "usd": float("nan")}}}, "zone.gb.usd = nan: must be a number"),
+        ({"zone": {"gb": {"date": GIVEN["date"], "source": "x"}}}, "zone.gb.usd is missing"),
+        ({"zone": {"gb": {"usd": 1, "source": "x"}}}, "zone.gb.date = None: must be a date"),
+        ({"zone": {"gb": {**GIVEN, "date": "2026"}}}, "zone.gb.date = '2026': must be a date"),
+        ({"zone": {"gb": {**GIVEN, "source": " "}}}, "zone.gb.source is missing"),
+        ({"zone": {"gb": {**GIVEN, "source": "x" * 301}}}, "source has 301 characters; 300"),
+        ({"zone": {"gb": {**GIVEN, "unit": "USD per TB"}}}, "must be 'USD per GB'; convert"),
+    ],
+)  # fmt: skip
+def test_refused_with_the_place(document: Any, said: str) -> None:
+    with pytest.raises(InvalidPlanFile) as refused:
+        read_prices(document, "mine.toml", PRICES)
+    assert said in str(refused.value)
+
+
+def test_age() -> None:
+    newest = max(price.date for price in PRICES.values())
+    assert PRICES.older_than_a_year(newest) == []
+    assert len(PRICES.older_than_a_year(date(2028, 1, 1))) == len(PRICES)
+    edge = read_prices({"zone": {"gb": {**GIVEN, "date": date(2025, 1, 1)}}}, "mine", PRICES)
+    assert edge.older_than_a_year(date(2026, 1, 1)) == []
+    assert [one.key for one in edge.older_than_a_year(date(2026, 1, 2))] == ["zone.gb"]
