@@ -44,9 +44,9 @@ Floats = NDArray[np.float64]
 
 _EDGES: Final[Floats] = np.concatenate(
     [
-        np.linspace(0.0, 0.99, 199),
-        np.linspace(0.99, 0.999, 46)[1:],
-        np.linspace(0.999, 0.9999, 46)[1:],
+        np.linspace(0.0, 0.99, 133),
+        np.linspace(0.99, 0.999, 31)[1:],
+        np.linspace(0.999, 0.9999, 31)[1:],
         [1.0],
     ]
 )
