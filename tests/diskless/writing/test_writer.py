@@ -409,3 +409,31 @@ async def test_the_store_that_refuses_is_not_asked_again() -> None:
     assert isinstance(sent.error, WriteFailed)
     assert len(world.store.puts) == 1
     await writer.stop()
+
+
+async def test_a_timer_that_comes_a_little_early_closes_the_object() -> None:
+    world = World(commit_interval_ms=10_000)
+    await world.begin()
+    writer = world.writer()
+    sent = submit(writer)
+    opened_ms = writer.core.wake_ms - 10_000
+
+    class Stopped:
+        """A clock that stands where a loop's timer may fire."""
+
+        at_ms = opened_ms + 9_998.9
+
+        def now_ms(self) -> int:
+            return 0
+
+        def monotonic(self) -> float:
+            return self.at_ms / 1000
+
+    clock = writer._clock = Stopped()
+    writer._wake()
+    assert writer.core.objects_in_flight == 0
+    clock.at_ms += 0.2
+    writer._wake()
+    assert writer.core.objects_in_flight == 1
+    await answered([sent])
+    await writer.stop()
