@@ -1,0 +1,38 @@
+"""How the keys of a topic share its load, which are hot, and what salting or partitions would do.
+
+    batches (Arrow) ──> Census ──> KeyCounts ──> skew, hot keys ──┐
+                          ├── loads by partition count ───────────┼──> Plan
+                          └── salted loads ───────────────────────┘
+
+`census.py` takes batches of columns and counts with bounded memory: exactly up to a number of
+distinct keys, by a Misra-Gries summary and HyperLogLog beyond it. `skew.py` and `salting.py`
+compute, `plan.py` tells. Nothing here loops over records.
+
+Source: the log and queue article (hot partition, scaling axes); Kafka: the default partitioner.
+"""
+
+from penstock.planner.keys.census import Census, CensusResult
+from penstock.planner.keys.distinct import DistinctEstimate
+from penstock.planner.keys.inputs import KeysInputs, partition_counts
+from penstock.planner.keys.plan import Scope, plan_keys
+from penstock.planner.keys.salting import SaltEffect, salt_effects, salted_keys
+from penstock.planner.keys.skew import gini, hot_keys, top_share, zipf_exponent
+from penstock.planner.keys.summary import KeySummary
+
+__all__ = [
+    "Census",
+    "CensusResult",
+    "DistinctEstimate",
+    "KeySummary",
+    "KeysInputs",
+    "SaltEffect",
+    "Scope",
+    "gini",
+    "hot_keys",
+    "partition_counts",
+    "plan_keys",
+    "salt_effects",
+    "salted_keys",
+    "top_share",
+    "zipf_exponent",
+]

@@ -1,0 +1,205 @@
+"""Counting a topic's records, batch by batch, with bounded memory.
+
+Per batch only sums are made. Keys gather until there are enough of them; then each distinct key
+is hashed once, and its records are added to the load of the partition that Kafka's partitioner
+gives it, for every number of partitions that is asked about. Those loads are exact, however many
+keys there are; counts of single keys are as exact as their summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client.partitioning import Hashes, murmur2
+from penstock.planner.keys.distinct import STANDARD_ERROR, DistinctEstimate
+from penstock.planner.keys.inputs import (
+    PENDING_BYTES_MAX,
+    PENDING_ROWS_MAX,
+    RATE_SPAN_MS_MIN,
+)
+from penstock.planner.keys.summary import Counts, KeySummary, counted
+
+Loads = npt.NDArray[np.float64]
+
+COLUMNS: Final = ("partition", "timestamp", "key", "value")
+"""The columns that a census reads."""
+_POSITIVE: Final = np.uint32(0x7FFFFFFF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CensusResult:
+    """What was counted. `keys`, `key_records` and `key_bytes` are ranked by falling records.
+
+    Records of a key are at least `key_records`, and at most `count_error` more. `loads` has, by
+    number of partitions, the keyed records of each partition as Kafka's partitioner places them.
+    """
+
+    partitions: int
+    records: int
+    size_bytes: int
+    null_records: int
+    null_bytes: int
+    partition_records: Counts
+    partition_bytes: Counts
+    default_placed: int
+    first_ms: int | None
+    last_ms: int | None
+    keys: Any
+    key_records: Counts
+    key_bytes: Counts
+    count_error: int
+    count_error_max: int
+    distinct: float
+    distinct_error: float
+    loads: Mapping[int, Loads]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every key was counted exactly."""
+        return self.count_error == 0
+
+    @property
+    def keyed_records(self) -> int:
+        return self.records - self.null_records
+
+    @property
+    def keyed_bytes(self) -> int:
+        return self.size_bytes - self.null_bytes
+
+    @property
+    def records_per_second(self) -> float | None:
+        """By the first and last timestamp; None when they lie too close for a rate."""
+        if self.first_ms is None or self.last_ms is None:
+            return None
+        span_ms = self.last_ms - self.first_ms
+        return self.records * 1000 / span_ms if span_ms >= RATE_SPAN_MS_MIN else None
+
+
+class Census:
+    """Counts batches of records.
+
+    Args:
+        partitions: how many the topic has.
+        counts: numbers of partitions to compute loads for.
+        tracked_keys: distinct keys that are counted exactly.
+        pending_rows_max: rows that gather before they are counted.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        counts: Sequence[int],
+        tracked_keys: int,
+        *,
+        pending_rows_max: int = PENDING_ROWS_MAX,
+    ) -> None:
+        self._partitions = partitions
+        self._tracked_keys = tracked_keys
+        self._pending_rows_max = pending_rows_max
+        self._loads: dict[int, Loads] = {count: np.zeros(count) for count in counts}
+        self._summary = KeySummary(tracked_keys)
+        self._distinct = DistinctEstimate()
+        self._pending: list[tuple[Any, Any]] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        self._null_records = 0
+        self._null_bytes = 0
+        self._default_placed = 0
+        self._partition_records = np.zeros(partitions, np.int64)
+        self._partition_bytes = np.zeros(partitions, np.int64)
+        self._times: list[int] = []
+
+    def add(self, batch: Any) -> None:
+        """Count a record batch with the columns `COLUMNS`; partitions are below their number."""
+        if batch.num_rows == 0:
+            return
+        keys, partitions = batch["key"], batch["partition"].to_numpy()
+        sizes = pc.add(_lengths(keys), _lengths(batch["value"]))
+        size_of = sizes.to_numpy()
+        count = self._partitions
+        self._partition_records += np.bincount(partitions, minlength=count)
+        self._partition_bytes += np.bincount(
+            partitions, weights=size_of, minlength=count
+        ).astype(np.int64)  # fmt: skip
+        self._stretch(batch["timestamp"])
+        valid = keys.is_valid()
+        if keys.null_count:
+            self._null_records += keys.null_count
+            self._null_bytes += int(size_of.sum()) - int(pc.sum(sizes.filter(valid)).as_py() or 0)
+            partitions = partitions[valid.to_numpy(zero_copy_only=False)]
+            keys, sizes = keys.filter(valid), sizes.filter(valid)
+        if len(keys):
+            self._gather(keys, sizes, partitions)
+
+    def result(self) -> CensusResult:
+        """What was counted so far."""
+        self._count()
+        keys, records, sizes = self._summary.ranked()
+        exact = self._summary.exact
+        keyed = int(self._partition_records.sum()) - self._null_records
+        return CensusResult(
+            partitions=self._partitions,
+            records=int(self._partition_records.sum()),
+            size_bytes=int(self._partition_bytes.sum()),
+            null_records=self._null_records,
+            null_bytes=self._null_bytes,
+            partition_records=self._partition_records,
+            partition_bytes=self._partition_bytes,
+            default_placed=self._default_placed,
+            first_ms=self._times[0] if self._times else None,
+            last_ms=self._times[1] if self._times else None,
+            keys=keys,
+            key_records=records,
+            key_bytes=sizes,
+            count_error=self._summary.error,
+            count_error_max=keyed // (self._summary.least_capacity + 1),
+            distinct=float(len(keys)) if exact else max(len(keys), self._distinct.value()),
+            distinct_error=0.0 if exact else STANDARD_ERROR,
+            loads=self._loads,
+        )
+
+    def _stretch(self, times: Any) -> None:
+        ends = pc.min_max(times.cast(pa.int64()))
+        if ends["min"].is_valid:
+            found = [ends["min"].as_py(), ends["max"].as_py(), *self._times]
+            self._times = [min(found), max(found)]
+
+    def _gather(self, keys: Any, sizes: Any, partitions: npt.NDArray[np.int32]) -> None:
+        hashes = _hashes(keys)
+        placed = hashes % np.uint32(self._partitions) == partitions
+        self._default_placed += int(np.count_nonzero(placed))
+        self._pending.append((keys, sizes))
+        self._pending_rows += len(keys)
+        self._pending_bytes += keys.nbytes
+        if self._pending_rows >= self._pending_rows_max or self._pending_bytes >= PENDING_BYTES_MAX:
+            self._count()
+
+    def _count(self) -> None:
+        if not self._pending:
+            return
+        keys, records, sizes = counted(
+            pa.chunked_array([keys for keys, _ in self._pending]),
+            pa.chunked_array([sizes for _, sizes in self._pending]),
+        )
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+        hashes = murmur2(keys)
+        self._distinct.add(hashes)
+        hashes &= _POSITIVE
+        for count, loads in self._loads.items():
+            loads += np.bincount(hashes % np.uint32(count), weights=records, minlength=count)
+        self._summary.merge(keys, records, sizes)
+
+
+def _lengths(column: Any) -> Any:
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+
+
+def _hashes(keys: Any) -> Hashes:
+    return murmur2(keys) & _POSITIVE

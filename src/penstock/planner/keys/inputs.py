@@ -1,0 +1,111 @@
+"""What is asked of a topic's keys, and the bounds of counting them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from penstock.base.settings import setting
+from penstock.planner.errors import ImpossiblePlan
+
+PARTITIONS_MAX: Final = 100_000
+"""Largest number of partitions that loads are computed for."""
+PENDING_ROWS_MAX: Final = 1 << 20
+"""Rows that are gathered before they are counted."""
+PENDING_BYTES_MAX: Final = 64 << 20
+"""Key bytes that are gathered before they are counted."""
+SUMMARY_BYTES_MAX: Final = 256 << 20
+"""Key bytes that a summary holds; beyond it the rarest keys go."""
+RATE_SPAN_MS_MIN: Final = 60_000
+"""Shortest time between the first and last record that tells a rate: less is one burst."""
+OVER_PROVISION: Final = (4, 10)
+"""How many times the partitions that are needed now a topic is created with, at least and most."""
+_MULTIPLES: Final = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysInputs:
+    """What the load is held against."""
+
+    partitions: int = setting(
+        0,
+        name="partitions",
+        doc="Partitions to compute hot keys and salting for; 0 is as many as the topic has.",
+        minimum=0,
+        maximum=10_000,
+    )
+    rate: float = setting(
+        0.0,
+        name="rate",
+        doc="Messages a second of the whole topic; 0 is what timestamps tell, from a minute on.",
+        unit="messages/s",
+        minimum=0,
+        maximum=1e12,
+    )
+    partition_rate: float = setting(
+        50_000.0,
+        name="partition-rate",
+        doc="What the consumer of one partition can take.",
+        unit="messages/s",
+        minimum=0.001,
+        maximum=1e9,
+    )
+    skew_max: float = setting(
+        2.0,
+        name="skew-max",
+        doc="How many times the mean load the hottest partition may have.",
+        minimum=1.0,
+        maximum=1e6,
+    )
+    shown_keys: int = setting(
+        10, name="shown-keys", doc="How many of the hottest keys are shown.", minimum=1, maximum=100
+    )
+    salts_max: int = setting(
+        16, name="salts-max", doc="Most salts that are tried, by doubling.", minimum=2, maximum=256
+    )
+    tracked_keys: int = setting(
+        1_000_000,
+        name="tracked-keys",
+        doc="Distinct keys that are counted exactly; beyond it counts are estimates.",
+        minimum=1,
+        maximum=10_000_000,
+    )
+
+    def salts(self) -> tuple[int, ...]:
+        """1, 2, 4, … up to the most."""
+        return tuple([1 << power for power in range(self.salts_max.bit_length())])
+
+
+def partition_counts(inputs: KeysInputs, partitions: int) -> tuple[int, ...]:
+    """The partition counts that loads are computed for, ascending.
+
+    Those are the topic's and its doublings, the one asked for, and, where a rate is given, as
+    many as it needs, and 4 and 10 times as many.
+
+    Raises:
+        ImpossiblePlan: the rate needs more partitions than are computed.
+    """
+    counts = {partitions * times for times in _MULTIPLES}
+    counts.add(planned_partitions(inputs, partitions))
+    if inputs.rate:
+        needed = needed_partitions(inputs, inputs.rate)
+        if needed > PARTITIONS_MAX:
+            raise ImpossiblePlan(
+                f"at most {PARTITIONS_MAX:,} partitions",
+                f"rate {inputs.rate:,.0f} / partition-rate {inputs.partition_rate:,.0f} messages/s"
+                f" = {needed:,}",
+                "raise partition-rate, or split the topic",
+            )
+        counts.update((needed, *[needed * times for times in OVER_PROVISION]))
+    return tuple(sorted([count for count in counts if count <= max(PARTITIONS_MAX, partitions)]))
+
+
+def planned_partitions(inputs: KeysInputs, partitions: int) -> int:
+    """The number asked for, or the topic's."""
+    return inputs.partitions or partitions
+
+
+def needed_partitions(inputs: KeysInputs, rate: float) -> int:
+    """Partitions that a rate needs if it were spread evenly."""
+    return max(1, ceil(rate / inputs.partition_rate))

@@ -1,0 +1,256 @@
+"""A census as a plan: skew, hot keys, partitions, salting, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.keys.advice import Advice, advise, findings, snippets
+from penstock.planner.keys.census import CensusResult
+from penstock.planner.keys.charts import charts
+from penstock.planner.keys.inputs import KeysInputs, needed_partitions, planned_partitions
+from penstock.planner.keys.salting import SaltEffect, salt_effects
+from penstock.planner.keys.skew import gini, hot_keys, keys_in, top_share, zipf_exponent
+from penstock.planner.results import Figure, Number, Plan
+
+_COUNTED: Final = "counted"
+_READ: Final = "the records that were read"
+_ARTICLE: Final = "log and queue article: hot partition; scaling axes"
+_PARTITIONER: Final = "Kafka: Utils.murmur2, BuiltInPartitioner.partitionForKey"
+_SUMMARY: Final = "Misra, Gries (1982); Agarwal et al.: Mergeable summaries (2012)"
+_KEY_CHARS_MAX: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What of a topic was read. `sizes` is the length of each partition's log, in offsets."""
+
+    topic: str
+    read: str
+    complete: bool
+    sizes: npt.NDArray[np.int64]
+
+
+def plan_keys(scope: Scope, census: CensusResult, inputs: KeysInputs) -> Plan:
+    """Tell what the keys of a topic do to its partitions.
+
+    Raises:
+        ImpossiblePlan: no record with a key was read.
+    """
+    if not census.keyed_records:
+        raise ImpossiblePlan(
+            "skew is that of records with keys",
+            f"{scope.topic} gave {census.records} records without a key ({scope.read})",
+            "read another topic, or more of it; without keys partitions are taken in turns",
+        )
+    partitions = planned_partitions(inputs, census.partitions)
+    hot = hot_keys(census.key_records, census.keyed_records, partitions)
+    of_hot = salt_effects(census, partitions, inputs.salts(), hot)
+    of_all = salt_effects(census, partitions, inputs.salts(), None)
+    rate = inputs.rate or census.records_per_second or 0.0
+    advice = advise(census, inputs, partitions, hot, of_hot, rate)
+    shown_salts = advice.salts if advice.salts > 1 else inputs.salts()[-1]
+    return Plan(
+        title=f"keys of {scope.topic}",
+        inputs=inputs,
+        figures=(
+            *_read(scope, census),
+            *_spread(census, hot, partitions),
+            *_hottest(census, inputs.shown_keys),
+            *_now(scope, census),
+            *_counts(census, inputs, rate),
+            *(_salting(of_hot, "hot", "salting the hot keys", partitions) if hot else ()),
+            *_salting(of_all, "all", "salting all keys", partitions),
+            *_advice(advice, inputs, partitions, rate),
+        ),
+        findings=tuple(findings(scope.complete, census, advice)),
+        snippets=tuple(snippets(advice)),
+        charts=charts(census, of_hot, of_all, shown_salts),
+    )
+
+
+def _figure(
+    name: str,
+    label: str,
+    value: Number | str | None,
+    unit: str,
+    formula: str,
+    source: str,
+    group: str,
+) -> Figure:
+    return Figure(
+        name=name, label=label, value=value, unit=unit, formula=formula, source=source, group=group
+    )
+
+
+def _read(scope: Scope, census: CensusResult) -> list[Figure]:
+    group = f"read: {scope.read}"
+    seconds = None
+    if census.first_ms is not None and census.last_ms is not None:
+        seconds = (census.last_ms - census.first_ms) / 1000
+    placed = 100 * census.default_placed / census.keyed_records
+    rows: list[tuple[str, str, Number | None, str, str, str]] = [
+        ("records", "records", census.records, "", _COUNTED, scope.topic),
+        ("size_bytes", "keys and values", census.size_bytes, "bytes", _COUNTED, scope.topic),
+        ("null_keys_percent", "records without a key", 100 * census.null_records / census.records,
+         "%", f"{census.null_records:,} / {census.records:,} records", scope.topic),
+        ("span_s", "time span", seconds, "s", "last timestamp - first", scope.topic),
+        ("observed_rate", "rate by timestamps", census.records_per_second, "messages/s",
+         "records / time span, from a minute on", scope.topic),
+        ("default_placed_percent", "placed by Kafka's partitioner", placed, "%",
+         "keyed records that lie in partition murmur2(key) mod partitions", _PARTITIONER),
+    ]  # fmt: skip
+    return [_figure(*row, group) for row in rows]
+
+
+def _spread(census: CensusResult, hot: int, partitions: int) -> list[Figure]:
+    keyed, counts = census.keyed_records, census.key_records
+    least = "" if census.exact else " (a lower bound: counts are estimates)"
+    distinct_from = "Flajolet et al.: HyperLogLog (2007)" if not census.exact else _READ
+    zipf = zipf_exponent(counts, census.count_error)
+    rows: list[tuple[str, str, Number | None, str, str, str]] = [
+        ("distinct_keys", "distinct keys", round(census.distinct), "",
+         _COUNTED if census.exact else "HyperLogLog of 16,384 registers", distinct_from),
+        ("distinct_error_percent", "standard error of that", 100 * census.distinct_error, "%",
+         "0 while all keys fit, else 1.04 / √16384", distinct_from),
+        ("count_error_records", "a key is undercounted by at most", census.count_error, "",
+         f"sum of what was taken off; at most keyed records / (keys kept + 1) ="
+         f" {census.count_error_max:,}", _SUMMARY),
+        ("hottest_key_percent", "share of the hottest key", 100 * top_share(counts, keyed, 1, 0),
+         "%", f"{int(counts[:1].sum()):,} / {keyed:,} keyed records{least}", _READ),
+        ("top_1_percent_share_percent", "share of the top 1 % of keys",
+         100 * top_share(counts, keyed, census.distinct, 0.01), "%",
+         f"records of the first {keys_in(census.distinct, 0.01):,} keys / keyed records{least}",
+         _READ),
+        ("gini", "Gini coefficient", gini(counts, keyed, census.distinct), "",
+         f"2 Σ rank × count / (keys × Σ count) - (keys + 1) / keys{least}", "Gini (1912)"),
+        ("zipf_exponent", "Zipf exponent", zipf, "",
+         "least squares of log count by log rank, first 1,000 keys", "Zipf (1949)"),
+        ("hot_keys", "hot keys", hot, "",
+         f"keys with more than 1/{partitions} of keyed records: an even partition's share",
+         _ARTICLE),
+    ]  # fmt: skip
+    return [_figure(*row, "skew of keys") for row in rows]
+
+
+def _hottest(census: CensusResult, shown: int) -> list[Figure]:
+    figures: list[Figure] = []
+    for place, key in enumerate(census.keys.slice(0, shown).to_pylist(), 1):
+        records, size = int(census.key_records[place - 1]), int(census.key_bytes[place - 1])
+        for what, part, whole in (
+            ("records", records, census.keyed_records),
+            ("bytes", size, census.keyed_bytes),
+        ):
+            least = "" if census.exact else ", at least"
+            figures.append(
+                _figure(
+                    f"key_{place}_{what}_percent",
+                    f"{place}. {shown_key(key)}: of {what}{least}",
+                    100 * part / whole if whole else 0.0,
+                    "%",
+                    f"{part:,} / {whole:,}",
+                    _READ if census.exact else _SUMMARY,
+                    "hottest keys",
+                )
+            )
+    return figures
+
+
+def shown_key(key: bytes) -> str:
+    """A key as people read it: text if it is any, else hexadecimal digits."""
+    text = key.decode("utf-8", "replace")
+    if not text.isprintable() or "\ufffd" in text:
+        text = f"0x{key[:_KEY_CHARS_MAX].hex()}"
+    return text if len(text) <= _KEY_CHARS_MAX else f"{text[: _KEY_CHARS_MAX - 1]}…"
+
+
+def _now(scope: Scope, census: CensusResult) -> list[Figure]:
+    group = "partitions as they are"
+    rows: list[tuple[str, str, Number | None, str, str, str]] = [
+        ("partitions", "partitions", census.partitions, "", "the topic's", scope.topic),
+    ]  # fmt: skip
+    for name, label, loads in (
+        ("records", "records", census.partition_records),
+        ("bytes", "bytes", census.partition_bytes),
+        ("log", "offsets of the whole log", scope.sizes),
+    ):
+        total, largest = int(loads.sum()), int(loads.max())
+        rows += [
+            (f"{name}_hottest_percent", f"hottest partition, of {label}",
+             100 * largest / total if total else 0.0, "%", f"{largest:,} / {total:,}", _READ),
+            (f"{name}_skew", f"hottest by mean, of {label}",
+             largest * len(loads) / total if total else 0.0, "×", "largest / mean", _READ),
+        ]  # fmt: skip
+    idle = int(np.count_nonzero(census.partition_records == 0))
+    rows.append(("idle_partitions", "partitions without a record", idle, "", _COUNTED, scope.topic))
+    return [_figure(*row, group) for row in rows]
+
+
+def _counts(census: CensusResult, inputs: KeysInputs, rate: float) -> list[Figure]:
+    figures = []
+    for count, loads in census.loads.items():
+        share = float(loads.max()) / census.keyed_records
+        does = "does" if share * count <= inputs.skew_max else "too skewed"
+        if rate and share * rate > inputs.partition_rate:
+            does = "too much for one consumer"
+        figures.append(
+            _figure(
+                f"partitions_{count}_hottest_percent",
+                f"{count:,} partitions: hottest ({does})",
+                100 * share,
+                "%",
+                f"largest load by murmur2(key) mod {count}; {share * count:.3g} × mean, at most"
+                f" {inputs.skew_max:g}; {share * rate:,.0f} messages/s, at most"
+                f" {inputs.partition_rate:,.0f}",
+                _PARTITIONER,
+                "if there were other numbers of partitions",
+            )
+        )
+    return figures
+
+
+def _salting(
+    effects: Sequence[SaltEffect], which: str, group: str, partitions: int
+) -> list[Figure]:
+    return [
+        _figure(
+            f"salts_{one.salts}_{which}_hottest_percent",
+            f"{one.salts} salt{'s' if one.salts > 1 else ''}: hottest of {partitions} partitions",
+            100 * one.hottest_share,
+            "%",
+            f"names key:0 … key:{one.salts - 1}, each with 1/{one.salts} of its key's records,"
+            f" hashed; {one.skew:.3g} × mean",
+            _ARTICLE,
+            group,
+        )
+        for one in effects
+    ]
+
+
+def _advice(advice: Advice, inputs: KeysInputs, partitions: int, rate: float) -> list[Figure]:
+    group = "recommendation"
+    least, most = advice.provision
+    rows: list[tuple[str, str, Number | str | None, str, str, str]] = [
+        ("salts", "salts for hot keys", advice.salts, "",
+         f"fewest with which the hottest of {partitions} partitions has at most"
+         f" {inputs.skew_max:g} × the mean and {inputs.partition_rate:,.0f} messages/s; 1 is none",
+         _ARTICLE),
+        ("hottest_now_rate", "hottest partition takes now", advice.before * rate or None,
+         "messages/s",
+         f"{100 * advice.before:.3g} % of {rate:,.0f} messages/s", _ARTICLE),
+        ("hottest_salted_rate", "and with those salts", advice.after * rate or None,
+         "messages/s",
+         f"{100 * advice.after:.3g} % of {rate:,.0f} messages/s", _ARTICLE),
+        ("needed_partitions", "partitions needed if spread evenly",
+         needed_partitions(inputs, rate) if rate else None, "",
+         f"rate / partition-rate = {rate:,.0f} / {inputs.partition_rate:,.0f}", _ARTICLE),
+        ("provision_min_partitions", "create it with at least", least, "",
+         "4 × needed: the count of a live keyed topic is hard to change", _ARTICLE),
+        ("provision_max_partitions", "and at most", most, "", "10 × needed", _ARTICLE),
+    ]  # fmt: skip
+    return [_figure(*row, group) for row in rows]
