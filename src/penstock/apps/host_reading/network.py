@@ -41,7 +41,7 @@ class NoEthtool(Exception):
     """It is not installed, or it does not answer; the message says which."""
 
 
-def ask_ethtool(flag: str, interface: str) -> str:
+def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) -> str:
     """Ask, for a bounded time.
 
     Raises:
@@ -49,7 +49,7 @@ def ask_ethtool(flag: str, interface: str) -> str:
     """
     command = ["ethtool", flag, interface]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ETHTOOL_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     except FileNotFoundError:
         raise NoEthtool("ethtool is not installed") from None
     except (OSError, subprocess.SubprocessError) as error:

@@ -41,7 +41,7 @@ def read_grants(tree: Tree, requests: Iterable[Request]) -> tuple[Grant, ...]:
         try:
             found.append(_ask(request))
         except OSError as error:
-            tree.missing(f"{request.kind} {request.option}", f"{error.strerror}")
+            tree.missing(f"{request.kind} {request.option}", error.strerror or str(error))
     return tuple(found)
 
 
