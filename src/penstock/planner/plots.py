@@ -11,6 +11,11 @@ from penstock.planner.results import Chart, Plan
 _FORMATS: Final = {".png": "png", ".svg": "svg"}
 _WIDTH_INCHES: Final = 9.0
 _HEIGHT_INCHES: Final = 4.0
+_INSIDE_MAX: Final = 6
+"""Curves whose legend has room among them."""
+_COLOURS: Final = 10
+"""Colours before they come again, with another line."""
+_STYLES: Final = ("-", "--", ":")
 
 
 def draw(plan: Plan, suffix: str) -> bytes:
@@ -47,9 +52,12 @@ def _draw_chart(axes: Any, chart: Chart) -> None:
             width = 0.8 / len(chart.curves)
             places = [at - 0.4 + width * (index + 0.5) for at in range(len(curve.x))]
             axes.bar(places, curve.y, width=width, label=curve.label)
-            axes.set_xticks(range(len(curve.x)), [str(one) for one in curve.x], rotation=20)
+            axes.set_xticks(
+                range(len(curve.x)), [str(one) for one in curve.x], rotation=20, ha="right"
+            )
         else:
-            axes.plot(curve.x, curve.y, label=curve.label)
+            style = _STYLES[index // _COLOURS % len(_STYLES)]
+            axes.plot(curve.x, curve.y, label=curve.label, linestyle=style)
     for label, place in (chart.marks or {}).items():
         axes.axvline(place, linestyle="--", linewidth=0.8, color="grey")
         axes.annotate(
@@ -59,6 +67,8 @@ def _draw_chart(axes: Any, chart: Chart) -> None:
         axes.set_xscale("log")
     if chart.y_log:
         axes.set_yscale("log")
-    if len(chart.curves) > 1:
+    if len(chart.curves) > _INSIDE_MAX:
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    elif len(chart.curves) > 1:
         axes.legend()
     axes.grid(visible=True, alpha=0.3)

@@ -133,7 +133,8 @@ def test_tiers_by_age() -> None:
 
 def test_zones() -> None:
     assert workload_of(inputs(zones=1)).copies_across_zones == 0
-    assert workload_of(inputs(zones=2)).copies_across_zones == 1
+    assert workload_of(inputs(zones=2)).copies_across_zones == pytest.approx(4 / 3)
+    assert workload_of(inputs(zones=2, replication_factor=2)).copies_across_zones == 1
     assert workload_of(inputs(zones=3)).copies_across_zones == 2
     assert workload_of(inputs(zones=3, replication_factor=1)).copies_across_zones == 0
     assert workload_of(inputs(zones=3)).reads_cross_zone == pytest.approx(2 / 3)
@@ -167,6 +168,12 @@ def test_diskless_requests_come_from_the_brokers_settings() -> None:
     # A message a second is an object a second, however many intervals pass.
     rare = bills(inputs(rate=1000, consolidation=False))["diskless"]
     assert rare.size("puts_per_second") == 1
+    # Each zone has a broker for each of 24 partitions: consolidation reads so many extents, and
+    # makes a segment of 200.
+    small = bills(inputs(rate=30e6))["diskless"]
+    assert small.size("extents_per_object") == 24
+    assert small.size("gets_per_second") == 12 * (24 + 2)
+    assert small.size("puts_per_second") == 12 + 12 * 24 / diskless.consolidation_min_extents
     uploads = bills(inputs(rate=30e6))["tiered"].line("requests")
     assert uploads.usd == pytest.approx(1e7 * 2_592_000 / log.segment_bytes / 1000 * 0.005)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.planner.cost.inputs import CostInputs
+from penstock.planner.cost.inputs import DISKLESS, CostInputs
 from penstock.planner.cost.lines import Line, OptionCost, operations, priced, size
 from penstock.planner.cost.own import DISKLESS_P99_MS, broker_count, brokers_figure, compute
 from penstock.planner.cost.prices import Prices
@@ -20,12 +20,13 @@ _SETTINGS = "Penstock: DisklessSettings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests a second to the object store."""
+    """Requests a second to the object store. `readers` and `extents` are per object."""
 
     brokers: int
     objects_s: float
     readers: float
     extents: float
+    consolidated: bool
     sealed_s: float
 
     @property
@@ -33,8 +34,12 @@ class Requests:
         return self.objects_s + self.sealed_s
 
     @property
-    def gets_s(self) -> float:
-        return self.objects_s * (self.readers + self.extents)
+    def fetch_gets_s(self) -> float:
+        return self.objects_s * self.readers
+
+    @property
+    def consolidation_gets_s(self) -> float:
+        return self.objects_s * self.extents if self.consolidated else 0.0
 
 
 def requests_of(inputs: CostInputs, load: Workload) -> Requests:
@@ -42,13 +47,18 @@ def requests_of(inputs: CostInputs, load: Workload) -> Requests:
     count = broker_count(load, inputs.diskless_broker_rate, copies=1)
     ticks_s = count * 1000 / inputs.commit_interval
     objects_s = max(load.bytes_s / inputs.object_bytes, min(ticks_s, load.records_s))
-    partitions = max(1.0, inputs.partitions * load.zones / count)
+    served = max(1.0, inputs.partitions * load.zones / count)
+    extents = max(1.0, min(served, load.records_s / objects_s))
+    readers = (load.zones - 1) * min(count / load.zones, extents) if load.groups else 0.0
+    by_bytes = load.bytes_s / inputs.sealed_bytes
+    by_extents = objects_s * extents / DISKLESS.consolidation_min_extents
     return Requests(
         brokers=count,
         objects_s=objects_s,
-        readers=count * (load.zones - 1) / load.zones if load.groups else 0.0,
-        extents=min(partitions, load.records_s / objects_s) if inputs.consolidation else 0.0,
-        sealed_s=load.bytes_s / inputs.sealed_bytes if inputs.consolidation else 0.0,
+        readers=readers,
+        extents=extents,
+        consolidated=inputs.consolidation,
+        sealed_s=max(by_bytes, by_extents) if inputs.consolidation else 0.0,
     )
 
 
@@ -88,13 +98,20 @@ def diskless(inputs: CostInputs, prices: Prices) -> OptionCost:
             size(
                 "diskless", "puts_per_second", "PUTs", asked.puts_s, "requests/s",
                 f"objects: the larger of bytes / {inputs.object_bytes} and {asked.brokers} brokers"
-                f" / {inputs.commit_interval:g} ms; and segments of {inputs.sealed_bytes} bytes",
+                f" / {inputs.commit_interval:g} ms; segments: of {inputs.sealed_bytes} bytes or"
+                f" {DISKLESS.consolidation_min_extents} extents",
                 _SETTINGS,
             ),
             size(
-                "diskless", "gets_per_second", "GETs", asked.gets_s, "requests/s",
-                f"{significant(asked.objects_s)} objects/s × ({significant(asked.readers)} brokers"
-                f" of other zones + {significant(asked.extents)} extents that consolidation reads)",
+                "diskless", "extents_per_object", "extents in an object", asked.extents, "",
+                f"the smaller of {inputs.partitions} partitions × {load.zones} zones /"
+                f" {asked.brokers} brokers and of the object's messages",
+            ),
+            size(
+                "diskless", "gets_per_second", "GETs",
+                asked.fetch_gets_s + asked.consolidation_gets_s, "requests/s",
+                f"{significant(asked.fetch_gets_s)} of consumers +"
+                f" {significant(asked.consolidation_gets_s)} of consolidation",
             ),
         ),
         latency_p99_ms=DISKLESS_P99_MS,
@@ -111,14 +128,14 @@ def _requests(inputs: CostInputs, asked: Requests, prices: Prices) -> list[Line]
         ),
         priced(
             "fetch_gets", "GETs of consumers", "requests",
-            asked.objects_s * asked.readers * month, prices["object.get-thousand"],
+            asked.fetch_gets_s * month, prices["object.get-thousand"],
             f"{significant(asked.objects_s)} objects/s × {significant(asked.readers)} brokers of"
             f" other zones × {SECONDS:,} s",
         ),
         priced(
             "consolidation_gets", "GETs of consolidation", "requests",
-            asked.objects_s * asked.extents * month, prices["object.get-thousand"],
+            asked.consolidation_gets_s * month, prices["object.get-thousand"],
             f"{significant(asked.objects_s)} objects/s × {significant(asked.extents)} extents ×"
-            f" {SECONDS:,} s; {inputs.partitions} partitions",
+            f" {SECONDS:,} s" if asked.consolidated else "consolidation is off",
         ),
     ]  # fmt: skip

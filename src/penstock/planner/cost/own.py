@@ -6,10 +6,12 @@ follower in another zone takes every byte across; so do consumers whose leader i
 **Tiered** (KIP-405). Local disks hold `local-retention`; the rest lies in an object store once.
 
 **Diskless.** Brokers of a zone gather `commit-interval` or `object-bytes`, whichever comes first,
-so there are as many PUTs as brokers × intervals until objects fill up. An object holds partitions
-whose readers' brokers in each other zone are chosen independently (rendezvous hashing), so each of
-those brokers reads it once, whatever the number of groups; consolidation reads every extent by a
-range of its own. Clients stay in their zone, and nothing is replicated between zones.
+so there are as many PUTs as brokers × intervals until objects fill up. Clients stay in their zone,
+and nothing is replicated between zones: every partition has a broker in each. So an object holds
+extents of partitions × zones / brokers, and the brokers of the same partitions in each other zone
+(chosen independently, by rendezvous hashing) read it once each, whatever the number of groups.
+Consolidation reads every extent by a range of its own, and makes a segment of `sealed-bytes`, or of
+`diskless.consolidation.min.extents` where extents are small.
 
 Source: the log and queue article, sections 4g, 12a to 12c; KIP-405; Penstock's
 `broker/diskless.py` and `diskless/consolidation`.
@@ -59,12 +61,12 @@ def compute(count: int, vcpus: int, prices: Prices, key: str = "compute.vcpu-hou
 def cross_zone(load: Workload, prices: Prices, *, replication_free: bool = False) -> list[Line]:
     """What replication, consumers and producers take across zones."""
     price = prices["zone.gb"]
-    copies = 0 if replication_free else load.copies_across_zones
+    copies = 0.0 if replication_free else load.copies_across_zones
     free = "free within the managed service" if replication_free else "followers in other zones"
     lines = [
         priced(
             "replication", "cross-zone: replication", "cross-zone", load.gb_month * copies, price,
-            f"{significant(load.gb_month)} GB × {copies} {free}", _ZONES,
+            f"{significant(load.gb_month)} GB × {significant(copies)} {free}", _ZONES,
         ),
         priced(
             "fetch", "cross-zone: consumers", "cross-zone", load.fetched_gb_month, price,

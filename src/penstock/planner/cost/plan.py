@@ -128,11 +128,11 @@ def _zones(inputs: CostInputs, prices: Prices) -> list[Figure]:
             source=source, group=_ZONES,
         )  # fmt: skip
 
-    gb_month = significant(load.gb_month)
+    gb_month, copies = significant(load.gb_month), significant(load.copies_across_zones)
     crossing = load.replicated_gb_month + load.fetched_gb_month + load.sent_gb_month
     return [
         row("replication_bytes_per_month", "replication", load.replicated_gb_month * GB,
-            "bytes/month", f"{gb_month} GB × {load.copies_across_zones} followers in other zones"),
+            "bytes/month", f"{gb_month} GB × {copies} followers in other zones"),
         row("consumer_bytes_per_month", "consumers", load.fetched_gb_month * GB, "bytes/month",
             f"{gb_month} GB × {load.groups} groups × {load.reads_cross_zone:.3g}"),
         row("producer_bytes_per_month", "producers", load.sent_gb_month * GB, "bytes/month",

@@ -17,6 +17,8 @@ from penstock.planner.results import Chart, Curve
 SWING: Final = 0.5
 """By which share each input is moved down and up."""
 BARS_MAX: Final = 10
+SHOWN_SHARE: Final = 0.001
+"""Of the total; inputs that change less are left out."""
 _POINTS_EACH_WAY: Final = 10
 _VOLUME_STEP: Final = 10 ** (3 / _POINTS_EACH_WAY)
 _RETENTION_DAYS: Final = (
@@ -74,7 +76,7 @@ def _curves(
 def input_chart(inputs: CostInputs, prices: Prices, key: str) -> Chart | None:
     """What ±50 % of each input changes in one option's total: the largest first.
 
-    None if nothing changes it.
+    None if nothing changes it by `SHOWN_SHARE`.
     """
     before = _total(inputs, prices, key)
     found: list[tuple[str, float, float]] = []
@@ -84,7 +86,7 @@ def input_chart(inputs: CostInputs, prices: Prices, key: str) -> Chart | None:
         down, up = (
             _moved(inputs, prices, key, info, factor) - before for factor in (1 - SWING, 1 + SWING)
         )
-        if abs(down) + abs(up) > 1e-9 * max(1.0, before):
+        if max(abs(down), abs(up)) > SHOWN_SHARE * before:
             found.append((info.name, down, up))
     if not found:
         return None

@@ -56,9 +56,14 @@ class Workload:
         return self.gb_day * self.retention_days
 
     @property
-    def copies_across_zones(self) -> int:
-        """Replicas outside the zone of the leader, spread evenly: RF 3 in 3 zones has 2."""
-        return self.replication_factor - ceil(self.replication_factor / self.zones)
+    def copies_across_zones(self) -> float:
+        """Followers outside the zone of their leader, in the mean: RF 3 in 3 zones has 2.
+
+        Replicas are spread evenly; each is the leader as often as the others.
+        """
+        whole, rest = divmod(self.replication_factor, self.zones)
+        pairs = rest * (whole + 1) ** 2 + (self.zones - rest) * whole**2
+        return self.replication_factor - pairs / self.replication_factor
 
     @property
     def replicated_gb_month(self) -> float:
