@@ -140,12 +140,14 @@ def _ssd(load: Workload, inputs: CostInputs, prices: Prices) -> list[Line]:
 
 def _tiering(load: Workload, inputs: CostInputs, prices: Prices) -> list[Line]:
     tiers = zip(("frequent", "infrequent", "archive"), shares(inputs), strict=True)
+    by_age = inputs.infrequent_share == OWN == inputs.archive_share
+    how = "by age" if by_age else "with the shares given"
     return [
         *[
             priced(
                 tier, f"storage, {tier} access", "storage", load.stored_gb * share,
                 prices[f"fsx.{tier}-gb-month"],
-                f"{significant(load.stored_gb)} GB × {share:.3g} by age", ARTICLE,
+                f"{significant(load.stored_gb)} GB × {share:.3g} {how}", ARTICLE,
             )
             for tier, share in tiers
         ],
