@@ -204,11 +204,11 @@ def _check_term(inputs: ReceivePathInputs) -> None:
             "set term to "
             + _size(min(max(power_of_two_from(term), TERM_MIN_BYTES), TERM_MAX_BYTES)),
         )
-    longest, name = max((inputs.mtu_bytes, "MTU"), (inputs.message_bytes, "message"))
+    longest, name = max((inputs.mtu_bytes, "an MTU"), (inputs.message_bytes, "a message"))
     if longest * MESSAGES_PER_TERM_MIN > term:
         raise ImpossiblePlan(
             "Largest message (term ÷ 8)",
-            f"a {name} of {_size(longest)} does not fit an eighth of a term of {_size(term)}",
+            f"{name} of {_size(longest)} does not fit an eighth of a term of {_size(term)}",
             f"set term to {_size(power_of_two_from(longest * MESSAGES_PER_TERM_MIN))}",
         )
 
