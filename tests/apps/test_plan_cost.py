@@ -95,6 +95,18 @@ def test_bad_prices(bare: Run, tmp_path: Path, text: str, said: str) -> None:
     assert ran.err.count("\n") == 1
 
 
+def test_price_files_that_cannot_be_read_or_written(bare: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "none.toml"
+    ran = bare("plan", "cost", "--prices", str(missing))
+    assert (ran.status, ran.err) == (1, f"penstock: {missing}: No such file or directory\n")
+    large = tmp_path / "large.toml"
+    large.write_bytes(b"#" * ((1 << 20) + 1))
+    assert "larger than 1048576 bytes" in bare("plan", "cost", "--prices", str(large)).err
+    nowhere = tmp_path / "none" / "prices.toml"
+    ran = bare("plan", "cost", "--write-prices", str(nowhere))
+    assert (ran.status, ran.err) == (1, f"penstock: {nowhere}: No such file or directory\n")
+
+
 def test_bad_inputs(bare: Run) -> None:
     ran = bare("plan", "cost", "--retention", "0")
     assert ran.status == 1

@@ -36,18 +36,23 @@ def load_prices(path: Path | None) -> Prices:
     known = read_prices(tomllib.loads(our_price_text()), OUR_PRICES)
     if path is None:
         return known
-    if path.stat().st_size > PRICE_FILE_BYTES_MAX:
-        raise InvalidPlanFile(f"{path} is larger than {PRICE_FILE_BYTES_MAX} bytes")
     try:
+        if path.stat().st_size > PRICE_FILE_BYTES_MAX:
+            raise InvalidPlanFile(f"{path} is larger than {PRICE_FILE_BYTES_MAX} bytes")
         document = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InvalidPlanFile(f"{path}: {error.strerror}") from None
+    except ValueError as error:
         raise InvalidPlanFile(f"{path}: {error}") from None
     return read_prices(document, str(path), known)
 
 
-def _write_prices(context: click.Context, _: click.Parameter, path: Path | None) -> None:
-    if path is None:
-        return
+def write_prices(path: Path) -> None:
+    """Write our price file, to be edited.
+
+    Raises:
+        InvalidError: there is a file of this name, or it cannot be written.
+    """
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(our_price_text())
@@ -55,24 +60,20 @@ def _write_prices(context: click.Context, _: click.Parameter, path: Path | None)
         raise InvalidError(f"{path} is there already; name another file") from None
     except OSError as error:
         raise InvalidError(f"{path}: {error.strerror}") from None
-    click.echo(f"prices written: {path}")
-    context.exit()
 
 
 @click.command("cost", short_help="What ways to carry the data cost a month.")
 @click.option(
     "--prices",
     "prices_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="TOML file of prices that take the place of ours, some or all.",
 )
 @click.option(
     "--write-prices",
+    "write_prices_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    callback=_write_prices,
-    expose_value=False,
-    is_eager=True,
     help="Write our price file to a new FILE, to edit it, and stop.",
 )
 @click.option(
@@ -81,12 +82,22 @@ def _write_prices(context: click.Context, _: click.Parameter, path: Path | None)
     help="Begin with the inputs of a published example; other options win over them.",
 )
 @plan_inputs(CostInputs, presets={name: one.inputs for name, one in PRESETS.items()})
-def cost(state: State, inputs: CostInputs, prices_file: Path | None, preset: str | None) -> Plan:
+def cost(
+    state: State,
+    inputs: CostInputs,
+    prices_file: Path | None,
+    write_prices_file: Path | None,
+    preset: str | None,
+) -> Plan:
     """What ways to carry the data cost a month.
 
     Own brokers with replicated disks, tiers or an object store; files on a shared file system with
     pointers on a log; managed streams. Each bill has its lines, each line its quantity and price.
     """
+    if write_prices_file is not None:
+        write_prices(write_prices_file)
+        click.echo(f"prices written: {write_prices_file}")
+        raise click.exceptions.Exit(0)
     return cost_plan(inputs, load_prices(prices_file), _today(), preset=preset)
 
 
