@@ -31,6 +31,7 @@ def test_uniform_growth_is_fine() -> None:
         assert each <= plan.value("hottest_now_rate") <= 1.6 * each
         assert plan.value("hot_keys") == 0
         assert plan.value("salts") == 1
+        assert "32" in str(plan.value("counts_that_do"))
         (finding,) = [one for one in plan.findings if one.subject == "hot keys"]
         assert finding.severity == "ok"
 
@@ -44,6 +45,7 @@ def test_ten_times_with_skew_is_one_hot_partition() -> None:
     # more partitions do not help
     for partitions in (32, 64, 128, 256):
         assert plan.value(f"partitions_{partitions}_hottest_percent") >= 50
+    assert plan.value("counts_that_do") == "none: more partitions do not divide a key"
     # salting does
     assert plan.value("salts") > 1
     assert plan.value("hottest_salted_rate") < 20_000

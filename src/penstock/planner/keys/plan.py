@@ -66,7 +66,7 @@ def plan_keys(scope: Scope, census: CensusResult, inputs: KeysInputs) -> Plan:
             *_counts(census, inputs, rate),
             *(_salting(of_hot, "hot", "salting the hot keys", partitions) if hot else ()),
             *_salting(of_all, "all", "salting all keys", partitions),
-            *_advice(advice, inputs, partitions, rate),
+            *_advice(advice, inputs, partitions, rate, _counts_that_do(census, inputs, rate)),
         ),
         findings=tuple(findings(scope.complete, census, advice)),
         snippets=tuple(snippets(advice)),
@@ -110,7 +110,7 @@ def _read(scope: Scope, census: CensusResult) -> list[Figure]:
 
 def _spread(census: CensusResult, hot: int, partitions: int) -> list[Figure]:
     keyed, counts = census.keyed_records, census.key_records
-    least = "" if census.exact else " (a lower bound: counts are estimates)"
+    least = "" if census.exact else " (an estimate, rather low)"
     distinct_from = "Flajolet et al.: HyperLogLog (2007)" if not census.exact else _READ
     zipf = zipf_exponent(counts, census.count_error)
     rows: list[tuple[str, str, Number | None, str, str, str]] = [
@@ -195,9 +195,7 @@ def _counts(census: CensusResult, inputs: KeysInputs, rate: float) -> list[Figur
     figures = []
     for count, loads in census.loads.items():
         share = float(loads.max()) / census.keyed_records
-        does = "does" if share * count <= inputs.skew_max else "too skewed"
-        if rate and share * rate > inputs.partition_rate:
-            does = "too much for one consumer"
+        does = _does(share, count, inputs, rate)
         figures.append(
             _figure(
                 f"partitions_{count}_hottest_percent",
@@ -212,6 +210,25 @@ def _counts(census: CensusResult, inputs: KeysInputs, rate: float) -> list[Figur
             )
         )
     return figures
+
+
+_DOES: Final = "does"
+
+
+def _does(share: float, count: int, inputs: KeysInputs, rate: float) -> str:
+    """Whether a number of partitions serves whose hottest has this share, or why not."""
+    if rate and share * rate > inputs.partition_rate:
+        return "too much for one consumer"
+    return _DOES if share * count <= inputs.skew_max else "too skewed"
+
+
+def _counts_that_do(census: CensusResult, inputs: KeysInputs, rate: float) -> str:
+    serving = [
+        f"{count:,}"
+        for count, loads in census.loads.items()
+        if _does(float(loads.max()) / census.keyed_records, count, inputs, rate) == _DOES
+    ]
+    return "; ".join(serving) or "none: more partitions do not divide a key"
 
 
 def _salting(
@@ -232,7 +249,9 @@ def _salting(
     ]
 
 
-def _advice(advice: Advice, inputs: KeysInputs, partitions: int, rate: float) -> list[Figure]:
+def _advice(
+    advice: Advice, inputs: KeysInputs, partitions: int, rate: float, counts: str
+) -> list[Figure]:
     group = "recommendation"
     least, most = advice.provision
     rows: list[tuple[str, str, Number | str | None, str, str, str]] = [
@@ -246,6 +265,9 @@ def _advice(advice: Advice, inputs: KeysInputs, partitions: int, rate: float) ->
         ("hottest_salted_rate", "and with those salts", advice.after * rate or None,
          "messages/s",
          f"{100 * advice.after:.3g} % of {rate:,.0f} messages/s", _ARTICLE),
+        ("counts_that_do", "numbers of partitions that do without salts", counts, "",
+         f"of those above: at most {inputs.skew_max:g} × the mean and"
+         f" {inputs.partition_rate:,.0f} messages/s in the hottest", _ARTICLE),
         ("needed_partitions", "partitions needed if spread evenly",
          needed_partitions(inputs, rate) if rate else None, "",
          f"rate / partition-rate = {rate:,.0f} / {inputs.partition_rate:,.0f}", _ARTICLE),

@@ -32,8 +32,8 @@ def keys_in(distinct: float, part: float) -> int:
 def gini(counts: Counts, total: int, distinct: float) -> float:
     """0 when all keys have as many records, towards 1 when one has all.
 
-    Records that are not among `counts` are taken as spread evenly over the keys that are not,
-    which makes it a lower bound up to the error of counts.
+    Records that are not among `counts` are taken as spread evenly over the keys that are not. With
+    true counts that makes it a lower bound.
     """
     rest_keys = max(0.0, distinct - len(counts))
     rest = max(0.0, float(total - counts.sum()))

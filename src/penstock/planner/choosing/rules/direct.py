@@ -66,6 +66,9 @@ _SOCKET: Final = rows(
      "host IPC article: credits in three dimensions"),
     ("caveat", "per-message semantics", tests(yes("semantics")),
      "a channel is first in, first out", HOST_BAKE_OFF),
+    ("note", "languages", tests(yes("same_host")),
+     "Penstock's clients are for Python; others speak its documented protocol, or post to the"
+     " agent's HTTP front", HOST_IPC),
     ("note", "transaction", tests(equals("database", "transaction")),
      "writing to both can lose or invent messages: put an outbox table in front", _PATTERN),
 )  # fmt: skip
