@@ -134,6 +134,37 @@ def test_bad_files_are_refused(
         CliRunner().invoke(box, ["--inputs", str(file)], obj=State(), catch_exceptions=False)
 
 
+@click.command("shaped")
+@click.option("--preset", type=click.Choice(("large", "wide")))
+@plan_inputs(BoxInputs, {"large": {"side-bytes": "1m", "lid": False}, "wide": {}})
+def shaped(state: State, inputs: BoxInputs, preset: str | None) -> Plan:
+    return Plan(title=preset or "plain", inputs=inputs, figures=())
+
+
+def test_files_and_options_win_over_presets(tmp_path: Path) -> None:
+    file = tmp_path / "box.toml"
+    file.write_text('side-bytes = "2KiB"\n')
+
+    def sides(*words: str) -> tuple[str, int, bool]:
+        state = State(output="json")
+        found = json.loads(CliRunner().invoke(shaped, words, obj=state).output)
+        inputs = found["inputs"]
+        return found["title"], inputs["side-bytes"]["value"], inputs["lid"]["value"]
+
+    assert sides() == ("plain", 1024, True)
+    assert sides("--preset", "large") == ("large", 1 << 20, False)
+    assert sides("--preset", "large", "--inputs", str(file)) == ("large", 2048, False)
+    assert sides("--preset", "large", "--side-bytes", "9", "--lid", "true") == ("large", 9, True)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    words = ["--inputs", str(tmp_path / "none.toml")]
+    with pytest.raises(InvalidPlanFile, match=r"none\.toml: No such file"):
+        CliRunner().invoke(box, words, obj=State(), catch_exceptions=False)
+    words = ["--inputs", str(tmp_path)]
+    assert CliRunner().invoke(box, words, obj=State()).exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("words", "refusal", "why"),
     [

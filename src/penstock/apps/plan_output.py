@@ -69,7 +69,8 @@ _COMMON: Final = (
     click.option(
         "--inputs",
         "inputs_file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
         help="TOML file of inputs, by the names of these options.",
     ),
     click.option("--explain", is_flag=True, help="Show the formula and source of every figure."),
@@ -97,11 +98,13 @@ def _option(info: SettingInfo) -> Callable[[Any], Any]:
 
 
 def _read_file(path: Path) -> dict[str, object]:
-    if path.stat().st_size > INPUTS_FILE_BYTES_MAX:
-        raise InvalidPlanFile(f"{path} is larger than {INPUTS_FILE_BYTES_MAX} bytes")
     try:
+        if path.stat().st_size > INPUTS_FILE_BYTES_MAX:
+            raise InvalidPlanFile(f"{path} is larger than {INPUTS_FILE_BYTES_MAX} bytes")
         return dict(tomllib.loads(path.read_text()))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InvalidPlanFile(f"{path}: {error.strerror}") from None
+    except ValueError as error:
         raise InvalidPlanFile(f"{path}: {error}") from None
 
 
