@@ -225,6 +225,26 @@ def test_the_smallest_size_that_carries_the_load(
     assert found.value("receive_queues") == min(queues, changes.get("streams", 1))
 
 
+@pytest.mark.parametrize(
+    ("family", "vcpus", "baseline", "burst"),
+    [
+        ("c5n", 4, 5.0, 25.0),
+        ("m6i", 2, 0.781, 12.5),
+        ("r6in", 96, 150.0, 150.0),
+        ("c7a", 1, 0.39, 12.5),
+        ("c7g", 4, 1.876, 12.5),
+        ("c8g", 4, 1.875, 12.5),
+        ("c8g", 192, 50.0, 50.0),
+        ("c7gn", 16, 50.0, 50.0),
+    ],
+)
+def test_bandwidths_of_public_documents(
+    family: str, vcpus: int, baseline: float, burst: float
+) -> None:
+    (size,) = [one for one in FAMILIES[family].sizes if one.vcpus == vcpus]
+    assert (size.baseline_gbit, size.burst_gbit) == (baseline, burst)
+
+
 def test_other_regions_get_half_or_5_gbit() -> None:
     far = {"family": "c6in", "path": "cross-region"}
     small = plan(**far, vcpus=4).figure("nic_baseline_bits_per_second")

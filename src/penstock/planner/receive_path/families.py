@@ -78,6 +78,7 @@ _GRAVITON: Final = (
     (48, 22.5, 22.5),
     (64, 30.0, 30.0),
 )
+_GRAVITON4: Final = (*_GRAVITON[:2], (4, 1.875, 12.5), *_GRAVITON[3:])
 _C5N: Final = _sizes(
     (2, 3.0, 25.0),
     (4, 5.0, 25.0),
@@ -132,14 +133,17 @@ _SAPPHIRE: Final = "Intel Xeon, Sapphire Rapids"
 _ROWS: Final = (
     _family("c5n", "Intel Xeon, Skylake", 24.75, 18, _C5N, QUEUES_ACCELERATED),
     *[_family(name, _ICE_LAKE, 54, 32, _SIXTH) for name in ("c6i", "m6i", "r6i")],
-    *[_family(name, _ICE_LAKE, 54, 32, _C6IN, QUEUES_ACCELERATED) for name in ("c6in", "m6in")],
-    *[_family(name, "AMD EPYC, Milan", 32, 8, _SIXTH_AMD) for name in ("c6a", "m6a")],
+    *[
+        _family(name, _ICE_LAKE, 54, 32, _C6IN, QUEUES_ACCELERATED)
+        for name in ("c6in", "m6in", "r6in")
+    ],
+    *[_family(name, "AMD EPYC, Milan", 32, 8, _SIXTH_AMD) for name in ("c6a", "m6a", "r6a")],
     *[_family(name, _SAPPHIRE, 105, 48, _SEVENTH) for name in ("c7i", "m7i", "r7i")],
     *[_family(name, "AMD EPYC, Genoa", 32, 8, _SEVENTH_AMD) for name in ("c7a", "m7a", "r7a")],
     *[_family(name, "Graviton3", 32, 64, _sizes(*_GRAVITON)) for name in ("c7g", "m7g", "r7g")],
     _family("c7gn", "Graviton3E", 32, 64, _C7GN, QUEUES_ACCELERATED),
     *[
-        _family(name, "Graviton4", 36, 96, _sizes(*_GRAVITON, (96, 40.0, 40.0), (192, 50.0, 50.0)))
+        _family(name, "Graviton4", 36, 96, _sizes(*_GRAVITON4, (96, 40.0, 40.0), (192, 50.0, 50.0)))
         for name in ("c8g", "m8g", "r8g")
     ],
 )
