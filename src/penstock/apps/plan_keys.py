@@ -67,11 +67,11 @@ def keys(
         partitions = len(client.describe_topic(topic).partitions)
         counts = partition_counts(inputs, partitions)
         if everything:
-            chosen = _whole(client, topic)
+            chosen = _whole(client, topic, partitions)
         elif since is not None:
-            chosen = _recent(client, topic, since)
+            chosen = _recent(client, topic, partitions, since)
         else:
-            chosen = _newest(client, topic, records or RECORDS_DEFAULT)
+            chosen = _newest(client, topic, partitions, records or RECORDS_DEFAULT)
         census = Census(partitions, counts, inputs.tracked_keys)
         for batch in client.iter_arrow(
             topic, start=chosen.start, end=chosen.end, columns=COLUMNS, isolation="read_committed"
@@ -87,24 +87,26 @@ def _scope(topic: str, chosen: _Range, partitions: int) -> Scope:
     return Scope(topic=topic, read=chosen.text, complete=chosen.complete, sizes=sizes)
 
 
-def _whole(client: Client, topic: str) -> _Range:
-    """All that is committed, up to now."""
-    start = client.list_offsets(topic, "earliest")
-    end = client.list_offsets(topic, "latest", isolation=_COMMITTED)
+def _whole(client: Client, topic: str, partitions: int) -> _Range:
+    """All that is committed, up to now; not partitions that were added meanwhile."""
+    those = range(partitions)
+    start = client.list_offsets(topic, "earliest", partitions=those)
+    end = client.list_offsets(topic, "latest", partitions=those, isolation=_COMMITTED)
     end = {index: max(offset, start[index]) for index, offset in end.items()}
     sizes = {index: end[index] - start[index] for index in start}
     return _Range(start, end, sizes, "the whole topic")
 
 
-def _recent(client: Client, topic: str, since: str) -> _Range:
+def _recent(client: Client, topic: str, partitions: int, since: str) -> _Range:
     try:
         seconds = parse_quantity(since, "s")
     except NoQuantity as flaw:
         raise click.UsageError(f"--since {since}: {flaw}") from None
     if not 0 < seconds < 1e10:
         raise click.UsageError(f"--since {since}: must be above 0")
-    whole = _whole(client, topic)
-    found = client.list_offsets(topic, SystemClock().now_ms() - int(1000 * seconds))
+    whole = _whole(client, topic, partitions)
+    since_ms = max(0, SystemClock().now_ms() - int(1000 * seconds))
+    found = client.list_offsets(topic, since_ms, partitions=range(partitions))
     start = {
         index: max(whole.start[index], min(offset, end) if offset >= 0 else end)
         for index, end in whole.end.items()
@@ -113,9 +115,9 @@ def _recent(client: Client, topic: str, since: str) -> _Range:
     return _Range(start, whole.end, whole.sizes, f"the last {format_quantity(seconds, 's')}")
 
 
-def _newest(client: Client, topic: str, records: int) -> _Range:
+def _newest(client: Client, topic: str, partitions: int, records: int) -> _Range:
     """The newest offsets of each partition, in proportion to how many it has."""
-    whole = _whole(client, topic)
+    whole = _whole(client, topic, partitions)
     total = sum(whole.sizes.values())
     if total <= records:
         return whole
