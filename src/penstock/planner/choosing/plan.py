@@ -140,7 +140,7 @@ def _findings(choice: Choice) -> list[Finding]:
                 Finding(
                     severity="note",
                     subject=candidate.label,
-                    cause=f"Penstock has none: {candidate.part}",
+                    cause=f"in Penstock: {candidate.part}",
                     cure=f"for example {candidate.examples}",
                 )
             )
