@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.apps.host_reading import Reading, Request, Tree, existing, quantile, read_host
-from penstock.apps.host_reading.disks import read_disk, sync_times_ms
+from penstock.apps.host_reading.disks import file_system, read_disk, sync_times_ms
 from penstock.apps.host_reading.files import cpu_list
 from penstock.apps.host_reading.groups import read_group
 from penstock.apps.host_reading.kernel import (
@@ -335,6 +335,11 @@ def test_mounts(tree: Tree) -> None:
     other = mount_of(tree, "/mnt/without")
     assert other is not None
     assert (other.kind, other.point, other.super_options) == ("ext4", "/", ("rw", "discard"))
+
+
+def test_the_file_system_of_a_socket(tree: Tree) -> None:
+    assert file_system(tree, "/run/penstock-no-such/host.sock") == "ext4"
+    assert file_system(Tree(root=tree.root, process="99"), "/run/host.sock") is None
 
 
 class Ticking:

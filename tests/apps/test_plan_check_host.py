@@ -70,7 +70,7 @@ def test_tables_and_reasons(bare: Run, data: str, elsewhere: Path) -> None:
     for chain in CHAINS:
         assert chain in ran.out
     assert "first layer that breaks" in ran.out
-    assert "receive-path sizing, constraint A" in ran.out
+    assert "The Four Receive-Path Buffers (receive-path sizing), constraint A" in ran.out
     assert "connections 10,000 + admin.max.connections 128" in ran.out
     assert list(elsewhere.iterdir()) == []
 
@@ -136,6 +136,9 @@ def test_inputs_from_a_file_and_options(bare: Run, data: str, tmp_path: Path) ->
     file = tmp_path / "inputs.toml"
     file.write_text('window = "1MiB"\nstall = "2ms"\nconnections = 7\n')
     found = document(bare, "--data-dir", data, "--inputs", str(file), "--packet-rate", "50k")
+    few = document(bare, "--data-dir", data, "--chains", "agent")
+    assert "broker_descriptors" not in values(few)
+    assert "agent_descriptors" in values(few)
     given = {name: row["value"] for name, row in found["inputs"].items()}
     assert (given["window"], given["stall"], given["packet-rate"]) == (1 << 20, 2.0, 50_000.0)
     minima = {figure["name"]: figure["minimum"] for figure in found["figures"]}
@@ -150,8 +153,17 @@ def test_inputs_from_a_file_and_options(bare: Run, data: str, tmp_path: Path) ->
         (("--window", "0"), 1, "window = .*must be at least 1"),
         (("--window", "-4k"), 1, "must be at least 1"),
         (("--mtu", "9g"), 1, "mtu = .*must be at most 65504"),
-        (("--window", "1000"), 1, "constraint B, MTU ≤ window.*give --window 1408 or more"),
-        (("--so-rcvbuf", "64k"), 1, "constraint C, window ≤ SO_RCVBUF.*give --so-rcvbuf 131072"),
+        (
+            ("--window", "1000"),
+            1,
+            r"Constraint B \(MTU ≤ initial window\).*give --window 1408 or more",
+        ),
+        (
+            ("--so-rcvbuf", "64k"),
+            1,
+            r"Constraint C \(initial window ≤ SO_RCVBUF\).*give --so-rcvbuf 131072",
+        ),
+        (("--chains", "network"), 1, "must be one of receive-path, broker, agent"),
         (("--stall", "soon"), 1, "stall = .*must be a number"),
         (("--interface", "nope0"), 1, "interface 'nope0' is not in /sys/class/net"),
         (("--sync-rounds", str(SYNC_ROUNDS_MAX + 1)), 2, "0<=x<=1000"),

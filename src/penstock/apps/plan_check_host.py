@@ -102,6 +102,7 @@ def check_host_command(
             root=root,
             process=str(pid or "self"),
             interface=interface,
+            socket_path=configured.agent.socket_path,
             sync_rounds=sync_rounds,
             requests=tuple([request for request in requests if request.asked_bytes >= 0]),
         )

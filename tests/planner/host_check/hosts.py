@@ -96,6 +96,7 @@ HOST = HostFacts(
         huge_pages="madvise",
     ),
     disk=DISK,
+    socket_file_system="tmpfs",
     clock=ClockState(source="tsc", synchronised=True, offset_ms=0.2, error_ms=1.5),
 )
 SIDE: BrokerSide = broker_side(BrokerSettings())

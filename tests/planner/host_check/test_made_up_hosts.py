@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.base.errors import InvalidSetting
 from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.host_check import (
+    AGENT,
+    BROKER,
     CHAINS,
     UNLIMITED,
     CheckHostInputs,
@@ -240,6 +243,14 @@ FLAWS: dict[str, tuple[HostFacts, str, str, str]] = {
         replace(HOST, clock=replace(HOST.clock, offset_ms=-9_000.0)),
         "clock_error_ms", "warn", "chronyc tracking",
     ),
+    "socket over a network": (
+        replace(HOST, socket_file_system="nfs4"),
+        "socket_file_system", "fail", "host.socket.path",
+    ),
+    "no room for a datagram": (
+        with_sysctl("net.core.wmem_max", 1024),
+        "udp_send_buffer_bytes", "fail", "sysctl -w net.core.wmem_max=1408",
+    ),
     "small buffers of answers": (
         with_sysctl("net.core.wmem_max", 131_072),
         "agent_unix_send_buffer_bytes", "warn", "sysctl -w net.core.wmem_max=262144",
@@ -261,6 +272,12 @@ def test_a_flaw_is_named(name: str) -> None:
         assert plan.value("first_broken_layer") == layer.rule.label
     for fix in layer.fixes:
         assert fix.key in text_of(plan)
+
+
+def test_a_ring_that_holds_may_still_grow() -> None:
+    layer = layers_of(HOST)["rx_ring_entries"]
+    assert layer.severity == "ok"
+    assert "the card takes up to 16384" in layer.cause
 
 
 def test_a_cap_that_still_holds_the_window_is_a_warning() -> None:
@@ -331,6 +348,18 @@ def test_the_outermost_failure_comes_first_and_warnings_only_without_any() -> No
     assert first_broken(host_layers(HOST, DEFAULTS, CheckHostInputs())) is None
 
 
+def test_chains_that_do_not_count_are_left_out() -> None:
+    facts = replace(HOST, interface=replace(NIC, rx_ring=2), disk=replace(DISK, sync_p50_ms=12.0))
+    plan = checked(facts, chains=("agent", "broker"))
+    assert plan.value("first_broken_layer") == "sync of the data directory"
+    groups = list(dict.fromkeys([figure.group for figure in plan.figures]))
+    assert groups == ["Verdict", BROKER, AGENT]
+    assert len(plan.charts) == 2
+    assert not checked(facts, chains=("agent",)).failed
+    with pytest.raises(InvalidSetting, match="must name one of receive-path, broker, agent"):
+        CheckHostInputs(chains=())
+
+
 def test_the_tightest_layer_has_the_least_room() -> None:
     facts = replace(HOST, disk=replace(DISK, sync_p50_ms=4.0, sync_p99_ms=4.0))
     plan = checked(facts)
@@ -382,8 +411,14 @@ def test_no_limit_is_no_flaw() -> None:
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
-        ({"window": "1k"}, "constraint B, MTU ≤ window: the window of 1024 bytes is below the MTU"),
-        ({"window": "4m", "so-rcvbuf": "1m"}, "constraint C, window ≤ SO_RCVBUF: SO_RCVBUF of 104"),
+        (
+            {"window": "1k"},
+            r"Constraint B \(MTU ≤ initial window\): the window of 1024 bytes is below the MTU",
+        ),
+        (
+            {"window": "4m", "so-rcvbuf": "1m"},
+            r"Constraint C \(initial window ≤ SO_RCVBUF\): SO_RCVBUF of 104",
+        ),
     ],
 )
 def test_what_no_host_can_serve_is_refused(texts: dict[str, object], why: str) -> None:

@@ -77,6 +77,12 @@ def read_disk(tree: Tree, directory: Path, sync_rounds: int) -> Disk:
     )
 
 
+def file_system(tree: Tree, path: str) -> str | None:
+    """The type of the file system on which a file is, or would be."""
+    mount = mount_of(tree, str(existing(Path(path).parent).resolve()))
+    return mount.kind if mount else None
+
+
 def _measured(tree: Tree, at: Path, rounds: int, *, there: bool) -> list[float]:
     if not there:
         tree.missing("sync", "the data directory is not there yet")

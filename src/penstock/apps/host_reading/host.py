@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.apps.host_reading.disks import read_disk
+from penstock.apps.host_reading.disks import file_system, read_disk
 from penstock.apps.host_reading.files import Tree
 from penstock.apps.host_reading.groups import read_group
 from penstock.apps.host_reading.kernel import (
@@ -36,6 +36,7 @@ class Reading:
     root: Path = Path("/")
     process: str = "self"
     interface: str = ""
+    socket_path: str = ""
     sync_rounds: int = 100
     requests: tuple[Request, ...] = ()
 
@@ -60,6 +61,7 @@ def read_host(reading: Reading, ask: Ask = ask_ethtool) -> HostFacts:
         processors=read_processors(tree),
         memory=read_memory(tree),
         disk=read_disk(tree, reading.data_directory, reading.sync_rounds),
+        socket_file_system=file_system(tree, reading.socket_path) if reading.socket_path else None,
         clock=read_clock(tree),
         grants=read_grants(tree, requests),
         unread=tree.unread,

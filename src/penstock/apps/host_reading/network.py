@@ -24,7 +24,7 @@ INTERFACES_MAX: Final = 1024
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.@:-]{0,14}")
 _LOSSES: Final = ("rx_over_errors", "rx_fifo_errors", "rx_missed_errors")
-_DRIVER_LOSSES: Final = ("rx_overruns", "rx_no_buffer_count", "rx_out_of_buffer")
+_DRIVER_LOSSES: Final = ("rx_overruns", "rx_drops", "rx_no_buffer_count", "rx_out_of_buffer")
 _ALLOWANCES: Final = "_allowance_exceeded"
 
 Ask = Callable[[str, str], str]

@@ -22,6 +22,7 @@ from penstock.planner.host_check.configured import (
     agent_files,
     agent_memory,
 )
+from penstock.planner.host_check.disk_layers import NETWORK_FILE_SYSTEMS
 from penstock.planner.host_check.facts import HostFacts
 from penstock.planner.host_check.inputs import CheckHostInputs
 from penstock.planner.host_check.layers import (
@@ -47,6 +48,11 @@ _DATAGRAMS: Final = Rule(
     setting="net.unix.max_dgram_qlen", formula="none: the agent's socket is a stream",
     source="unix(7)",
 )  # fmt: skip
+_PLACE: Final = Rule(
+    name="socket_file_system", label="directory of the socket", chain=AGENT,
+    setting="host.socket.path", formula="file system of its mount",
+    source="unix(7); host IPC article, where to put the socket file",
+)  # fmt: skip
 _LOCKED: Final = Rule(
     name="locked_memory_bytes", label="locked memory", chain=AGENT, setting="RLIMIT_MEMLOCK",
     formula="none: rings are shared memory that is not locked", source="getrlimit(2)",
@@ -66,6 +72,7 @@ def agent_chain(
     agent = configured.agent
     threads = Need(value=PROCESS_THREADS, formula=f"the process {PROCESS_THREADS}")
     return (
+        _place(facts, agent.socket_path),
         asked_buffer(
             facts, "unix", "SO_SNDBUF", producer_buffer_bytes(), AGENT,
             "host.client.socket.buffer.bytes", who="producer_", short="note",
@@ -84,6 +91,18 @@ def agent_chain(
         *task_layers(facts, threads, AGENT, "agent"),
         *_unused(facts),
     )  # fmt: skip
+
+
+def _place(facts: HostFacts, path: str) -> Layer:
+    kind = facts.socket_file_system
+    if kind is None:
+        return unknown(_PLACE, facts.why("socket", "mount"))
+    if kind.startswith(NETWORK_FILE_SYSTEMS):
+        return informed(
+            _PLACE, kind, "fail", f"{path} is on {kind}: a Unix socket serves one kernel only",
+            "set host.socket.path to a directory of this host, such as /var/run/penstock",
+        )  # fmt: skip
+    return informed(_PLACE, kind, "ok", f"{path} is on {kind}")
 
 
 def _unused(facts: HostFacts) -> tuple[Layer, ...]:

@@ -14,7 +14,7 @@ from penstock.planner.host_check.agent_chain import agent_chain
 from penstock.planner.host_check.configured import Configured, broker_memory, broker_threads
 from penstock.planner.host_check.disk_layers import clock_layers, disk_layers
 from penstock.planner.host_check.facts import UNLIMITED, HostFacts
-from penstock.planner.host_check.inputs import CheckHostInputs
+from penstock.planner.host_check.inputs import CHAIN_WORDS, CheckHostInputs
 from penstock.planner.host_check.layers import (
     BROKER,
     CHAINS,
@@ -33,6 +33,7 @@ from penstock.planner.host_check.process_layers import (
 )
 from penstock.planner.host_check.receive_chain import receive_chain
 from penstock.planner.host_check.socket_layers import socket_layers
+from penstock.planner.receive_path.sources import ARTICLE
 from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Snippet
 
 RATIO_MAX: Final = 10.0
@@ -53,10 +54,22 @@ _VERDICT: Final = "Verdict"
 def host_layers(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
-    """All layers, outermost first."""
+    """The layers of the chains that count, outermost first."""
+    chains = {
+        "receive-path": lambda: receive_chain(facts, inputs),
+        "broker": lambda: _broker_chain(facts, configured, inputs),
+        "agent": lambda: agent_chain(facts, configured, inputs),
+    }
+    return tuple(
+        [layer for word in CHAIN_WORDS if word in inputs.chains for layer in chains[word]()]
+    )
+
+
+def _broker_chain(
+    facts: HostFacts, configured: Configured, inputs: CheckHostInputs
+) -> tuple[Layer, ...]:
     memory, threads = broker_memory(configured, inputs), broker_threads()
     return (
-        *receive_chain(facts, inputs),
         *socket_layers(facts, configured, inputs),
         *memory_layers(facts, memory, BROKER, "broker"),
         *pressure_layers(facts, BROKER),
@@ -64,7 +77,6 @@ def host_layers(
         *cpu_layers(facts, inputs, BROKER),
         *disk_layers(facts, configured, inputs),
         *clock_layers(facts, inputs),
-        *agent_chain(facts, configured, inputs),
     )
 
 
@@ -92,7 +104,7 @@ def _verdict(facts: HostFacts, layers: tuple[Layer, ...]) -> tuple[Figure, ...]:
             name="first_broken_layer", label="first layer that breaks", group=_VERDICT,
             value="none" if broken is None else broken.rule.label,
             formula="the outermost layer that fails, or else the outermost with a warning",
-            source="receive-path sizing: each buffer must absorb the stall of the one inside it",
+            source=f"{ARTICLE}: each buffer must absorb the stall of the one inside it",
         ),
         Figure(
             name="tightest_layer", label="layer with the least room", group=_VERDICT,

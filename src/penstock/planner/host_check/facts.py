@@ -169,6 +169,7 @@ class HostFacts:
     processors: Processors = field(default_factory=Processors)
     memory: Memory = field(default_factory=Memory)
     disk: Disk | None = None
+    socket_file_system: str | None = None
     clock: ClockState = field(default_factory=ClockState)
     grants: tuple[Grant, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)

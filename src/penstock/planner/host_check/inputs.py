@@ -12,14 +12,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.receive_path.chain import SOCKET_HEADROOM, B, C
+from penstock.planner.receive_path.limits import (
+    MTU_DEFAULT_BYTES,
+    MTU_MAX_BYTES,
+    SOCKET_BUFFER_MAX_BYTES,
+    TERM_DEFAULT_BYTES,
+    TERM_MAX_BYTES,
+    TERM_MIN_BYTES,
+    WINDOW_DEFAULT_BYTES,
+    WINDOW_MAX_BYTES,
+)
 
-DATAGRAM_BYTES_MAX: Final = 65_504
-"""The longest datagram that Aeron sends."""
-
-HEADROOM: Final = 2
-"""Windows that a socket buffer should hold: one in flight, and one that came during a stall."""
+CHAIN_WORDS: Final = ("receive-path", "broker", "agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,37 +38,43 @@ class CheckHostInputs:
         ImpossiblePlan: no host can serve these: a window below the MTU, or above the buffer.
     """
 
+    chains: tuple[str, ...] = setting(
+        CHAIN_WORDS,
+        name="chains",
+        doc="What of the host counts: the receive path of datagrams, a broker, a host agent.",
+        choices=CHAIN_WORDS,
+    )
     window_bytes: int = setting(
-        128 << 10,
+        WINDOW_DEFAULT_BYTES,
         name="window",
         doc="Bytes that a sender may have in flight.",
         unit="bytes",
         minimum=1,
-        maximum=1 << 30,
+        maximum=WINDOW_MAX_BYTES,
     )
     term_bytes: int = setting(
-        16 << 20,
-        name="term-length",
+        TERM_DEFAULT_BYTES,
+        name="term",
         doc="Length of a term buffer; the window is at most half of it.",
         unit="bytes",
-        minimum=64 << 10,
-        maximum=1 << 30,
+        minimum=TERM_MIN_BYTES,
+        maximum=TERM_MAX_BYTES,
     )
     mtu_bytes: int = setting(
-        1408,
+        MTU_DEFAULT_BYTES,
         name="mtu",
         doc="Longest datagram, without the headers of UDP and IP.",
         unit="bytes",
         minimum=32,
-        maximum=DATAGRAM_BYTES_MAX,
+        maximum=MTU_MAX_BYTES,
     )
     so_rcvbuf_bytes: int = setting(
         0,
         name="so-rcvbuf",
-        doc=f"SO_RCVBUF that the receiver asks for; 0 is {HEADROOM} windows.",
+        doc=f"SO_RCVBUF that the receiver asks for; 0 is {SOCKET_HEADROOM} windows.",
         unit="bytes",
         minimum=0,
-        maximum=INT_MAX // 2,
+        maximum=SOCKET_BUFFER_MAX_BYTES,
     )
     stall_ms: float = setting(
         10.0,
@@ -130,15 +144,17 @@ class CheckHostInputs:
     )
 
     def __post_init__(self) -> None:
+        if not self.chains:
+            raise InvalidSetting("chains", "", f"must name one of {', '.join(CHAIN_WORDS)}")
         if self.window_bytes < self.mtu_bytes:
             raise ImpossiblePlan(
-                "constraint B, MTU ≤ window",
+                B,
                 f"the window of {self.window_bytes} bytes is below the MTU of {self.mtu_bytes}",
                 f"give --window {self.mtu_bytes} or more, or a smaller --mtu",
             )
         if self.receive_buffer_bytes < self.window_bytes:
             raise ImpossiblePlan(
-                "constraint C, window ≤ SO_RCVBUF",
+                C,
                 f"SO_RCVBUF of {self.so_rcvbuf_bytes} bytes is below the window of"
                 f" {self.window_bytes}",
                 f"give --so-rcvbuf {self.window_bytes} or more, or a smaller --window",
@@ -147,7 +163,7 @@ class CheckHostInputs:
     @property
     def receive_buffer_bytes(self) -> int:
         """SO_RCVBUF that is asked for."""
-        return self.so_rcvbuf_bytes or HEADROOM * self.window_bytes
+        return self.so_rcvbuf_bytes or SOCKET_HEADROOM * self.window_bytes
 
     @property
     def stalled_packets(self) -> float:

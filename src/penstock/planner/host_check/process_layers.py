@@ -16,6 +16,7 @@ from penstock.planner.host_check.facts import UNLIMITED, HostFacts
 from penstock.planner.host_check.inputs import CheckHostInputs
 from penstock.planner.host_check.layers import Fix, Layer, Rule, counted, informed, judged, unknown
 from penstock.planner.quantities import format_quantity, significant
+from penstock.planner.receive_path.sources import ARTICLE
 
 STEAL_WARN_RATIO: Final = 0.01
 """Share of all CPU time that the hypervisor gave to others."""
@@ -152,7 +153,7 @@ def cpu_layers(facts: HostFacts, inputs: CheckHostInputs, chain: str) -> tuple[L
         name="cpu_quota_stall_ms", label="stall by the CPU quota", chain=chain, unit="ms",
         setting="cpu.max", formula="stall", reading="period − quota ÷ CPUs",
         short="warn", most=True,
-        source="Linux: sched-bwc; receive-path sizing, stalls",
+        source=f"Linux: sched-bwc; {ARTICLE}, stalls",
     )  # fmt: skip
     throttled = Rule(
         name="cpu_throttled_periods", label="throttled periods", chain=chain, unit="periods",
