@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from penstock.apps.bench_machine import memory_bytes, processor
+
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -87,16 +89,10 @@ def seconds(action: Callable[[], object]) -> float:
 
 def host() -> dict[str, str | int]:
     """What the figures were measured on."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cores": os.cpu_count() or 0,
-        "memory_gib": round(pages / 2**30),
-        "processor": model,
+        "memory_gib": round(memory_bytes() / 2**30),
+        "processor": processor(),
         "kernel": platform.release(),
         "python": platform.python_version(),
     }

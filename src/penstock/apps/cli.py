@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "pipeline": ("penstock.apps.pipelines", "pipeline", "Spark pipelines that are files."),
     "table": ("penstock.apps.tables", "table", "Delta tables beside topics."),
     "plan": ("penstock.apps.plan", "plan", "Size it, cost it, check the host."),
+    "bench": ("penstock.apps.bench", "bench", "Measure this host, for plans to compute with."),
     "doctor": ("penstock.apps.doctor", "doctor", "Find out what is wrong, and how to mend it."),
 }
 

@@ -1,0 +1,120 @@
+"""Rounds of measurements, and the medians that come of them: no I/O and no clock in here.
+
+A step takes its share of the time once in every round, all steps in turn, so that the drift of the
+machine is spread over all of them and ratios between their medians hold. The name of a figure ends
+with its unit, as in a calibration.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from penstock.planner.calibration import Measured
+
+Figures = Mapping[str, float]
+"""What one run gave, by the names of figures; one that could not be had is not there."""
+
+RUNS: Final = 5
+QUICK_RUNS: Final = 3
+QUICK_BELOW_SECONDS: Final = 30.0
+_UNITS: Final = {"_mb_per_s": "MB/s", "_s_per_gb": "s/GB", "_ms": "ms"}
+_SIGNIFICANT: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One measurement.
+
+    `run` takes the seconds of one run and returns its figures; `hows` has the words of how for
+    every figure that it may return; `share` is compared with those of the other steps.
+    """
+
+    label: str
+    share: float
+    run: Callable[[float], Figures]
+    hows: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A figure as a multiple of what limits it on this host."""
+
+    name: str
+    figure: str
+    limit: str
+
+
+RATIOS: Final = (
+    Ratio(name="produce_to_loopback", figure="produce_mb_per_s", limit="loopback_mb_per_s"),
+    Ratio(name="consume_to_loopback", figure="consume_mb_per_s", limit="loopback_mb_per_s"),
+    Ratio(name="produce_to_disk_append", figure="produce_mb_per_s", limit="disk_append_mb_per_s"),
+    Ratio(name="produce_p50_to_sync_p50", figure="produce_p50_ms", limit="sync_p50_ms"),
+)
+
+
+def runs_of(seconds: float) -> int:
+    """How many rounds so much time is cut into."""
+    return QUICK_RUNS if seconds < QUICK_BELOW_SECONDS else RUNS
+
+
+def measure(
+    steps: Sequence[Step], *, seconds: float, runs: int, begin: Callable[[str], None]
+) -> dict[str, Measured]:
+    """Run all steps in turn, `runs` times over, and take the median of each figure.
+
+    `begin` is told the label of each step before it runs. Time for preparations comes on top.
+    """
+    shares = sum([step.share for step in steps])
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(runs):
+        for step in steps:
+            begin(step.label)
+            for name, value in step.run(seconds * step.share / shares / runs).items():
+                found[name].append(value)
+    hows = {name: how for step in steps for name, how in step.hows.items()}
+    return {
+        name: Measured(
+            value=float(f"{median(values):.{_SIGNIFICANT}g}"),
+            unit=unit_of(name),
+            how=hows[name],
+            runs=len(values),
+        )
+        for name, values in found.items()
+    }
+
+
+def unit_of(name: str) -> str:
+    """The unit that a figure's name ends with."""
+    return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
+
+
+def ratios(measured: Mapping[str, Measured]) -> dict[str, float]:
+    """Each ratio whose two figures were measured."""
+    return {
+        one.name: round(measured[one.figure].value / measured[one.limit].value, 3)
+        for one in RATIOS
+        if one.figure in measured and one.limit in measured and measured[one.limit].value
+    }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all does not exceed; 0 without values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def quantiles_ms(stem: str, seconds: Sequence[float]) -> dict[str, float]:
+    """`<stem>_p50_ms` and `<stem>_p99_ms` of latencies in seconds."""
+    return {
+        f"{stem}_p50_ms": percentile(seconds, 0.5) * 1000,
+        f"{stem}_p99_ms": percentile(seconds, 0.99) * 1000,
+    }
+
+
+def quantile_hows(stem: str, how: str) -> dict[str, str]:
+    """The words of how for what `quantiles_ms` gives."""
+    return {f"{stem}_p50_ms": f"{how}; p50 of a run", f"{stem}_p99_ms": f"{how}; p99 of a run"}
