@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.planner.inputs import read_inputs
 from penstock.planner.receive_path import FAMILIES, ReceivePathInputs, plan_receive_path
 from penstock.planner.receive_path.limits import RING_MAX_ENTRIES, RING_MIN_ENTRIES
 from penstock.planner.receive_path.texts import short_size, short_time
@@ -151,6 +152,15 @@ def test_texts_to_paste() -> None:
     assert "ethtool -L ens5 combined 2 " in rings.text
     assert sockets.text == "receive.bytes = 2097152\nsend.bytes = 1048576\n"
     assert "combined" not in plan().snippets[2].text
+
+
+def test_units_of_inputs_leave_no_crumbs() -> None:
+    """60 ms are 60,000.00000000001 µs, and no one's timer should show it."""
+    texts = {"rtt": "60ms", "rate": "50k", "path": "cross-region"}
+    found = plan_receive_path(read_inputs(ReceivePathInputs, texts))
+    assert found.value("nak_unicast_retry_ratio") == 120_000
+    assert "aeron.retransmit.unicast.linger=180003us\n" in found.snippets[0].text
+    assert found.value("bdp_bytes") == 864_000
 
 
 def test_sysctl_lines_never_lower_a_ceiling() -> None:

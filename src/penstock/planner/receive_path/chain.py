@@ -70,13 +70,13 @@ class Chain:
 
 
 def power_of_two_from(number: float) -> int:
-    """The smallest power of two that is not below a number."""
-    return 1 << max(0, ceil(number) - 1).bit_length()
+    """The smallest power of two that is not below a number; thousandths are rounding."""
+    return 1 << max(0, ceil(round(number, 3)) - 1).bit_length()
 
 
 def bandwidth_delay(bytes_per_second: float, rtt_us: float) -> int:
     """Bytes in flight that keep a path busy, rounded up."""
-    return ceil(bytes_per_second * rtt_us / 1e6)
+    return ceil(round(bytes_per_second * rtt_us / 1e6, 3))
 
 
 def window_of(bdp_bytes: int, mtu_bytes: int, multiple: int) -> int:

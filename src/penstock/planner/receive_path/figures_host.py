@@ -42,13 +42,16 @@ def packets_figures(sizing: Sizing) -> tuple[Figure, ...]:
 
 def interface_figures(sizing: Sizing) -> tuple[Figure, ...]:
     host, per = sizing.host, f"{DATAGRAM_OVERHEAD_BYTES} bytes (Ethernet 38, IPv4 20, UDP 8)"
+    far = ""
+    if sizing.inputs.path == "cross-region" and not sizing.inputs.nic_bandwidth:
+        far = "; to other regions half of what it has, or 5 Gbit/s with fewer than 32 vCPUs"
+    streams = say(sizing.chain.stream_bytes_per_second * sizing.inputs.streams, "bytes/s")
     known = (
         Figure(
             name="nic_baseline_bits_per_second", label="bandwidth of the interface", unit="bit/s",
             value=host.baseline_bits, group="interface",
             formula=f"{host.name}: what is always there (bursts to"
-            f" {say(host.burst_bits, 'bit/s')}); between regions half of it, or 5 Gbit/s below 32"
-            " vCPUs",
+            f" {say(host.burst_bits, 'bit/s')})" + far,
             source="as given" if sizing.inputs.nic_bandwidth
             else f"EC2 instance type specifications, as of {AS_OF}",
         ),
@@ -57,19 +60,19 @@ def interface_figures(sizing: Sizing) -> tuple[Figure, ...]:
         Figure(
             name="nic_bits_per_second", label="bandwidth received, batched", unit="bit/s",
             value=sizing.bits_best, group="interface",
-            formula=f"8 × (λ × streams + packet rate × {per})",
+            formula=f"8 × (λ × streams {streams} + packet rate, batched × {per})",
             source="RFC 768, RFC 791, IEEE 802.3",
         ),
         Figure(
             name="nic_worst_bits_per_second", label="bandwidth received, unbatched", unit="bit/s",
             value=sizing.bits_worst, group="interface",
-            formula=f"8 × (λ × streams + packet rate, unbatched × {per})",
+            formula=f"8 × (λ × streams {streams} + packet rate, unbatched × {per})",
             source="RFC 768, RFC 791, IEEE 802.3",
         ),
         Figure(
             name="sender_bits_per_second", label="bandwidth sent by a host with all streams",
             unit="bit/s", value=sizing.sender_bits, group="interface",
-            formula=f"bandwidth received × {sizing.copies}"
+            formula=f"bandwidth received, batched × {sizing.copies}"
             + (" (multicast sends one copy)" if sizing.inputs.transport == "multicast"
                else " (a copy for each receiver)"),
             source="Aeron: unicast and multi-destination-cast send a datagram to each destination",
@@ -110,8 +113,8 @@ def ring_figures(sizing: Sizing) -> tuple[Figure, ...]:
             name="ring_max_survival_batched_ms", unit="ms",
             label="the same, batched and spread over queues",
             value=sizing.ring_ms(host.ring_max_entries, best), group="RX ring",
-            formula=f"{host.ring_max_entries} entries ÷ {say(best, 'packets/s')} of the busiest of"
-            f" {sizing.queues} queues", source=source,
+            formula=f"{host.ring_max_entries} entries ÷ {say(best, 'packets/s')} of the busiest"
+            f" of {count(sizing.queues, 'queue')}", source=source,
         ),
         Figure(
             name="ring_needed_entries", label="ring entries for the stall", unit="entries",

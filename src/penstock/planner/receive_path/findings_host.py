@@ -246,7 +246,9 @@ def recovery_findings(sizing: Sizing) -> Iterator[Finding]:
             subject="NAK timers",
             cause=f"the default linger of {micros(RETRANSMIT_LINGER_US)} is short for a round trip"
             f" of {micros(inputs.rtt_us)}: data is sent again that is on its way",
-            cure=f"set aeron.retransmit.unicast.linger to {micros(timers.linger_us)}",
+            cure=f"set aeron.retransmit.unicast.linger to {micros(timers.linger_us)}; a loss whose"
+            f" repair is lost too then costs up to {micros(timers.lost_twice_us)}, not"
+            f" {micros(timers.lost_twice_default_us)}",
         )
 
 

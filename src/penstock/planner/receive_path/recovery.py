@@ -82,7 +82,7 @@ def plan_timers(inputs: ReceivePathInputs) -> Timers:
     else:
         wait = wait_default = NAK_UNICAST_DELAY_US
         trips = BACKOFF_ROUND_TRIPS * rtt
-        ratio = max(NAK_UNICAST_RETRY_RATIO, ceil(trips / NAK_UNICAST_DELAY_US))
+        ratio = max(NAK_UNICAST_RETRY_RATIO, ceil(round(trips / NAK_UNICAST_DELAY_US, 3)))
         retry = NAK_UNICAST_DELAY_US * ratio
         retry_default = NAK_UNICAST_DELAY_US * NAK_UNICAST_RETRY_RATIO
     linger = linger_us(wait, rtt)

@@ -50,7 +50,7 @@ def short_size(number: int) -> str:
 
 def short_time(us: float) -> str:
     """A time as Aeron's properties read it, rounded up to a whole number: `200us`, `3ms`."""
-    whole = ceil(us)
+    whole = ceil(round(us, 3))
     return f"{whole // 1000}ms" if whole >= 1000 and whole % 1000 == 0 else f"{whole}us"
 
 
