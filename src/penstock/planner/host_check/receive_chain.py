@@ -230,8 +230,8 @@ def _granted(facts: HostFacts, inputs: CheckHostInputs, effective: int | None, f
         else f"a UDP socket asked for {asked}, and the kernel reports {grant.reported_bytes}"
     )
     return judged(
-        rules.BUFFER, found, inputs.window_bytes, unread=facts.why("net.core.rmem_max"), fixes=(fix,),
-        cause="the kernel drops packets that the window let be sent", told=how,
+        rules.BUFFER, found, inputs.window_bytes, unread=facts.why("net.core.rmem_max"),
+        fixes=(fix,), cause="the kernel drops packets that the window let be sent", told=how,
     )  # fmt: skip
 
 
