@@ -8,7 +8,7 @@ The model is the planner's (`penstock.planner.latency`): an object gathers for a
 first request on, then it is written, then it is committed when those before it are. Its inputs are
 distributions that are measured in the same run: PUTs by a client of its own beside the load, over
 the same network, of an object as large as those of the load; commits by the broker; and requests
-that the broker answers at once, by the same client at the same pace, just before.
+that the broker answers at once, made beside the load too.
 
 Predicted, before the first run:
 
@@ -60,6 +60,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 WITHIN = 1.2
 PUTS_MIN = 5
 BETWEEN_PUTS_SECONDS = 0.02
+ECHOES_PER_SECOND = 50.0
 DIRECTORY_PREDICTIONS = {"p50": (7.0, 0.5), "p99": (10.0, 1.5)}
 REMOTE_PREDICTIONS = {50: {"p50": 182.0, "p99": 305.0}, 200: {"p50": 332.0, "p99": 455.0}}
 
@@ -147,16 +148,18 @@ def _beside_puts(
     """A run with what the model needs: PUTs are made at the same time, commits counted."""
     per_interval = interval_ms * REQUESTS_PER_SECOND / 1000
     size_bytes = int((1 + per_interval) * RECORDS * VALUE_BYTES)
-    echoes = paced_echo(port_of(process), per_second=REQUESTS_PER_SECOND, seconds=seconds / 2)
     before, over = metrics(process), threading.Event()
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         putting = pool.submit(lambda: asyncio.run(_put_ms(open_own(), size_bytes, over)))
+        echoing = pool.submit(
+            paced_echo, port_of(process), per_second=ECHOES_PER_SECOND, seconds=seconds
+        )
         try:
             latencies = _latencies(process, topic, seconds)
         finally:
             over.set()
         put = Distribution.samples(putting.result())
-    request = Distribution.samples([1000 * echo for echo in echoes])
+    request = Distribution.samples([1000 * echo for echo in echoing.result()])
     commit = _commits(before, metrics(process))
     latency = diskless_latency(
         interval_ms=interval_ms,
