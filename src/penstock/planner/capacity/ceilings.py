@@ -34,6 +34,7 @@ ASSUMED: Final[Mapping[str, Assumed]] = {
     "diskless_produce_mb_per_s": Assumed(157, f"{OWN_BENCHMARKS}: diskless topic, S3 and 50 ms"),
     "consume_mb_per_s": Assumed(615, f"{OWN_BENCHMARKS}: fetches of 1 KiB, 12 partitions"),
     "produce_cpu_s_per_gb": Assumed(4.25, f"{OWN_BENCHMARKS}: local topic, 1 KiB, 4 partitions"),
+    "diskless_produce_cpu_s_per_gb": Assumed(4.4, f"{OWN_BENCHMARKS}: diskless, on a directory"),
     "consume_cpu_s_per_gb": Assumed(0.9, f"{OWN_BENCHMARKS}: fetches of 1 KiB, 12 partitions"),
     "partition_produce_mb_per_s": Assumed(
         100, "Kafka's rule of thumb for one partition; Penstock's benchmarks: 77 to 517"
@@ -74,13 +75,12 @@ class Deployment:
             return f"{self.ceiling(name):g} (measured on this host: {name})"
         return f"{self.ceiling(name):g} (assumed: {ASSUMED[name].origin})"
 
-    def produce_name(self, inputs: CapacityInputs) -> str:
-        """Which figure bounds what a broker takes in."""
-        diskless = inputs.storage == "diskless"
-        return "diskless_produce_mb_per_s" if diskless else "produce_mb_per_s"
+    def produce_name(self, inputs: CapacityInputs, what: str = "mb_per_s") -> str:
+        """Which figure bounds what a broker takes in, or with `cpu_s_per_gb` says what it costs."""
+        return f"{'diskless_' if inputs.storage == 'diskless' else ''}produce_{what}"
 
     def put_names(self, inputs: CapacityInputs) -> tuple[str, str]:
-        """Which figures stand for a PUT; a calibration's are of a directory of this host."""
+        """Which figures stand for a PUT, to a directory or to a store over a network."""
         stem = "put" if inputs.store == "directory" else "remote_put"
         return f"{stem}_p50_ms", f"{stem}_p99_ms"
 

@@ -79,8 +79,9 @@ def partition_figures(
                formula=f"its share {sizing.skew.hottest_share:.3g} × messages at the peak"),
         figure(name="hottest_partition_messages_per_second", label="the busiest partition",
                value=sizing.hottest_messages, unit="messages/s",
-               formula="messages at the peak × the larger of: share of the busiest key + all other"
-               " keys / partitions; 1/partitions + deviation × sqrt(2 ln partitions)",
+               formula="messages at the peak × the larger of: share of the busiest key"
+               f" {sizing.skew.hottest_share:.3g} + all other keys / {sizing.partitions}; 1 /"
+               f" {sizing.partitions} + deviation × sqrt(2 ln {sizing.partitions})",
                source="Kafka: a key hashes to one partition; extreme values of normal variables"),
         figure(name="hottest_partition_bytes_per_second", label="the busiest partition, bytes",
                value=sizing.hottest_bytes, unit="bytes/s",
@@ -116,10 +117,11 @@ def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizin
     figure = partial(Figure, group="brokers", source=_ARITHMETIC, unit="brokers")
     free = f"(1 - headroom {inputs.headroom:g})"
     produce = deployment.said(deployment.produce_name(inputs))
+    cpu = deployment.said(deployment.produce_name(inputs, "cpu_s_per_gb"))
     needs = {
         "throughput": f"(written with replicas / {produce} MB/s"
         f" + read / {deployment.said('consume_mb_per_s')} MB/s) / {free}, at the peak",
-        "cores": f"(written × {deployment.said('produce_cpu_s_per_gb')} s/GB + read ×"
+        "cores": f"(written × {cpu} s/GB + read ×"
         f" {deployment.said('consume_cpu_s_per_gb')} s/GB) / {inputs.broker_cores:g} cores"
         f" / {free}",
         "network": f"the larger of in and out / {format_quantity(inputs.broker_network, 'bytes/s')}"
@@ -258,7 +260,7 @@ def producer_figures(
                value=requests_per_second(inputs, sizing, sizing.peak_messages),
                unit="requests/s",
                formula=f"{inputs.producers} producers, one per linger of {inputs.linger:g} ms"
-               " (1 ms at least); at most one per message",
+               " (1 ms at least), more when requests of 1 MiB are full; at most one per message",
                source="Kafka: one ProduceRequest per broker, linger.ms"),
         figure(name="producer_request_window", label="requests under way per broker",
                value=IN_FLIGHT_REQUESTS, unit="requests",

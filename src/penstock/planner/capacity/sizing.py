@@ -207,7 +207,7 @@ def broker_shares(
     produce = deployment.ceiling(deployment.produce_name(inputs)) * MEGABYTE * processes
     consume = deployment.ceiling("consume_mb_per_s") * MEGABYTE * processes
     core_seconds = (
-        written / 1e9 * deployment.ceiling("produce_cpu_s_per_gb")
+        written / 1e9 * deployment.ceiling(deployment.produce_name(inputs, "cpu_s_per_gb"))
         + read / 1e9 * deployment.ceiling("consume_cpu_s_per_gb")
     )  # fmt: skip
     journal = deployment.storage.journal_files_max * deployment.storage.journal_file_bytes

@@ -22,6 +22,7 @@ from penstock.planner.latency import Distribution
 from penstock.planner.results import Figure
 
 _MODEL: Final = "Penstock's latency model: Lindley's recursion over an interval, PUTs and commits"
+_SUM: Final = "sums of independent lognormal parts, by quantiles"
 _SETTINGS: Final = "Penstock's settings of diskless topics"
 
 
@@ -29,7 +30,8 @@ def latency_figures(
     inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, found: Latencies
 ) -> list[Figure]:
     """From a message's send to its answer, and to a consumer."""
-    figure = partial(Figure, group="latency at the peak", unit="ms", source=_MODEL)
+    source = _SUM if found.diskless is None else _MODEL
+    figure = partial(Figure, group="latency at the peak", unit="ms", source=source)
     if found.diskless is None:
         parts = (
             f"linger {inputs.linger:g} ms + round trip {inputs.round_trip:g} ms + append and sync:"
