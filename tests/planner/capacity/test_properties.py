@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -203,3 +204,21 @@ def test_a_plan_of_any_load_is_whole(load: CapacityInputs) -> None:
     for chart in found.charts:
         for curve in chart.curves:
             assert len(curve.x) == len(curve.y) > 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "exponent", "partitions"),
+    [(1_000, 0.0, 64), (10_000, 0.5, 64), (10_000, 0.8, 512), (10_000, 1.0, 8), (1_000, 1.5, 64)],
+)
+def test_the_busiest_partition_is_about_that_of_random_hashes(
+    keys: int, exponent: float, partitions: int
+) -> None:
+    dice = np.random.default_rng(3)
+    shares = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
+    shares /= shares.sum()
+    found = [
+        np.bincount(dice.integers(0, partitions, keys), weights=shares, minlength=partitions).max()
+        for _ in range(40)
+    ]
+    skew = skew_of(CapacityInputs(keys=keys, zipf_exponent=exponent))
+    assert skew.hottest_partition(partitions) == pytest.approx(np.mean(found), rel=0.12)
