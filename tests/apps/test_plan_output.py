@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.apps.plan_output import finding_row, plan_inputs
+from penstock.apps.plan_output import plan_inputs
 from penstock.apps.session import State
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.settings import setting
@@ -212,8 +212,3 @@ def test_help_tells_of_every_input() -> None:
         "--output",
     ):
         assert words in text, f"{words} is not in {text}"
-
-
-def test_a_finding_is_a_row() -> None:
-    finding = Finding(severity="warn", subject="ring", cause="small", cure="enlarge it")
-    assert finding_row(finding) == ("warn", "ring", "small", "enlarge it")

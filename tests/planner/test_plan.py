@@ -19,7 +19,7 @@ from penstock.planner.calibration import (
 from penstock.planner.errors import InvalidPlanFile
 from penstock.planner.inputs import read_inputs
 from penstock.planner.plots import draw
-from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, input_rows
+from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, given_rows, input_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,19 @@ def test_inputs_are_read_with_units() -> None:
         ("kind", "b", ""),
         ("sure", True, ""),
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guesses:
+    ring: int = setting(0, name="ring", doc="0: not known.", unit="entries", minimum=0)
+    share: float = setting(-1.0, name="share", doc="-1: by the plan.")
+    replay: bool = setting(False, name="replay", doc="Yes or no.")
+
+
+def test_inputs_that_nobody_gave_are_left_out() -> None:
+    assert [row[:2] for row in given_rows(Guesses())] == [("replay", False)]
+    given = given_rows(Guesses(ring=5, share=0.0))
+    assert [row[:2] for row in given] == [("ring", 5), ("share", 0.0), ("replay", False)]
 
 
 @pytest.mark.parametrize(

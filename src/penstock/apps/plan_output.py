@@ -15,7 +15,7 @@ from penstock.base.settings import SettingInfo, describe, render
 from penstock.planner.errors import InvalidPlanFile
 from penstock.planner.inputs import read_inputs
 from penstock.planner.quantities import format_quantity
-from penstock.planner.results import Figure, Finding, Plan, input_rows
+from penstock.planner.results import Figure, Plan, given_rows, input_rows
 
 INPUTS_FILE_BYTES_MAX: Final = 1 << 20
 
@@ -119,7 +119,7 @@ def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) ->
         return
     rows = [
         (name, format_quantity(value, unit) if isinstance(value, (int, float)) else render(value))
-        for name, value, unit, _ in input_rows(plan.inputs)
+        for name, value, unit, _ in given_rows(plan.inputs)
     ]
     write_table(("input", "value"), rows, title=plan.title)
     for group in dict.fromkeys([figure.group for figure in plan.figures]):
@@ -175,8 +175,3 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "snippets": [asdict(one) for one in plan.snippets],
         "charts": [asdict(one) for one in plan.charts],
     }
-
-
-def finding_row(finding: Finding) -> tuple[str, str, str, str]:
-    """A finding as a row of a table."""
-    return (finding.severity, finding.subject, finding.cause, finding.cure)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from penstock.base.settings import describe
 from penstock.planner.quantities import format_quantity
@@ -113,6 +113,20 @@ class Plan:
     def failed(self) -> bool:
         """Whether a finding says that it will not work."""
         return any([finding.severity == "fail" for finding in self.findings])
+
+
+_NOTHING: Final = (0, -1, "")
+"""Defaults that stand for what is not known, or is for the plan to find; False says no."""
+
+
+def given_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
+    """As `input_rows`, without inputs that nobody gave and that stand for nothing."""
+    defaults = {info.name: info.default for info in describe(type(inputs))}
+    return [
+        row
+        for row in input_rows(inputs)
+        if row[1] is False or row[1] != defaults[row[0]] or row[1] not in _NOTHING
+    ]
 
 
 def input_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
