@@ -8,7 +8,8 @@ The model is the planner's (`penstock.planner.latency`): an object gathers for a
 first request on, then it is written, then it is committed when those before it are. Its inputs are
 distributions that are measured in the same run: PUTs by a client of its own beside the load, over
 the same network, of an object as large as those of the load; commits by the broker; and requests
-that the broker answers at once, made beside the load too.
+that the broker answers at once, made beside the load too. What a slow moment of the
+disk does to PUTs and commits at once is not in it: parts count as independent.
 
 Predicted, before the first run:
 
