@@ -19,6 +19,7 @@ import asyncpg
 import pytest
 
 from penstock.apps.bench_broker import look_for
+from penstock.apps.bench_interrupts import deferred, interruptible, run_async
 from penstock.apps.bench_log import load_steps
 from penstock.apps.bench_machine import filesystem
 from penstock.apps.bench_steps import Step, measure, percentile, quantiles_ms, ratios, runs_of
@@ -33,7 +34,9 @@ from tests.s3 import S3Server
 
 LIMIT_SECONDS = 30.0
 HOST = {"loopback_mb_per_s", "sync_p50_ms", "sync_p99_ms", "disk_append_mb_per_s", "cores"}
-LATENCIES = {f"{way}_{q}_ms" for way in ("produce", "end_to_end") for q in ("p50", "p99")}
+LATENCIES = {
+    f"{way}_{q}_ms" for way in ("produce", "end_to_end", "delivery") for q in ("p50", "p99")
+}
 THROUGHPUT = {
     "produce_mb_per_s", "consume_mb_per_s", "produce_100b_mb_per_s", "consume_100b_mb_per_s",
     "partition_produce_mb_per_s", "diskless_produce_mb_per_s",
@@ -65,7 +68,7 @@ def bench_topics(bootstrap: str) -> list[str]:
 def calibration(text: str) -> Calibration:
     read = read_calibration(json.loads(text), "here")
     for name, one in read.measured.items():
-        assert one.value > 0, name
+        assert one.value > 0 or name.startswith("delivery"), name
         assert one.how, name
         assert one.unit, name
     return read
@@ -140,9 +143,11 @@ def test_a_store_and_a_database_are_left_as_they_were(
     )  # fmt: skip
     assert (ran.status, ran.err) == (0, "")
     read = calibration(ran.out)
-    assert STORE | COMMIT | {"diskless_produce_mb_per_s"} < set(read.measured)
+    remote = {f"remote_{name}" for name in STORE}
+    assert remote | COMMIT | {"diskless_produce_mb_per_s"} < set(read.measured)
+    assert not STORE & set(read.measured)
     assert "PostgreSQL" in read.measured["commit_p50_ms"].how
-    assert url in read.measured["put_p50_ms"].how
+    assert url in read.measured["remote_put_p50_ms"].how
 
     async def left() -> tuple[list[str], int]:
         store = open_store(url, options=s3.options())
@@ -202,15 +207,17 @@ def test_an_interrupted_measurement_cleans_up(data: Path, number: signal.Signals
         shown = terminal.result(LIMIT_SECONDS)
     assert "loopback" in shown
     assert "Traceback" not in shown
+    assert "not acknowledged" not in shown
     assert list(data.iterdir()) == []
     assert processes(data) == []
 
 
 def test_an_interrupted_measurement_deletes_its_topics(data: Path, bootstrap: str) -> None:
-    with started("-b", bootstrap, "--data-dir", str(data)) as (process, _):
+    assert bench_topics(bootstrap) == []
+    with started("-b", bootstrap, "--data-dir", str(data)) as (process, terminal):
         wait_for(lambda: bench_topics(bootstrap))
         process.send_signal(signal.SIGINT)
-        assert process.wait(LIMIT_SECONDS) == 130
+        assert process.wait(LIMIT_SECONDS) == 130, terminal.result(LIMIT_SECONDS)
     assert bench_topics(bootstrap) == []
     assert list(data.iterdir()) == []
 
@@ -284,6 +291,45 @@ def test_too_little_room_is_refused() -> None:
     check_space(Path("/x"), SPACE_BYTES)
     with pytest.raises(DirectoryUnusable, match="/x: 1 MiB are free, the measurement needs 2048"):
         check_space(Path("/x"), 2 << 20 - 1)
+
+
+def test_a_signal_cancels_a_loop_and_is_raised_when_it_is_closed() -> None:
+    cleaned: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def work() -> None:
+        loops.append(asyncio.get_running_loop())
+        signal.raise_signal(signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("work")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        run_async(work())
+    assert cleaned == ["work"]
+    assert loops[0].is_closed()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_waits_for_what_must_not_be_torn() -> None:
+    made: list[str] = []
+
+    def make(number: signal.Signals) -> None:
+        with deferred():
+            signal.raise_signal(number)
+            made.append("broker")
+        made.append("never")
+
+    with interruptible():
+        with pytest.raises(KeyboardInterrupt):
+            make(signal.SIGINT)
+        assert made == ["broker"]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+    assert run_async(asyncio.sleep(0, "done")) == "done"
 
 
 def test_a_broker_in_this_process_is_seen_as_such(bootstrap: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -124,13 +123,14 @@ def bench(
 
 
 def _measured(state: State, places: Places, seconds: float) -> Result:
+    from penstock.apps.bench_interrupts import interruptible
     from penstock.apps.bench_machine import host_facts, usable_cores
     from penstock.apps.bench_steps import measure, runs_of
     from penstock.apps.bench_target import scratch, target
 
     runs = runs_of(seconds)
     with (
-        _interruptible(),
+        interruptible(),
         scratch(places.data_dir) as directory,
         target(state, places, directory) as found,
         _progress(runs * len(found.steps)) as begin,
@@ -146,23 +146,6 @@ def _measured(state: State, places: Places, seconds: float) -> Result:
     taken_at = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() // 1000, UTC).isoformat()
     calibration = Calibration(taken_at=taken_at, host=host, measured=measured)
     return Result(subject=found.subject, calibration=calibration, notes=tuple(found.notes))
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a measurement as Ctrl-C does, so that everything is removed."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

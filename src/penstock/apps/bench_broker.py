@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.apps.bench_interrupts import deferred
 from penstock.apps.configuration import ENVIRONMENT_PREFIXES, dotted, known_names
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
@@ -114,16 +115,19 @@ def own_broker(directory: Path, settings: Mapping[str, object]) -> Iterator[tupl
     Raises:
         UnavailableError: it does not start, or it ended while it was measured.
     """
-    broker = OwnBroker(directory, settings)
+    broker = None
     try:
+        with deferred():
+            broker = OwnBroker(directory, settings)
         yield broker, broker.ready()
     except PenstockError as error:
-        failure = broker.failure()
+        failure = "" if broker is None else broker.failure()
         if not failure or failure in str(error):
             raise
         raise UnavailableError(f"the broker that was measured is gone: {failure}") from error
     finally:
-        broker.stop()
+        if broker is not None:
+            broker.stop()
 
 
 def _environment() -> dict[str, str]:
@@ -161,7 +165,8 @@ class Bed:
         self._count += 1
         name = f"{self.prefix}-{self._count}"
         try:
-            self.client.create_topic(name, partitions, configs)
+            with deferred():  # what is interrupted here could take effect after the deletion
+                self.client.create_topic(name, partitions, configs)
             yield name
         finally:
             self._delete(name)
@@ -170,7 +175,7 @@ class Bed:
         from penstock.client import UnknownTopic
 
         try:
-            with suppress(UnknownTopic):
+            with deferred(), suppress(UnknownTopic):
                 self.client.delete_topic(name)
         except PenstockError as error:
             error.add_note(f"topic {name} may be left behind")
@@ -184,22 +189,25 @@ class Bed:
 def cpu_seconds(pid: int) -> float | None:
     """User and system time of a process so far; None where the kernel does not say.
 
+    By its threads in nanoseconds, where the kernel has that, else in ticks.
+
     Raises:
         UnavailableError: there is no such process any more.
     """
-    process = Path("/proc") / str(pid)
     if not Path("/proc/self/stat").exists():
         return None
-    try:
-        tasks = [(task / "schedstat").read_text() for task in (process / "task").iterdir()]
-        return sum([int(text.split()[0]) for text in tasks]) / 1e9
-    except (OSError, ValueError, IndexError):
-        pass  # a kernel without these, or a thread that ended meanwhile
+    process = Path("/proc") / str(pid)
     try:
         fields = (process / "stat").read_text().rpartition(")")[2].split()
+        if not (process / "schedstat").exists():
+            return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        total = 0
+        for task in (process / "task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
     except OSError:
         raise UnavailableError(f"the broker's process {pid} is gone") from None
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)

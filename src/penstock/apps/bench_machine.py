@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
+from penstock.apps.bench_interrupts import deferred
 from penstock.apps.bench_steps import Figures, Step, quantile_hows, quantiles_ms
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
@@ -123,14 +124,14 @@ def loopback_step() -> Iterator[Step]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SINK_TIMEOUT_SECONDS)
         port = listener.getsockname()[1]
-        sink = subprocess.Popen(
-            [sys.executable, "-m", "penstock.apps.bench_sink", str(port)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-        )
+        command = [sys.executable, "-m", "penstock.apps.bench_sink", str(port)]
+        quiet = subprocess.DEVNULL
+        sink = None
         try:
+            with deferred():
+                sink = subprocess.Popen(
+                    command, stdin=quiet, stdout=quiet, stderr=quiet, process_group=0
+                )
             yield Step(
                 label="loopback",
                 share=0.05,
@@ -141,8 +142,9 @@ def loopback_step() -> Iterator[Step]:
                 },
             )
         finally:
-            sink.kill()
-            sink.wait()
+            if sink is not None:
+                sink.kill()
+                sink.wait()
 
 
 class Disk:

@@ -17,16 +17,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.apps.bench_broker import Bed, look_for, own_broker
-from penstock.apps.bench_log import diskless_step, latency_steps, load_steps
+from penstock.apps.bench_commits import commit_step, control_place
+from penstock.apps.bench_interrupts import deferred
+from penstock.apps.bench_latency import latency_steps
+from penstock.apps.bench_log import diskless_step, load_steps
 from penstock.apps.bench_machine import disk_steps, loopback_step
 from penstock.apps.bench_steps import Step
-from penstock.apps.bench_stores import commit_step, control_place, store_place, store_steps
+from penstock.apps.bench_stores import store_place, store_steps
 from penstock.apps.session import State
 from penstock.apps.wiring import DirectoryUnusable
 from penstock.base.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.apps.bench_stores import Plane
+    from penstock.apps.bench_commits import Plane
     from penstock.client import Client
 
 SPACE_BYTES: Final = 2 << 30
@@ -34,6 +37,7 @@ SPACE_BYTES: Final = 2 << 30
 MEBIBYTE: Final = 1 << 20
 DELIVERY_TIMEOUT_MS: Final = 15_000
 """How long a broker may be silent: then there is nothing to measure. -X delivery.timeout.ms."""
+_CURE: Final = "choose another with --data-dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,7 @@ def check_space(directory: Path, free_bytes: int) -> None:
     if free_bytes < SPACE_BYTES:
         raise DirectoryUnusable(
             f"data directory {directory}: {free_bytes // MEBIBYTE} MiB are free, the measurement"
-            f" needs {SPACE_BYTES // MEBIBYTE} MiB; choose another with --data-dir"
+            f" needs {SPACE_BYTES // MEBIBYTE} MiB; {_CURE}"
         )
 
 
@@ -77,20 +81,32 @@ def scratch(parent: Path) -> Iterator[Path]:
     Raises:
         DirectoryUnusable: it cannot be made, or there is too little room.
     """
-    cure = "choose another with --data-dir"
     if not parent.is_dir():
-        raise DirectoryUnusable(f"data directory {parent}: there is no such directory; {cure}")
+        raise DirectoryUnusable(f"data directory {parent}: there is no such directory; {_CURE}")
     check_space(parent, shutil.disk_usage(parent).free)
+    directory = None
     try:
-        directory = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=parent)).absolute()
-    except OSError as error:
-        raise DirectoryUnusable(f"data directory {parent}: {error.strerror}; {cure}") from None
-    try:
+        with deferred():
+            directory = _made(parent)
         yield directory
     finally:
+        if directory is not None:
+            _removed(directory)
+
+
+def _made(parent: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=parent)).absolute()
+    except OSError as error:
+        text = f"data directory {parent}: {error.strerror}; {_CURE}"
+        raise DirectoryUnusable(text) from None
+
+
+def _removed(directory: Path) -> None:
+    with deferred():
         shutil.rmtree(directory, ignore_errors=True)
-        if directory.exists():
-            click.echo(f"penstock: {directory} could not be removed whole", err=True)
+    if directory.exists():
+        click.echo(f"penstock: {directory} could not be removed whole", err=True)
 
 
 @contextmanager
