@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
@@ -26,7 +26,6 @@ from uuid import UUID
 from penstock.base.errors import BugError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.control.diskless_rules import DISKLESS_CONFIG
-from penstock.control.diskless_switch_values import SwitchRequest, SwitchShare, TopicSwitch
 from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
 from penstock.diskless.partition import DisklessPartition
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.control import MetadataImage, SinkAnswer, SinkCommit, Topic
     from penstock.control.diskless_port import DisklessPlane
-    from penstock.control.diskless_switch_values import ShareState
     from penstock.control.diskless_values import (
         CommitAnswer,
         DisklessExtent,
@@ -51,11 +49,11 @@ if TYPE_CHECKING:
     from penstock.diskless.collection import RetentionTarget
     from penstock.diskless.consolidation import ConsolidationDesk
     from penstock.diskless.settings import DisklessSettings
-    from penstock.diskless.switching import TopicCopy
+    from penstock.diskless.switching import SwitchingPart
     from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records import BatchHeader
-    from penstock.storage import Lease, LogConfig, PartitionLog
+    from penstock.storage import Lease, LogConfig
 
 logger = logging.getLogger(__name__)
 
@@ -242,76 +240,29 @@ class DisklessService:
             await _pause(seconds)
             await run()
 
-    async def copy_of(self, topic: Topic, logs: Sequence[PartitionLog]) -> TopicCopy:
-        """What copies the logs of a local topic, which this broker leads, into the store.
+    @property
+    def switching(self) -> SwitchingPart:
+        """This broker's part in topics that become diskless."""
+        from penstock.diskless.switching import SwitchingPart
 
-        Raises:
-            NotServing: store or control plane cannot be used.
-        """
-        from penstock.diskless.switching import TopicCopy
+        if self._incarnation is None:
+            raise BugError("the service of diskless topics was not started")
+        return SwitchingPart(
+            self._settings,
+            plane=self._plane,
+            ready_store=self._ready_store,
+            clock=self._clock,
+            randomness=self._randomness,
+            broker_id=self._broker_id,
+            incarnation=self._incarnation,
+        )
 
+    async def _ready_store(self) -> ObjectStore:
+        """The store, for whoever is the first to need it; raises NotServing."""
         if self._active is None and not self.failure:
             self._wanted = True
             await self._activate()
-        return TopicCopy(
-            topic.topic_id,
-            logs,
-            self._settings,
-            plane=self._plane,
-            store=self._serving().store,
-            clock=self._clock,
-        )
-
-    @property
-    def plane(self) -> DisklessPlane:
-        """The control plane, for what a topic's switch passes between brokers."""
-        return self._plane
-
-    def switch_request(self, topic: Topic) -> SwitchRequest:
-        """A new request of this broker to make a topic diskless, which others lead parts of."""
-        return SwitchRequest(
-            topic.topic_id, self._randomness.uuid(), self._broker_id, self._started()
-        )
-
-    def switch_share(
-        self, state: ShareState, reason: str = "", copy: TopicCopy | None = None
-    ) -> SwitchShare:
-        """How far this broker is in the switch of a topic, with the copy once it is fenced."""
-        return SwitchShare(
-            broker_id=self._broker_id,
-            incarnation=self._started(),
-            state=state,
-            reason=reason,
-            partitions=() if copy is None else copy.partitions(),
-        )
-
-    async def switch_topic(
-        self,
-        topic: Topic,
-        configs: Mapping[str, str],
-        copy: TopicCopy,
-        request: SwitchRequest | None = None,
-    ) -> None:
-        """Commit a copy, and the shares under a request: the topic is diskless from then on.
-
-        Raises as `DisklessPlane`.
-        """
-        await self._plane.switch_topic(
-            TopicSwitch(
-                topic_id=topic.topic_id,
-                broker_id=self._broker_id,
-                incarnation=self._started(),
-                expected=topic.configs,
-                configs=configs,
-                partitions=copy.partitions(),
-                switch_id=None if request is None else request.switch_id,
-            )
-        )
-
-    def _started(self) -> UUID:
-        if self._incarnation is None:
-            raise BugError("the service of diskless topics was not started")
-        return self._incarnation
+        return self._serving().store
 
     # -- what partitions ask -----------------------------------------------------------------
 

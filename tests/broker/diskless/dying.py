@@ -18,8 +18,7 @@ from penstock.apps.cli import main
 from penstock.broker.state import BrokerState
 from penstock.broker.switching import coordinating, joining, share
 from penstock.control.postgres_diskless_switch import PostgresDisklessSwitch
-from penstock.diskless.service import DisklessService
-from penstock.diskless.switching import TopicCopy
+from penstock.diskless.switching import SwitchingPart, TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")
 """Of a broker that leads all partitions."""
@@ -88,7 +87,7 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
 
     death.around(TopicCopy, "catch_up", before=copying, after=lambda *_, **__: "copied")
     death.around(TopicCopy, "renew", after=lambda *_: "tail copied")
-    death.around(DisklessService, "switch_topic", after=lambda *_: "committed")
+    death.around(SwitchingPart, "commit", after=lambda *_: "committed")
     death.around(BrokerState, "refresh", after=refreshed)
     death.around(PostgresDisklessSwitch, "open_switch", after=lambda *_: "opened")
     death.around(joining.Joined, "_tell", after=told)

@@ -136,7 +136,8 @@ async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: Ho
     """As one that was stored when the broker had given up; producers are not kept out for it."""
     state = house.brokers[0].state
     assert state.diskless is not None
-    await house.cluster.control.open_switch(state.diskless.switch_request(state.topics["t"].topic))
+    request = state.diskless.switching.request(state.topics["t"].topic)
+    await house.cluster.control.open_switch(request)
     async with asyncio.timeout(5):
         while await house.cluster.control.running_switches():
             assert (await house.produce(1)).error_code == 0

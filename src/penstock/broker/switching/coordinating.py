@@ -71,7 +71,7 @@ class Coordinated:
         self._broker = broker
         self._changed = changed
         self._name = share.topic.name
-        self._plane = share.service.plane
+        self._plane = share.part.plane
         self._request: SwitchRequest | None = None
 
     async def run(self) -> None:
@@ -82,7 +82,7 @@ class Coordinated:
         leaders = {one.leader for one in self.share.topic.partitions}
         others = leaders - {self._broker.node_id}
         if others:
-            request = self.share.service.switch_request(self.share.topic)
+            request = self.share.part.request(self.share.topic)
             opened = await self._open(request)
             if opened != request:
                 await Joined(self._broker, self.share, opened).run()
@@ -118,7 +118,7 @@ class Coordinated:
         """Tell that this broker is ready, and wait until all others are."""
         if self._request is None:
             return
-        own = self.share.service.switch_share("ready")
+        own = self.share.part.share("ready")
         await self._plane.join_switch(self._request, own)
         waited = passed = 0.0
         while not _all_are(await self._shares(others), "ready", "fenced"):
@@ -182,7 +182,7 @@ class Coordinated:
             if is_diskless(topic):
                 return
             commit = partial(
-                self.share.service.switch_topic,
+                self.share.part.commit,
                 topic,
                 self._changed(topic),
                 self.share.copy,

@@ -27,7 +27,7 @@ from penstock.control.diskless_rules import DISKLESS_CONFIG
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.broker.state import BrokerState
-    from penstock.diskless.service import DisklessService
+    from penstock.diskless.switching import SwitchingPart
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class TopicSwitches:
             check_local(topic.name, {DISKLESS_CONFIG: "true"})
             return
         if topic.topic_id not in self._running:
-            share = LocalShare(self._state, service, topic)
+            share = LocalShare(self._state, service.switching, topic)
             self._begin(Coordinated(self._state, share, changed))
         running, task = self._running[topic.topic_id]
         done, _ = await asyncio.wait([task], timeout=SWITCH_WAIT_SECONDS)
@@ -82,7 +82,8 @@ class TopicSwitches:
         service = self._state.diskless
         if service is None or len(self._state.metadata.brokers) < 2:
             return
-        running = await service.plane.running_switches()
+        part = service.switching
+        running = await part.plane.running_switches()
         if running:
             await self._state.refresh()
         for request, shares in running:
@@ -92,9 +93,9 @@ class TopicSwitches:
                 continue
             # What this broker asked for and does not know of was stored when it had given up.
             if is_own or owner is None or owner.incarnation != request.incarnation:
-                await service.plane.close_switch(request)
+                await part.plane.close_switch(request)
             elif not any([one.state == "failed" and self._is_own(one) for one in shares]):
-                self._join(service, request)
+                self._join(part, request)
 
     def _is_own(self, one: SwitchRequest | SwitchShare) -> bool:
         me = self._state.metadata.broker(self._state.node_id)
@@ -103,12 +104,12 @@ class TopicSwitches:
             me.incarnation,
         )
 
-    def _join(self, service: DisklessService, request: SwitchRequest) -> None:
+    def _join(self, part: SwitchingPart, request: SwitchRequest) -> None:
         found = self._state.topics_by_id.get(request.topic_id.bytes)
         if found is None or is_diskless(found.topic) or request.topic_id in self._running:
             return
         if self._state.node_id in [one.leader for one in found.topic.partitions]:
-            share = LocalShare(self._state, service, found.topic)
+            share = LocalShare(self._state, part, found.topic)
             self._begin(Joined(self._state, share, request))
 
     def _begin(self, running: _Running) -> None:

@@ -36,7 +36,7 @@ class Joined:
         self._broker = broker
         self._request = request
         self._name = share.topic.name
-        self._plane = share.service.plane
+        self._plane = share.part.plane
 
     async def run(self) -> None:
         """Bring this broker's share, and keep producers out until it is known what came of it.
@@ -77,7 +77,7 @@ class Joined:
 
     async def _tell(self, state: ShareState, reason: str = "") -> None:
         copy = self.share.copy if state == "fenced" else None
-        share = self.share.service.switch_share(state, reason, copy)
+        share = self.share.part.share(state, reason, copy)
         await self._plane.join_switch(self._request, share)
 
     async def _running(self) -> RunningSwitch:

@@ -13,8 +13,7 @@ from penstock.broker.switching.errors import SwitchFailed
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
     from penstock.control import SwitchShare, Topic
-    from penstock.diskless.service import DisklessService
-    from penstock.diskless.switching import TopicCopy
+    from penstock.diskless.switching import SwitchingPart, TopicCopy
     from penstock.storage import PartitionLog
 
 
@@ -30,12 +29,12 @@ class LocalShare:
     `state` is copying, ready, fenced, or what follows on that.
     """
 
-    def __init__(self, broker: BrokerState, service: DisklessService, topic: Topic) -> None:
+    def __init__(self, broker: BrokerState, part: SwitchingPart, topic: Topic) -> None:
         self.state = "copying"
         self.passes = 0
         self.started_ms = broker.clock.now_ms()
         self.topic = topic
-        self.service = service
+        self.part = part
         self._broker = broker
         self._copy: TopicCopy | None = None
         self._logs: list[PartitionLog] = []
@@ -55,7 +54,7 @@ class LocalShare:
 
         Raises:
             SwitchFailed: producers are faster.
-            PenstockError: as `DisklessService.copy_of` and `TopicCopy.catch_up`.
+            PenstockError: as `SwitchingPart.copy_of` and `TopicCopy.catch_up`.
         """
         name, me = self.topic.name, self._broker.node_id
         self._logs = [
@@ -63,7 +62,7 @@ class LocalShare:
             for one in self.topic.partitions
             if one.leader == me
         ]
-        self._copy = await self.service.copy_of(self.topic, self._logs)
+        self._copy = await self.part.copy_of(self.topic, self._logs)
         while self.passes < SWITCH_PASSES_MAX:
             if await self.keep_up() <= SWITCH_TAIL_BYTES:
                 self.state = "ready"

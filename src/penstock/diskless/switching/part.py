@@ -1,0 +1,101 @@
+"""One broker's part in topics that become diskless: who it is, and what it brings."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.control.diskless_switch_values import SwitchRequest, SwitchShare, TopicSwitch
+from penstock.diskless.switching.copying import TopicCopy
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock, Randomness
+    from penstock.control import Topic
+    from penstock.control.diskless_port import DisklessPlane
+    from penstock.control.diskless_switch_values import ShareState
+    from penstock.diskless.settings import DisklessSettings
+    from penstock.objects import ObjectStore
+    from penstock.storage import PartitionLog
+
+
+class SwitchingPart:
+    """Makes copies, requests, shares and commits in the name of this process.
+
+    `ready_store` readies the object store, and raises NotServing where it cannot.
+    """
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        ready_store: Callable[[], Awaitable[ObjectStore]],
+        clock: Clock,
+        randomness: Randomness,
+        broker_id: int,
+        incarnation: UUID,
+    ) -> None:
+        self.plane = plane
+        self._settings = settings
+        self._ready_store = ready_store
+        self._clock = clock
+        self._randomness = randomness
+        self._broker_id = broker_id
+        self._incarnation = incarnation
+
+    async def copy_of(self, topic: Topic, logs: Sequence[PartitionLog]) -> TopicCopy:
+        """What copies the logs of a local topic, which this broker leads, into the store.
+
+        Raises:
+            NotServing: store or control plane cannot be used.
+        """
+        return TopicCopy(
+            topic.topic_id,
+            logs,
+            self._settings,
+            plane=self.plane,
+            store=await self._ready_store(),
+            clock=self._clock,
+        )
+
+    def request(self, topic: Topic) -> SwitchRequest:
+        """A new request to make a topic diskless, which others lead parts of."""
+        return SwitchRequest(
+            topic.topic_id, self._randomness.uuid(), self._broker_id, self._incarnation
+        )
+
+    def share(
+        self, state: ShareState, reason: str = "", copy: TopicCopy | None = None
+    ) -> SwitchShare:
+        """How far this broker is in the switch of a topic, with the copy once it is fenced."""
+        return SwitchShare(
+            broker_id=self._broker_id,
+            incarnation=self._incarnation,
+            state=state,
+            reason=reason,
+            partitions=() if copy is None else copy.partitions(),
+        )
+
+    async def commit(
+        self,
+        topic: Topic,
+        configs: Mapping[str, str],
+        copy: TopicCopy,
+        request: SwitchRequest | None = None,
+    ) -> None:
+        """Commit a copy, and the shares under a request: the topic is diskless from then on.
+
+        Raises as `DisklessPlane.switch_topic`.
+        """
+        await self.plane.switch_topic(
+            TopicSwitch(
+                topic_id=topic.topic_id,
+                broker_id=self._broker_id,
+                incarnation=self._incarnation,
+                expected=topic.configs,
+                configs=configs,
+                partitions=copy.partitions(),
+                switch_id=None if request is None else request.switch_id,
+            )
+        )
