@@ -92,6 +92,8 @@ class Reader(threading.Thread):
                 "session.timeout.ms": 6_000,
                 "heartbeat.interval.ms": 500,
                 "fetch.wait.max.ms": 100,
+                # What a commit, which this thread waits for, is given at a broker that is paused.
+                "socket.timeout.ms": 10_000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
