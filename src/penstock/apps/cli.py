@@ -9,12 +9,12 @@ Errors are one line on stderr and a status; `--debug` shows the traceback:
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import Any, Final
 
 import click
 
 from penstock import __version__
+from penstock.apps.lazy_group import LazyGroup
 from penstock.apps.session import State
 from penstock.base.errors import PenstockError
 
@@ -45,25 +45,9 @@ _CURES: Final = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands live in modules that are imported at their first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        command: click.Command = getattr(import_module(entry[0]), entry[1])
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[2]) for name, entry in _COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, entries=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="penstock")
 @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers to ask.")
 @click.option("--profile", help="Section of the profile file (PENSTOCK_PROFILE).")

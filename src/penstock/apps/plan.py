@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Final
 
 import click
+
+from penstock.apps.lazy_group import LazyGroup
 
 _COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "receive-path": (
@@ -29,25 +30,9 @@ _COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
 }
 
 
-class PlanGroup(click.Group):
-    """A group whose commands live in modules of their own."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        command: click.Command = getattr(import_module(entry[0]), entry[1])
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[2]) for name, entry in _COMMANDS.items()])
-
-
-@click.group("plan", cls=PlanGroup, short_help="Size it, cost it, check the host.")
+@click.group(
+    "plan", cls=LazyGroup, entries=_COMMANDS, short_help="Size it, cost it, check the host."
+)
 def plan() -> None:
     """Size it, cost it, check the host.
 
