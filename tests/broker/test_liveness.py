@@ -126,6 +126,19 @@ async def test_a_silent_broker_is_expired(house: House) -> None:
     assert house.brokers() == [1]
 
 
+async def test_a_switch_that_cannot_be_looked_for_keeps_nobody_alive(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails() -> None:
+        raise ControlUnavailable("no switches can be read")
+
+    monkeypatch.setattr(house.state.switches, "look", fails)
+    await house.register(2, OTHER)
+    for _ in range(6):
+        await house.beat()
+    assert house.brokers() == [1]
+
+
 async def test_nobody_is_expired_when_the_plane_comes_back(house: House) -> None:
     for _ in range(5):
         await house.beat(other=True)

@@ -116,11 +116,18 @@ class Liveness:
             self._beat = loop.create_task(self.beat())
 
     async def beat(self) -> None:
-        """Renew once, and do what comes of it; a failure is logged, and tried at the next beat."""
+        """Renew once, and do what comes of it; then look for topics that become diskless.
+
+        A failure of either is logged, and tried at the next beat.
+        """
         try:
             await self._renew()
         except PenstockError as error:
             logger.warning("broker %d could not renew itself: %s", self._state.node_id, error)
+        try:
+            await self._state.switches.look()
+        except PenstockError as error:
+            logger.warning("broker %d could not look for switches: %s", self._state.node_id, error)
 
     async def _renew(self) -> None:
         state, asked = self._state, self._monotonic()
@@ -131,7 +138,6 @@ class Liveness:
             return
         self._session.renewed(asked)
         await self._resume()
-        await state.switches.look()
         if not self._session.may_expire_others(self._monotonic()):
             return
         expired = await state.control.expire_brokers(self._timeout_ms)
