@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ class ThreadAgent:
         self.sink = sink or MemorySink(bytes_max=1 << 30, frames_max=1 << 20)
         values = {name.replace("_", "."): value for name, value in settings.items()}
         self.agent = HostAgent(load(HostSettings, {"host.socket.path": path, **values}), self.sink)
+        self._path = path
+        self._ending: Future[None] | None = None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -115,9 +118,17 @@ class ThreadAgent:
 
         self.call(abort)
 
+    def begin_stop(self) -> None:
+        """Let the agent end in good order, and do not wait: nobody can come to it any more."""
+        if self._ending is None:
+            self._ending = asyncio.run_coroutine_threadsafe(self.agent.stop(), self._loop)
+            wait_for(lambda: self.agent.draining and not os.path.lexists(self._path))
+
     def stop(self) -> None:
         if self._thread.is_alive():
-            self.run(self.agent.stop())
+            self.begin_stop()
+            assert self._ending is not None
+            self._ending.result(PATIENCE_SECONDS)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(PATIENCE_SECONDS)
             self._loop.close()

@@ -366,7 +366,7 @@ def test_draining_hands_over_to_the_next_agent(path: str) -> None:
             sink = first.sink
             assert isinstance(sink, GateSink)
             wait_for(lambda: sink.held_bytes == 4)
-            first.call(lambda: first.agent.connections[0].drain(10_000, "the test says so"))
+            first.begin_stop()
             wait_for(lambda: client.state == "draining")
             waits = client.publish(b"waits")
             first.call(sink.release)
