@@ -1,4 +1,5 @@
-"""Servers that several rooms' tests share; each is started when the first test asks for it."""
+"""What all rooms' tests share: servers, started when the first test asks for one, and how
+property tests run."""
 
 from __future__ import annotations
 
@@ -6,10 +7,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
     from tests.s3 import S3Server
+
+# How long an example takes on a busy machine says nothing of what it tries.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")
