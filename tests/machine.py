@@ -6,10 +6,15 @@ fails. On the machine of somebody who is not root it is skipped and says what wa
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -26,12 +31,25 @@ def lacking(what: str) -> NoReturn:
 def _found(name: str, package: str) -> str | None:
     found = shutil.which(name)
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", package]
-        if subprocess.run(install, capture_output=True).returncode:
-            subprocess.run(["apt-get", "update", "--quiet"], capture_output=True)
-            subprocess.run(install, capture_output=True)
-        found = shutil.which(name)
+        with _only_one():
+            found = shutil.which(name) or _installed(name, package)
     return found
+
+
+def _installed(name: str, package: str) -> str | None:
+    install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", package]
+    if subprocess.run(install, capture_output=True).returncode:
+        subprocess.run(["apt-get", "update", "--quiet"], capture_output=True)
+        subprocess.run(install, capture_output=True)
+    return shutil.which(name)
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    """Keep other test processes from installing meanwhile: the system's own locks refuse."""
+    with (Path(tempfile.gettempdir()) / "penstock-tests-install.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def system_tool(name: str, package: str) -> str:

@@ -18,7 +18,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -32,8 +31,9 @@ import asyncpg
 from compat.parts import PartMissing, debian
 
 from tests.machine import lacking
+from tests.ports import free_port
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 USER = "penstock"
 SCHEMAS_AT_ONCE = 50
 _SETTINGS = (
@@ -109,16 +109,6 @@ class PostgresServer:
         self._process.wait(START_SECONDS)
         self._process = None
 
-    def pause(self) -> None:
-        """Let the server answer nobody; connections stay."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """End a pause."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGCONT)
-
     def log(self) -> str:
         """The end of the server's log."""
         return (self.directory / "log").read_text(errors="replace")[-4000:]
@@ -153,14 +143,6 @@ class PostgresServer:
             self._schemas = [f"test_{next(self._numbers)}" for _ in range(SCHEMAS_AT_ONCE)]
             self.execute("; ".join(f"CREATE SCHEMA {name}" for name in self._schemas))
         return f"{self.url('postgres')}?search_path={self._schemas.pop()}"
-
-    def _pids(self) -> list[int]:
-        if self._process is None:
-            return []
-        found = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], capture_output=True, text=True
-        )
-        return [self._process.pid, *(int(line) for line in found.stdout.split())]
 
     def _answers(self) -> bool:
         try:
@@ -234,13 +216,6 @@ def _below(root: Path) -> Path | None:
     """The newest PostgreSQL of Debian's below a root directory."""
     found = [path.parent for path in root.glob("usr/lib/postgresql/*/bin/postgres")]
     return max(found, key=lambda path: int(path.parent.name), default=None)
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _account() -> pwd.struct_passwd:

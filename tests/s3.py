@@ -19,8 +19,9 @@ from pathlib import Path
 from compat.parts import PartMissing, s3_gateway
 
 from tests.machine import lacking
+from tests.ports import free_port
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 ACCESS_KEY = "penstock"
 SECRET_KEY = "penstock-secret"
 BUCKET = "penstock"
@@ -107,9 +108,3 @@ def s3_server() -> Iterator[S3Server]:
             yield server
         finally:
             server.stop()
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
