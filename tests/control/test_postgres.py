@@ -26,9 +26,11 @@ from penstock.control import (
     StaleMembership,
     TopicExists,
     UnstorableText,
+    limits,
 )
 from penstock.control import postgres_diskless_tables as diskless_tables
 from penstock.control.postgres import PostgresControlPlane
+from penstock.control.postgres_connections import pause
 from penstock.control.postgres_migrations import migrations
 from penstock.control.postgres_notices import decode_marks, marks_notices
 from tests.control.diskless import TOPIC, Plane, entry, furnish, lease, put, written
@@ -65,7 +67,7 @@ async def execute(url: str, *statements: str) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -207,12 +209,21 @@ async def test_a_commit_races_with_the_deletion_of_its_topic(postgres_url: str) 
 
 # Limits of time and of text
 
+IN_FORCE = "SELECT setting::int FROM pg_settings WHERE name = $1"
+"""Of a setting of PostgreSQL; times are in milliseconds."""
+
 
 async def test_a_statement_takes_only_so_long(postgres_url: str) -> None:
-    plane = PostgresControlPlane(postgres_url + "&statement_timeout=100")
+    plane = PostgresControlPlane(postgres_url + "&statement_timeout=12345")
     await plane.start()
+
+    async def sleep(connection: Any) -> None:
+        assert await connection.fetchval(IN_FORCE, "statement_timeout") == 12_345
+        await connection.execute("SET LOCAL statement_timeout = 50")
+        await connection.execute("SELECT pg_sleep(60)")
+
     with pytest.raises(DatabaseSlow, match="statement timeout"):
-        await plane._database.statement(lambda connection: connection.execute("SELECT pg_sleep(9)"))
+        await plane._database.transaction(sleep)
     await create(plane, "t", A)
     await plane.close()
 
@@ -233,21 +244,25 @@ async def test_a_lock_is_waited_for_only_so_long(postgres_url: str) -> None:
 
 async def test_a_transaction_that_is_left_open_is_ended(postgres_url: str) -> None:
     """A broker that was paused in mid-transaction holds the others up for a bounded time."""
-    stopped = PostgresControlPlane(postgres_url + "&idle_in_transaction_session_timeout=200")
-    await stopped.start()
-    go_on = asyncio.Event()
+    held, go_on = asyncio.Event(), asyncio.Event()
 
     async def hang(connection: Any) -> None:
+        again = held.is_set()
+        found = await connection.fetchval(IN_FORCE, "idle_in_transaction_session_timeout")
+        assert found == limits.IDLE_TRANSACTION_SECONDS * 1000
         await connection.execute("SELECT pg_advisory_xact_lock(1346719315, 2)")
+        if not again:
+            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 50")
+        held.set()
         await go_on.wait()
         await connection.execute("SELECT 1")
 
-    hanging = asyncio.create_task(stopped._database.transaction(hang))
-    async with planes(postgres_url, 1) as [other]:
+    async with planes(postgres_url) as [stopped, other]:
+        hanging = asyncio.create_task(stopped._database.transaction(hang))
+        await held.wait()
         await create(other, "t", A)
-    go_on.set()
-    await hanging
-    await stopped.close()
+        go_on.set()
+        await hanging
 
 
 async def test_text_that_cannot_be_stored_is_refused(postgres_url: str) -> None:
@@ -264,17 +279,21 @@ async def test_operations_wait_for_few_connections_and_not_for_ever(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connections = "penstock.control.postgres_connections"
-    monkeypatch.setattr(f"{connections}.OPERATION_TIMEOUT_SECONDS", 0.3)
-    monkeypatch.setattr(f"{connections}.WAITING_OPERATIONS_MAX", 20)
     plane = PostgresControlPlane(postgres_url, connections_max=2)
     await plane.start()
-    go_on = asyncio.Event()
+    both, go_on = asyncio.Barrier(3), asyncio.Event()
 
     async def hang(connection: Any) -> None:
+        await both.wait()
         await go_on.wait()
 
     hanging = [asyncio.create_task(plane._database.statement(hang)) for _ in range(2)]
-    results = await asyncio.gather(*(plane.image() for _ in range(19)), return_exceptions=True)
+    await both.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{connections}.OPERATION_TIMEOUT_SECONDS", 0.3)
+        patch.setattr(f"{connections}.WAITING_OPERATIONS_MAX", 20)
+        calls = [plane.image() for _ in range(19)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
     kinds = [type(one) for one in results]
     assert (kinds.count(DatabaseSlow), kinds.count(ControlBusy)) == (18, 1)
     assert "all 2 connections" in str(results[0])
@@ -365,6 +384,34 @@ async def test_a_lost_listener_subscribes_again_and_says_that_it_missed_somethin
         await listening.close()
 
 
+async def test_a_listener_that_is_late_says_that_it_may_have_missed_something(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.control.postgres_notices.CONNECT_TIMEOUT_SECONDS", 0.0)
+    async with planes(postgres_url, 1) as [writing]:
+        listening = PostgresControlPlane(postgres_url)
+        heard = Heard(listening)
+        await listening.start()
+        assert heard.images == 0
+        await until(lambda: heard.images == 1)
+        await create(writing, "t", A)
+        await until(lambda: heard.images == 2)
+        await listening.close()
+
+
+async def test_a_pause_that_is_cancelled_as_it_ends_harms_nobody() -> None:
+    loop = asyncio.get_running_loop()
+    unforeseen: list[Any] = []
+    loop.set_exception_handler(lambda _, context: unforeseen.append(context))
+    pausing = asyncio.create_task(pause(0.0))
+    await asyncio.sleep(0)
+    pausing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pausing
+    await asyncio.sleep(0)
+    assert unforeseen == []
+
+
 def test_marks_go_into_few_notices_of_bounded_size() -> None:
     marks = [(UUID(int=number), number, 2**62, number) for number in range(1000)]
     notices = marks_notices("f" * 32, marks)
@@ -444,7 +491,7 @@ async def test_an_open_transaction_elsewhere_holds_nobody_up(postgres_url: str) 
         await held.start()
         await idle.execute("CREATE TEMPORARY TABLE mine (x int)")  # it has a transaction id
         await idle.fetch("SELECT * FROM diskless_partitions")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             for step in range(1, 30):
                 await put(one, entry(0))
                 [found] = await other.find([FindRequest(TOPIC, 0, 5 * step, 1)])

@@ -136,11 +136,16 @@ async def pause(seconds: float) -> None:
     """Wait."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(max(0.0, seconds), over.set_result, None)
+    timer = loop.call_later(max(0.0, seconds), _end, over)
     try:
         await over
     finally:
         timer.cancel()
+
+
+def _end(over: asyncio.Future[None]) -> None:
+    if not over.done():  # as that of a caller which was cancelled a moment before
+        over.set_result(None)
 
 
 def backoff(number: int, randomness: Randomness) -> float:

@@ -96,13 +96,19 @@ class Listener:
         self._on_image = on_image
         self._on_marks = on_marks
         self._subscribed = asyncio.Event()
+        self._late = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Subscribe; a failure is not one of the caller's: it is tried again."""
+        """Subscribe; a failure is not one of the caller's: it is tried again.
+
+        On return it listens; or `on_image` is called once it does, as notices were missed.
+        """
         self._task = asyncio.get_running_loop().create_task(self._run())
-        with suppress(TimeoutError):
+        try:
             await asyncio.wait_for(self._subscribed.wait(), CONNECT_TIMEOUT_SECONDS)
+        except TimeoutError:
+            self._late = True
 
     async def close(self) -> None:
         """Stop listening. Idempotent."""
@@ -116,23 +122,23 @@ class Listener:
         failures = 0
         while True:
             try:
-                await self._listen(missed=failures > 0 or self._subscribed.is_set())
+                await self._listen()
                 failures = 0
             except DATABASE_ERRORS as error:
                 logger.warning("no notices of other brokers for now: %s", error)
             await pause(backoff(failures, self._randomness))
             failures += 1
 
-    async def _listen(self, *, missed: bool) -> None:
+    async def _listen(self) -> None:
         """Listen until the connection is lost, which is looked at now and then."""
         lost = asyncio.Event()
         connection = await connect(self._url, {"application_name": "penstock notices"})
         try:
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(self._channel, self._heard)
-            self._subscribed.set()
-            if missed:
+            if self._late or self._subscribed.is_set():
                 self._on_image()
+            self._subscribed.set()
             while not lost.is_set():
                 try:
                     await asyncio.wait_for(lost.wait(), LISTEN_PROBE_SECONDS)
