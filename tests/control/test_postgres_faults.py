@@ -24,7 +24,6 @@ from penstock.control import (
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, bases, entry, furnish, lease, plain, put, written
 from tests.control.postgres_proxy import Cut, Proxy, proxy_to
-from tests.ports import free_port
 from tests.postgres import PostgresServer, postgres_server
 
 A = UUID(int=1)
