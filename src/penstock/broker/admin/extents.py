@@ -150,6 +150,9 @@ async def partition_extents(state: BrokerState, request: Request) -> dict[str, A
     topic = request.path_params["topic"]
     index = number("partition", request.path_params["partition"], INT_MAX)
     place = state.topics.get(topic)
+    if place is None or index >= len(place.logs):
+        await state.refresh()  # another broker may have made it just now
+        place = state.topics.get(topic)
     if place is not None and place.diskless:
         return await object_extents(state, state.remote_of(place, index), request.query_params)
     log = state.local_log(topic, index)
