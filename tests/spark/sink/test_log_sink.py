@@ -184,7 +184,7 @@ def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession, target: Target
 def test_says_what_is_not_penstock(
     spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "STAGING_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "ATTEMPTS_MAX", 2)
     good = target.addresses()
     # A Kafka listener behind another name, and a web server that is none of ours.
     listener = good["bootstrap"].replace("127.0.0.1", "http://localhost")

@@ -98,7 +98,10 @@ class AdminAddress:
                 raise NotPenstock(self.url, "it does not speak HTTP") from error
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                trouble = str(error) or repr(error)
+                said = str(error) or repr(error)
+                # An attempt that the end of the time cut off says less than the one before it.
+                cut_off = attempt and self._clock.monotonic() >= deadline
+                trouble = f"{trouble}; then {said}" if cut_off else said
             else:
                 if answer.status < _SERVER_ERROR:
                     return answer
