@@ -26,7 +26,7 @@ from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
 from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.handlers.producer_ids import ProducerIds
-from penstock.broker.limits import SCRATCH_BYTES, TICK_SECONDS
+from penstock.broker.limits import HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
 from penstock.broker.listeners import Listener, parse_listeners
 from penstock.broker.liveness import Liveness
 from penstock.broker.state import BrokerState
@@ -82,6 +82,7 @@ class BrokerServer:
         self._per_host: dict[str, int] = {}
         self._bound = ("", 0)
         self._timer: asyncio.TimerHandle | None = None
+        self._looked = clock.monotonic()
         self._incarnation = randomness.uuid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admin: AdminServer | None = None
@@ -160,6 +161,7 @@ class BrokerServer:
             await self._start_sinks()
         for server in self._servers:
             await server.start_serving()
+        self._looked = self.now()
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
         if self.settings.admin_listener:
             await self._start_admin()
@@ -305,7 +307,20 @@ class BrokerServer:
         if self._loop is None or self.state.stopping:
             return
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        now = self.now()
+        now, looked = self.now(), self._looked
+        self._looked = now
+        if now - looked < HELD_UP_SECONDS:
+            self._end_overdue(now)
+        try:
+            self.state.store.housekeeping(self.state.clock.now_ms())
+        except PenstockError:
+            logger.exception("the store's housekeeping failed")
+
+    def _end_overdue(self, now: float) -> None:
+        """End what took too long.
+
+        Not to be called after the loop was held up: it has not read then what came in time.
+        """
         idle_ms = self.settings.connections_max_idle_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else -1.0
         for connection in list(self._connections):
@@ -315,10 +330,6 @@ class BrokerServer:
                 connection.close(reason)
         for pending in [item for item in self.state.produce_waiting if item.deadline < now]:
             pending.expire()
-        try:
-            self.state.store.housekeeping(self.state.clock.now_ms())
-        except PenstockError:
-            logger.exception("the store's housekeeping failed")
 
     # What other brokers change
 
