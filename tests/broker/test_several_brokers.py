@@ -20,7 +20,9 @@ from penstock.control import CommittedOffset, StaleMembership
 from penstock.control.postgres import PostgresControlPlane
 from penstock.storage import LogStore, StorageSettings
 
-Start = Callable[[int], Awaitable[BrokerServer]]
+Start = Callable[..., Awaitable[BrokerServer]]
+PATIENT_MS = 30_000
+"""A session that no pause of the machine ends."""
 
 
 @pytest.fixture
@@ -28,13 +30,13 @@ async def start(tmp_path: Path, postgres_url: str) -> AsyncIterator[Start]:
     """Starts brokers by their ids; all are stopped in the end."""
     started: list[BrokerServer] = []
 
-    async def start_one(node_id: int) -> BrokerServer:
+    async def start_one(node_id: int, session_ms: int = PATIENT_MS) -> BrokerServer:
         values = {
             "node.id": node_id,
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "admin.listener": "",
             "shutdown.timeout.ms": 100,
-            "broker.session.timeout.ms": 1500,
+            "broker.session.timeout.ms": session_ms,
             "broker.heartbeat.interval.ms": 100,
         }
         settings = load(BrokerSettings, values)
@@ -63,7 +65,7 @@ async def start(tmp_path: Path, postgres_url: str) -> AsyncIterator[Start]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -89,7 +91,7 @@ async def test_what_one_broker_changes_the_others_hear(start: Start) -> None:
 
 
 async def test_groups_of_a_broker_that_fell_silent_go_to_others(start: Start) -> None:
-    one, other = await start(1), await start(2)
+    one, other = await start(1, 1_500), await start(2, 1_500)
     await until(lambda: known(one) == [1, 2])
     group = owned(one, 2)
     with pytest.raises(NotCoordinator):
@@ -104,16 +106,17 @@ async def test_groups_of_a_broker_that_fell_silent_go_to_others(start: Start) ->
     await one.state.coordinator.commit(group, [offset])
     with pytest.raises(StaleMembership):
         await other.state.control.commit_offsets(group_id=group, offsets=[offset], membership=stale)
-    await silent.beat()
-    await until(lambda: known(one) == known(other) == [1, 2])
+    async with asyncio.timeout(60):
+        while known(one) != [1, 2] or known(other) != [1, 2]:
+            await silent.beat()  # by itself it is silent still, and may be expired again
     (_, again) = one.state.metadata.brokers
-    assert again.epoch == 2
+    assert again.epoch >= 2
 
 
 async def test_a_second_process_of_one_id_ends_the_first(start: Start) -> None:
     first = await start(1)
     second = await start(1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await first.superseded.wait()
     await first.stop()
     assert known(second) == [1]

@@ -13,7 +13,7 @@ from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.framing import request_frame
 
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 class WireClient:

@@ -19,7 +19,7 @@ from tests.broker.handlers.test_topics import create, creation
 def _request(
     address: tuple[str, int], path: str, method: str, headers: dict[str, str], body: bytes | None
 ) -> tuple[int, str, bytes]:
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request(method, path, body=body, headers=headers)
         response = connection.getresponse()

@@ -16,7 +16,7 @@ from penstock.control import SqliteControlPlane
 from penstock.storage import LogStore, StorageSettings
 from tests.broker.handlers.conftest import QUICK
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 class RunningBroker:

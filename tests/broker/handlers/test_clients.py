@@ -31,7 +31,7 @@ from confluent_kafka.admin import (
 from penstock.records.header import split_batches
 from tests.broker.handlers.running import RunningBroker
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def group_consumer(broker: RunningBroker, group: str, **more: Any) -> Consumer:
             "log_level": 0,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 30_000,
             "heartbeat.interval.ms": 200,
             **more,
         }
@@ -217,6 +217,7 @@ def test_confluent_members_share_and_take_over(broker: RunningBroker, topic: str
             break
     assert (shares, found) == ([1, 1], set(range(20)))
     second.close()
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while len(first.assignment()) != 2 and time.monotonic() < deadline:
         first.poll(0.1)
     assert len(first.assignment()) == 2
