@@ -280,7 +280,7 @@ async def test_a_full_queue_rejects_at_once() -> None:
     await turns()
     assert paths.cold.running == 2
     assert paths.metric("fetch_waiting", "cold") == room - 2
-    (answer,) = await asyncio.wait_for(paths.lagging(part("a", 0, 7)), 5)
+    (answer,) = await asyncio.wait_for(paths.lagging(part("a", 0, 7)), 60)
     assert isinstance(answer, LaggingConsumerRejected)
     assert "200 requests for old data wait, the limit is 200" in str(answer)
     assert paths.metric("lagging_consumer_rejected_total") == 1
@@ -301,7 +301,7 @@ async def test_a_flood_of_old_data_does_not_touch_recent_data() -> None:
     await turns()
     assert paths.cold.running == 16
     for at in range(100):
-        assert await asyncio.wait_for(paths.recent(part("a", at, 7)), 5) == [CONTENT[at : at + 7]]
+        assert await asyncio.wait_for(paths.recent(part("a", at, 7)), 60) == [CONTENT[at : at + 7]]
     assert len(paths.hot.gets) == 1
     rejected = [one.result()[0] for one in flood if one.done()]
     assert len(rejected) == 3000 - 16 - 1600
@@ -450,7 +450,7 @@ async def test_closing_answers_all_who_wait(paths: Paths) -> None:
     recent = [asyncio.ensure_future(busy.recent(part(key, 0, 7))) for key in "ab"]
     lagging = [asyncio.ensure_future(busy.lagging(part(key, 0, 7))) for key in "ab"]
     await turns()
-    await asyncio.wait_for(busy.paths.close(), 5)
+    await asyncio.wait_for(busy.paths.close(), 60)
     assert [type(answer) for (answer,) in await asyncio.gather(*recent)] == [StoreClosed] * 2
     kinds = [type(answer) for (answer,) in await asyncio.gather(*lagging)]
     assert kinds == [StoreClosed, LaggingConsumerRejected]

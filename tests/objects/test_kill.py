@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from penstock.objects import DirectoryStore
 from penstock.objects.directory import PARTIAL
 
@@ -53,7 +51,6 @@ def killed_writer(root: Path, life: int, answers: int) -> list[str]:
     return [line.removesuffix("\n") for line in said if line.endswith("\n")]
 
 
-@pytest.mark.timeout(60)
 async def test_objects_are_whole_or_absent_after_a_kill(tmp_path: Path) -> None:
     dice = random.Random(1)
     answered: list[str] = []

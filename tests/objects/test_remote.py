@@ -88,7 +88,7 @@ async def _awaited(call: Callable[[], Any]) -> Any:
         (Fault(status=400, code="InvalidRequest"), StoreRefused),
         (Fault(reset=True), StoreUnavailable),
         (Fault(drop_answer=True), StoreUnavailable),
-        (Fault(latency_seconds=5.0), StoreUnavailable),
+        (Fault(latency_seconds=600.0), StoreUnavailable),
     ],
     ids=["503", "429", "500", "502", "403", "401", "400", "reset", "lost", "late"],
 )
@@ -163,7 +163,15 @@ async def test_half_an_answer_is_none(s3: S3Server, fault: Fault) -> None:
         pair.proxy.plan = first(1, fault)
         with pytest.raises(StoreUnavailable):
             await pair.through.get("a", 0, len(CONTENT))
-        assert bytes(await pair.through.get("a", 0, len(CONTENT))) == CONTENT
+        # With the short timeout a second answer may be late too, where the machine is slow.
+        for attempt in reversed(range(20 if fault.bytes_per_second else 1)):
+            try:
+                content = await pair.through.get("a", 0, len(CONTENT))
+                break
+            except StoreUnavailable:
+                if not attempt:
+                    raise
+        assert bytes(content) == CONTENT
 
 
 async def test_a_store_without_conditional_puts_gets_plain_ones(s3: S3Server) -> None:
@@ -271,7 +279,7 @@ async def test_reads_survive_a_share_of_faults_and_are_exact(
     s3: S3Server, fault: Fault, newest_ms: int
 ) -> None:
     """A third of the requests fail: what is answered is exact, what is not is an error."""
-    timeout_ms = 700 if fault.bytes_per_second else 20_000
+    timeout_ms = 1500 if fault.bytes_per_second else 20_000
     plan = share(1 / 3, fault, seed=7)
     async with fetching(s3, plan, request_timeout_ms=timeout_ms) as (paths, pair):
         answers = await fetched(paths, *range(20), newest_ms=newest_ms)
@@ -325,7 +333,7 @@ async def test_closing_during_loads_that_hang(s3: S3Server) -> None:
         ]
         while pair.proxy.count("GET") < 20:
             await asyncio.wait(loads, timeout=0.01)
-        await asyncio.wait_for(paths.close(), 5)
+        await asyncio.wait_for(paths.close(), 60)
         for (answer,) in await asyncio.gather(*loads):
             assert isinstance(answer, StoreClosed)
         hold.set()

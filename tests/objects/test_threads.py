@@ -41,7 +41,7 @@ async def test_a_cancelled_call_runs_to_its_end() -> None:
     gate, ended = threading.Event(), threading.Event()
 
     def job() -> None:
-        gate.wait(10)
+        gate.wait(60)
         ended.set()
 
     call = asyncio.ensure_future(threads.run(job))
