@@ -26,6 +26,8 @@ from penstock.host.sinks.memory import MemorySink, StoredFrame
 from penstock.wire.frames import DATA, DATA_BATCH, HELLO, HELLO_ACK, Frame, Header, decode, encode
 
 PATIENCE_SECONDS = 20.0
+CONNECT_MS = 60_000
+"""For clients of agents that the test plays: it may be held up before it answers HELLO."""
 MAIN = Path(__file__).with_name("agent_main.py")
 
 
@@ -186,7 +188,7 @@ class PlayedAgent:
     def __init__(self, path: str) -> None:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
-        self.listener.listen(8)
+        self.listener.listen(64)
         self.listener.settimeout(PATIENCE_SECONDS)
         self._peer: socket.socket | None = None
         self._data = b""

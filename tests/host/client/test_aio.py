@@ -27,7 +27,8 @@ from penstock.host.errors import (
 )
 from penstock.host.port import Failed
 from penstock.wire.frames import ACCEPTED, DRAIN, FAILED
-from tests.host.client.agents import GateSink, PlayedAgent, ProcessAgent, ThreadAgent, wait_for
+from tests.host.client import descriptors
+from tests.host.client.agents import CONNECT_MS, GateSink, PlayedAgent, ProcessAgent, ThreadAgent
 
 Work = Callable[[], Awaitable[None]]
 Run = Callable[[Work], None]
@@ -40,7 +41,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
     def run(work: Work) -> None:
         async def bounded() -> None:
-            await asyncio.wait_for(work(), 30)
+            await asyncio.wait_for(work(), 60)
 
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(bounded())
@@ -123,7 +124,7 @@ def test_an_agent_is_killed_while_tasks_publish(run: Run, path: str) -> None:
 
 def test_without_resend_what_is_lost_is_said(run: Run, path: str) -> None:
     async def work() -> None:
-        async with AsyncHostClient(path, resend=False) as client:
+        async with AsyncHostClient(path, resend=False, connect_timeout_ms=CONNECT_MS) as client:
             await client.wait_started()
             futures = [client.publish_nowait(b"%d" % n) for n in range(5)]
             await until(lambda: sink.held_bytes == 5)
@@ -164,7 +165,7 @@ def test_no_agent(run: Run, path: str) -> None:
 
 def test_a_full_buffer_waits(run: Run, path: str) -> None:
     async def work() -> None:
-        async with AsyncHostClient(path, buffer_frames=2, publish_timeout_ms=10_000) as client:
+        async with AsyncHostClient(path, buffer_frames=2, publish_timeout_ms=60_000) as client:
             first = [client.publish_nowait(b"1"), client.publish_nowait(b"2")]
             with pytest.raises(NoCredit):
                 client.publish_nowait(b"3")
@@ -188,7 +189,9 @@ def test_an_agent_that_does_not_read(run: Run, path: str) -> None:
     payload = bytes(1 << 20)
 
     async def work() -> None:
-        async with AsyncHostClient(path, socket_buffer_bytes=64 << 10) as client:
+        async with AsyncHostClient(
+            path, socket_buffer_bytes=64 << 10, connect_timeout_ms=CONNECT_MS
+        ) as client:
             await client.wait_started()
             tasks = [asyncio.ensure_future(client.publish(payload)) for _ in range(20)]
             await asyncio.sleep(0.01)
@@ -211,11 +214,11 @@ def test_an_agent_that_does_not_read(run: Run, path: str) -> None:
 
 def test_draining(run: Run, path: str) -> None:
     async def work() -> None:
-        async with AsyncHostClient(path, resend=False) as client:
+        async with AsyncHostClient(path, resend=False, connect_timeout_ms=CONNECT_MS) as client:
             await asyncio.gather(asyncio.to_thread(agent.welcome), client.wait_started())
             held = client.publish_nowait(b"held")
             sequence = (await asyncio.to_thread(agent.receive_data)).first_sequence
-            agent.send(type=DRAIN, deadline_ms=10_000)
+            agent.send(type=DRAIN, deadline_ms=60_000)
             await until(lambda: client.state == "draining")
             with pytest.raises(Draining):
                 client.publish_nowait(b"too late")
@@ -234,7 +237,7 @@ def test_failed_for_now_and_for_good(run: Run, path: str) -> None:
             sink.answer = Failed("not now", retryable=True, retry_after_ms=20)
             started = time.monotonic()
             await client.publish(b"again")
-            assert 0.015 < time.monotonic() - started < 2
+            assert time.monotonic() - started > 0.015
             sink.answer = Failed("never", retryable=False)
             with pytest.raises(FrameRefused, match="never"):
                 await client.publish(b"refused")
@@ -263,7 +266,7 @@ def test_stop_ends_everything(run: Run, path: str) -> None:
 
 def test_a_fenced_producer_stops(run: Run, path: str) -> None:
     async def work() -> None:
-        async with AsyncHostClient(path) as client:
+        async with AsyncHostClient(path, connect_timeout_ms=CONNECT_MS) as client:
             await asyncio.gather(asyncio.to_thread(agent.welcome), client.wait_started())
             future = client.publish_nowait(b"x")
             sequence = (await asyncio.to_thread(agent.receive_data)).first_sequence
@@ -284,10 +287,10 @@ def test_a_fenced_producer_stops(run: Run, path: str) -> None:
             with pytest.raises(ProducerFenced):
                 await client.wait_started()
             assert client.state == "closed"
-            cpu = time.process_time()
+            cpu = time.thread_time()
             await asyncio.sleep(0.2)
             assert not select.select([agent.listener], [], [], 0)[0], "it came back"
-            assert time.process_time() - cpu < 0.1
+            assert time.thread_time() - cpu < 0.1
 
     with PlayedAgent(path) as agent:
         run(work)
@@ -295,7 +298,7 @@ def test_a_fenced_producer_stops(run: Run, path: str) -> None:
 
 def test_a_hello_that_is_refused_for_good(run: Run, path: str) -> None:
     async def work() -> None:
-        async with AsyncHostClient(path, resend=False) as client:
+        async with AsyncHostClient(path, resend=False, connect_timeout_ms=CONNECT_MS) as client:
             refusal = asyncio.to_thread(agent.welcome, accepted=False, reason="never")
             with pytest.raises(HandshakeRefused, match="never"):
                 await asyncio.gather(refusal, client.publish(b"x"))
@@ -315,20 +318,19 @@ def test_cancelling_does_not_take_back(run: Run, path: str) -> None:
                 await task
             assert client.outstanding == 1
             await asyncio.to_thread(agent.call, sink.release)
-            await client.flush(10)
+            await client.flush(20)
 
     sink = GateSink(open_=False)
     with ThreadAgent(path, sink) as agent:
         run(work)
 
 
-def test_no_descriptor_is_left_and_a_dropped_client_says_so(path: str) -> None:
-    async def use() -> None:
-        async with AsyncHostClient(path, ring_bytes=1 << 20) as client:
-            await client.publish(b"x")
-            await asyncio.to_thread(agent.cut)
-            await client.publish(b"x")
+def test_no_descriptor_is_left(path: str) -> None:
+    """In a process of its own: in this one others open and close descriptors meanwhile."""
+    assert descriptors.returncode("asyncio", path) == 0
 
+
+def test_a_dropped_client_says_so(path: str) -> None:
     async def drop() -> None:
         kept = [AsyncHostClient(path)]
         await kept[0].start()
@@ -338,15 +340,14 @@ def test_no_descriptor_is_left_and_a_dropped_client_says_so(path: str) -> None:
         timer.cancel()
         kept[0]._timer = None
         del timer
-        kept.clear()
-        with pytest.warns(ResourceWarning, match="unclosed <AsyncHostClient"):
+
+        def let_go() -> None:
+            kept.clear()
             gc.collect()
 
-    with ThreadAgent(path) as agent:
+        with pytest.warns(ResourceWarning, match="unclosed <AsyncHostClient"):
+            let_go()
+
+    with ThreadAgent(path):
         gc.collect()
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(3):
-            uvloop.run(use())
-        # Fewer, where something of an earlier test was closed meanwhile.
-        wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)
         asyncio.run(drop())

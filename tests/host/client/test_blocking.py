@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import select
+import signal
 import socket
 import threading
 import time
@@ -21,6 +22,8 @@ import pytest
 
 from penstock.base.errors import InvalidSetting
 from penstock.host import HostClient
+from penstock.host.client.engine import Engine
+from penstock.host.client.options import client_options
 from penstock.host.errors import (
     ClientClosed,
     Draining,
@@ -42,18 +45,38 @@ from penstock.wire.frames import (
     FAILED,
     PING,
     PONG,
+    Header,
+    encode,
 )
+from tests.host.client import descriptors
 from tests.host.client.agents import (
+    CONNECT_MS,
     GateSink,
     PlayedAgent,
     ProcessAgent,
     ThreadAgent,
     wait_for,
 )
+from tests.host.clock import JumpingClock
 
 
-def keepers() -> int:
-    return sum(thread.name == "penstock-host-keeper" for thread in threading.enumerate())
+def keepers() -> set[threading.Thread]:
+    """Those of all clients in this process; other tests may have left some that end any time."""
+    return {thread for thread in threading.enumerate() if thread.name == "penstock-host-keeper"}
+
+
+def keeper_of(client: HostClient) -> threading.Thread:
+    assert client._engine is not None
+    return client._engine._keeper
+
+
+def cpu_seconds(*threads: threading.Thread) -> float:
+    """What these threads have used up, whatever others in this process do."""
+    return sum(
+        time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        for thread in threads
+        if thread.ident is not None
+    )
 
 
 # What is published arrives
@@ -62,9 +85,9 @@ def keepers() -> int:
 def test_one_chunk_and_many(path: str) -> None:
     with ThreadAgent(path) as agent, HostClient(path, client_name="me") as client:
         client.send(b"alone", events=3)
-        client.publish_batch([b"a", b"", b"ccc"], event_counts=[1, 0, 2]).result(5)
-        client.publish(np.arange(3, dtype="<u2")).result(5)
-        client.publish(memoryview(b"0123456789")[::1], topic="orders", partition=2).result(5)
+        client.publish_batch([b"a", b"", b"ccc"], event_counts=[1, 0, 2]).result(20)
+        client.publish(np.arange(3, dtype="<u2")).result(20)
+        client.publish(memoryview(b"0123456789")[::1], topic="orders", partition=2).result(20)
         frames = agent.frames()
     assert [frame.chunks for frame in frames] == [
         (b"alone",),
@@ -93,7 +116,7 @@ def test_large_frames_and_large_bursts(path: str) -> None:
 def test_more_pieces_than_one_call_takes(path: str) -> None:
     chunks = [bytes([n % 251]) * 200 for n in range(4096)]
     with ThreadAgent(path) as agent, HostClient(path) as client:
-        client.publish_batch(chunks).result(10)
+        client.publish_batch(chunks).result(20)
         assert agent.frames()[0].chunks == tuple(chunks)
 
 
@@ -148,7 +171,7 @@ def test_the_standard_library_waits_for_futures(path: str) -> None:
         sink = agent.sink
         assert isinstance(sink, GateSink)
         agent.call(sink.release)
-        assert set(concurrent.futures.as_completed(futures, timeout=10)) == set(futures)
+        assert set(concurrent.futures.as_completed(futures, timeout=20)) == set(futures)
         done, left = concurrent.futures.wait(futures, timeout=1)
         assert (len(done), len(left)) == (20, 0)
         assert not futures[0].running()
@@ -170,9 +193,9 @@ def test_callbacks_may_publish_and_may_fail(path: str, caplog: pytest.LogCapture
         first = client.publish(b"first")
         first.add_done_callback(fail)
         first.add_done_callback(again)
-        first.result(10)
+        first.result(20)
         wait_for(lambda: bool(second))
-        second[0].result(10)
+        second[0].result(20)
         first.add_done_callback(seen.append)
         assert seen == [first, first]
         assert len(agent.frames()) == 2
@@ -180,13 +203,17 @@ def test_callbacks_may_publish_and_may_fail(path: str, caplog: pytest.LogCapture
 
 
 def test_a_callback_may_wait_unless_nobody_would_bring_the_answer(path: str) -> None:
-    """The keeper runs callbacks when nobody else waits; it is also the one that connects."""
+    """The keeper runs callbacks when nobody else waits; it is also the one that connects.
+
+    So with a connection it waits as the leader. The second agent ends the connection in one breath
+    with its answer, so that there is none any more when the callback runs.
+    """
     outcomes: list[BaseException | None] = []
     ran = threading.Event()
 
     def wait(client: HostClient, future: Future[None]) -> None:
         try:
-            client.send(b"from the callback", timeout=10)
+            client.send(b"from the callback", timeout=20)
             outcomes.append(None)
         except RuntimeError as error:
             outcomes.append(error)
@@ -194,12 +221,17 @@ def test_a_callback_may_wait_unless_nobody_would_bring_the_answer(path: str) -> 
 
     with ThreadAgent(path) as agent, HostClient(path) as client:
         client.publish(b"x").add_done_callback(partial(wait, client))
-        assert ran.wait(10)
+        assert ran.wait(20)
         assert len(agent.frames()) == 2
     ran.clear()
-    with HostClient(path, delivery_timeout_ms=50) as client:
-        client.publish(b"x").add_done_callback(partial(wait, client))
-        assert ran.wait(10)
+    with PlayedAgent(path) as played, HostClient(path, connect_timeout_ms=CONNECT_MS) as client:
+        played.welcome()
+        future = client.publish(b"x")
+        future.add_done_callback(partial(wait, client))
+        answer = Header(type=ACCEPTED, ranges=[played.receive_data().first_sequence, 1])
+        played.peer.sendall(encode(answer) + encode(Header(type=FAILED, reason="farewell")))
+        assert ran.wait(20)
+        client.close(timeout=0)
     assert outcomes[0] is None
     assert "callback cannot wait" in str(outcomes[1])
 
@@ -210,8 +242,8 @@ def test_without_a_partition_those_of_a_topic_take_turns(path: str) -> None:
         HostClient(path, topics=["orders"]) as client,
     ):
         for _ in range(6):
-            client.send(b"x", topic="orders", timeout=10)
-        client.send(b"x", topic="others", timeout=10)
+            client.send(b"x", topic="orders", timeout=20)
+        client.send(b"x", topic="others", timeout=20)
         assert client.partitions("orders") == 4
         assert client.partitions("others") == 0
         frames = agent.frames()
@@ -229,7 +261,7 @@ def test_what_cannot_be_sent_is_said_at_once(path: str) -> None:
             client.publish_batch([b"a"], event_counts=[1, 2])
         with pytest.raises(FrameTooLarge):
             client.publish(bytes((1 << 20) + 1))
-        client.send(b"fine", timeout=10)
+        client.send(b"fine", timeout=20)
         assert len(agent.frames()) == 1
 
 
@@ -239,8 +271,8 @@ def test_a_frame_over_the_agents_limit_ends_with_an_error(path: str) -> None:
         HostClient(path) as client,
     ):
         with pytest.raises(FrameTooLarge):
-            client.send(bytes(2 << 20), timeout=10)
-        client.send(b"fine", timeout=10)
+            client.send(bytes(2 << 20), timeout=20)
+        client.send(b"fine", timeout=20)
         assert len(agent.frames()) == 1
 
 
@@ -260,7 +292,7 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
     before = keepers()
     with pytest.raises(InvalidSetting):
         HostClient(**options)
-    assert keepers() == before
+    assert keepers() <= before
 
 
 # The agent comes and goes
@@ -275,7 +307,7 @@ def test_an_agent_that_comes_later(path: str) -> None:
             future.result(0.05)
         assert client.state == "connecting"
         with ThreadAgent(path) as agent:
-            future.result(10)
+            future.result(20)
             assert client.state == "started"
             assert agent.frames()[0].chunks == (b"early",)
 
@@ -293,7 +325,7 @@ def test_an_agent_is_killed_while_threads_publish(path: str, resend: bool) -> No
             except (NotConnected, NoCredit):
                 time.sleep(0.001)
                 continue
-            errors.append(future.exception(20))
+            errors.append(future.exception(40))
 
     agent = ProcessAgent(path, "null").start()
     try:
@@ -305,6 +337,8 @@ def test_an_agent_is_killed_while_threads_publish(path: str, resend: bool) -> No
             for _ in range(2):
                 count = len(errors)
                 wait_for(lambda count=count: len(errors) > count + 200)  # type: ignore[misc]
+                agent.signal(signal.SIGSTOP)  # all have something under way when it dies
+                wait_for(lambda: client.outstanding == len(threads))
                 agent.kill()
                 agent.start()
             count = len(errors)
@@ -333,10 +367,10 @@ def test_lost_on_disconnect_names_what_was_under_way(path: str) -> None:
         agent.cut()
         for future in futures:
             with pytest.raises(LostOnDisconnect):
-                future.result(10)
+                future.result(20)
         agent.call(sink.release)
         client.wait_started()
-        client.send(b"again", timeout=10)
+        client.send(b"again", timeout=20)
 
 
 def test_with_resend_the_same_frames_come_again(path: str) -> None:
@@ -349,7 +383,7 @@ def test_with_resend_the_same_frames_come_again(path: str) -> None:
         before = agent.frames()
         agent.cut()
         agent.call(sink.release)
-        client.flush(10)
+        client.flush(20)
         assert all(future.exception(0) is None for future in futures)
         after = agent.frames()
     again = {frame.first_sequence: frame for frame in after}
@@ -370,17 +404,20 @@ def test_draining_hands_over_to_the_next_agent(path: str) -> None:
             wait_for(lambda: client.state == "draining")
             waits = client.publish(b"waits")
             first.call(sink.release)
-            held.result(10)
+            held.result(20)
             assert [frame.chunks for frame in first.frames()] == [(b"held",)]
         finally:
             first.stop()
         with ThreadAgent(path) as second:
-            waits.result(10)
+            waits.result(20)
             assert [frame.chunks for frame in second.frames()] == [(b"waits",)]
 
 
 def test_without_resend_draining_is_said_at_once(path: str) -> None:
-    with PlayedAgent(path) as agent, HostClient(path, resend=False) as client:
+    with (
+        PlayedAgent(path) as agent,
+        HostClient(path, resend=False, connect_timeout_ms=CONNECT_MS) as client,
+    ):
         agent.welcome()
         client.wait_started()
         held = client.publish(b"held")
@@ -390,21 +427,24 @@ def test_without_resend_draining_is_said_at_once(path: str) -> None:
         with pytest.raises(Draining):
             client.publish(b"too late")
         agent.send(type=ACCEPTED, ranges=[sequence, 1])
-        held.result(10)
+        held.result(20)
         assert agent.receive() is None  # the client has closed
         agent.welcome()
         client.wait_started()
 
 
 def test_a_drain_ends_at_its_deadline(path: str) -> None:
-    with PlayedAgent(path) as agent, HostClient(path, resend=False) as client:
+    with (
+        PlayedAgent(path) as agent,
+        HostClient(path, resend=False, connect_timeout_ms=CONNECT_MS) as client,
+    ):
         agent.welcome()
         client.wait_started()
         held = client.publish(b"held")
         agent.receive_data()
         agent.send(type=DRAIN, deadline_ms=50, reason="soon")
         with pytest.raises(LostOnDisconnect):
-            held.result(10)
+            held.result(20)
         assert agent.receive() is None
 
 
@@ -418,7 +458,8 @@ def test_why_there_is_no_connection(path: str, what: str, reason: str) -> None:
     elif what == "closed":
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(path)
-    with HostClient(path, resend=False, connect_timeout_ms=150) as client:
+    with HostClient(path, resend=False, connect_timeout_ms=50) as client:
+        wait_for(lambda: client._core._attempts > 0)
         with pytest.raises(NotConnected, match=reason):
             client.publish(b"x")
         with pytest.raises(NotConnected, match=reason):
@@ -436,7 +477,8 @@ def test_permission_denied(path: str) -> None:
             try:
                 os.setuid(65534)
                 with HostClient(path) as client:
-                    client.wait_started(0.2)
+                    wait_for(lambda: client._core._attempts > 0)
+                    client.wait_started(0.01)
             except NotConnected as error:
                 os.write(write, str(error).encode())
             finally:
@@ -453,25 +495,24 @@ def test_attempts_to_connect_are_spread_out(path: str) -> None:
         core = client._core
         wait_for(lambda: core._attempts >= 4)
         assert core._attempts < 20
-        started = time.monotonic()
         with pytest.raises(NotConnected):
-            client.wait_started(0.3)
-        assert time.monotonic() - started < 2
+            client.wait_started(0.01)
 
 
 def test_an_agent_that_does_not_answer_hello(path: str) -> None:
-    with PlayedAgent(path) as agent, HostClient(path, connect_timeout_ms=100) as client:
-        agent.accept()
-        assert agent.receive() is not None
-        assert agent.receive() is None
-        with pytest.raises(NotConnected, match="did not answer HELLO"):
-            client.wait_started(0.01)
-        agent.welcome()
-        client.wait_started(5)
+    with HostClient(path, connect_timeout_ms=100) as client:
+        with PlayedAgent(path) as agent:
+            agent.accept()
+            assert agent.receive() is not None
+            assert agent.receive() is None
+            with pytest.raises(NotConnected, match="did not answer HELLO"):
+                client.wait_started(0.01)
+        with ThreadAgent(path):  # one that answers whatever has given up meanwhile
+            client.wait_started(20)
 
 
 def test_a_hello_that_is_answered_with_no(path: str) -> None:
-    with PlayedAgent(path) as agent, HostClient(path) as client:
+    with PlayedAgent(path) as agent, HostClient(path, connect_timeout_ms=CONNECT_MS) as client:
         agent.welcome(accepted=False, reason="not now", retryable=True)
         wait_for(lambda: client._engine is not None and client._engine.line.refused)
         with pytest.raises(HandshakeRefused, match="not now"):
@@ -479,15 +520,15 @@ def test_a_hello_that_is_answered_with_no(path: str) -> None:
         future = client.publish(b"x")
         agent.welcome(accepted=False, reason="never")
         with pytest.raises(HandshakeRefused, match="never"):
-            future.result(10)
+            future.result(20)
         with pytest.raises(HandshakeRefused, match="never"):
-            client.wait_started(10)
+            client.wait_started(20)
         agent.welcome()
         wait_for(lambda: client.state == "started")
 
 
 def test_a_fenced_producer_stops(path: str) -> None:
-    with PlayedAgent(path) as agent, HostClient(path) as client:
+    with PlayedAgent(path) as agent, HostClient(path, connect_timeout_ms=CONNECT_MS) as client:
         agent.welcome()
         futures = [client.publish(b"x") for _ in range(3)]
         sequence = agent.receive_data().first_sequence
@@ -503,21 +544,21 @@ def test_a_fenced_producer_stops(path: str) -> None:
         )
         for future in futures:
             with pytest.raises(ProducerFenced, match="newer epoch"):
-                future.result(10)
+                future.result(20)
         for attempt in (lambda: client.publish(b"x"), client.wait_started):
             with pytest.raises(ProducerFenced):
                 attempt()
         assert client.state == "closed"
         while agent.receive() is not None:
             pass
-        cpu = time.process_time()
+        cpu = cpu_seconds(keeper_of(client))
         assert not select.select([agent.listener], [], [], 0.3)[0], "it came back"
-        assert time.process_time() - cpu < 0.1
+        assert cpu_seconds(keeper_of(client)) - cpu < 0.1
 
 
 @pytest.mark.parametrize("nonsense", [b"x" * 64, b"\0" * 16, b"\xff" * 16])
 def test_an_agent_that_talks_nonsense_is_left(path: str, nonsense: bytes) -> None:
-    with PlayedAgent(path) as agent, HostClient(path) as client:
+    with PlayedAgent(path) as agent, HostClient(path, connect_timeout_ms=CONNECT_MS) as client:
         agent.welcome()
         client.wait_started()
         future = client.publish(b"x")
@@ -527,13 +568,11 @@ def test_an_agent_that_talks_nonsense_is_left(path: str, nonsense: bytes) -> Non
         agent.welcome()
         sequence = agent.receive_data().first_sequence
         agent.send(type=ACCEPTED, ranges=[sequence, 1])
-        future.result(10)
+        future.result(20)
 
 
 def test_answers_cut_anywhere(path: str) -> None:
-    from penstock.wire.frames import Header, encode
-
-    with PlayedAgent(path) as agent, HostClient(path) as client:
+    with PlayedAgent(path) as agent, HostClient(path, connect_timeout_ms=CONNECT_MS) as client:
         agent.welcome()
         futures = [client.publish(b"%d" % n) for n in range(20)]
         answers = b""
@@ -543,28 +582,42 @@ def test_answers_cut_anywhere(path: str) -> None:
         for at in range(len(answers)):
             agent.peer.sendall(answers[at : at + 1])
         for future in futures:
-            future.result(10)
+            future.result(20)
 
 
 def test_a_quiet_agent_is_pinged_and_then_left(path: str) -> None:
-    with PlayedAgent(path) as agent, HostClient(path) as client:
-        agent.welcome(idle_timeout_ms=300)
-        client.wait_started()
-        frame = agent.receive()
-        assert frame is not None
-        assert frame.header.type == PING
-        agent.send(type=PONG, token=frame.header.token)
-        while (frame := agent.receive()) is not None:
-            assert frame.header.type == PING
-        agent.welcome()
-        client.wait_started()
+    clock = JumpingClock()
+    options = client_options(path, connect_timeout_ms=600_000)
+    with PlayedAgent(path) as agent:
+        engine = Engine(options, producer_id=-1, producer_epoch=0, clock=clock)
+        try:
+            agent.welcome(idle_timeout_ms=300_000)
+            wait_for(lambda: engine.line.started)
+            for _ in range(2):  # whose answers keep the connection
+                clock.ahead += 200
+                frame = agent.receive()
+                assert frame is not None
+                assert frame.header.type == PING
+                agent.send(type=PONG, token=frame.header.token)
+                heard_ms = clock.monotonic() * 1000 - 100_000
+                wait_for(lambda: engine.line.core.machine._heard_ms > heard_ms)  # noqa: B023
+            clock.ahead += 300
+            while (frame := agent.receive()) is not None:
+                assert frame.header.type == PING
+            agent.welcome()
+            wait_for(lambda: engine.line.started)
+        finally:
+            engine.close(0)
 
 
 # Credit and time
 
 
 def test_no_credit(path: str) -> None:
-    with PlayedAgent(path) as agent, HostClient(path, resend=False) as client:
+    with (
+        PlayedAgent(path) as agent,
+        HostClient(path, resend=False, connect_timeout_ms=CONNECT_MS) as client,
+    ):
         agent.welcome(chunk_slots=2)
         client.wait_started()
         futures = [client.publish(b"1"), client.publish(b"2")]
@@ -580,29 +633,26 @@ def test_no_credit(path: str) -> None:
         agent.receive_data()
         agent.send(type=ACCEPTED, ranges=[sequence, 1])
         third = agent.receive_data()
-        thread.join(10)
+        thread.join(20)
         agent.send(type=ACCEPTED, ranges=[sequence + 1, 1, third.first_sequence, 1])
         for future in (*futures, *blocked):
-            future.result(10)
-        agent.send(type=CREDIT_UPDATE, chunk_slots=5, retry_after_ms=50)
+            future.result(20)
+        agent.send(type=CREDIT_UPDATE, chunk_slots=5, retry_after_ms=600_000)
         wait_for(lambda: client.credit.slots == 7)
         with pytest.raises(NoCredit, match="pause"):
             client.publish(b"4")
 
 
-def test_a_full_buffer_blocks_or_says_so(path: str) -> None:
+def test_a_full_buffer_says_so_at_once_or_waits_for_room(path: str) -> None:
     with (
         PlayedAgent(path) as agent,
-        HostClient(path, buffer_frames=2, publish_timeout_ms=400) as client,
+        HostClient(
+            path, buffer_frames=2, publish_timeout_ms=600_000, connect_timeout_ms=CONNECT_MS
+        ) as client,
     ):
         futures = [client.publish(b"1"), client.publish(b"2")]
-        started = time.monotonic()
-        with pytest.raises(NoCredit, match="2 frames"):
+        with pytest.raises(NoCredit, match="2 frames"):  # and not after ten minutes
             client.publish(b"3", block=False)
-        assert time.monotonic() - started < 0.35
-        with pytest.raises(NoCredit):
-            client.publish(b"3")
-        assert time.monotonic() - started >= 0.4
         agent.welcome()
         first = agent.receive_data().first_sequence
         agent.send(type=ACCEPTED, ranges=[first, 1])
@@ -611,7 +661,17 @@ def test_a_full_buffer_blocks_or_says_so(path: str) -> None:
         third = agent.receive_data().first_sequence
         agent.send(type=ACCEPTED, ranges=[first + 1, 1, third, 1])
         for future in futures:
-            future.result(10)
+            future.result(20)
+
+
+def test_waiting_for_room_ends_at_the_publish_timeout(path: str) -> None:
+    with HostClient(path, buffer_frames=1, publish_timeout_ms=100) as client:
+        client.publish(b"1")
+        started = time.monotonic()
+        with pytest.raises(NoCredit, match="1 frames"):
+            client.publish(b"2")
+        assert time.monotonic() - started >= 0.1
+        client.close(timeout=0)
 
 
 def test_an_agent_that_does_not_read_holds_the_publisher(path: str) -> None:
@@ -619,7 +679,12 @@ def test_an_agent_that_does_not_read_holds_the_publisher(path: str) -> None:
     payload = bytes(1 << 20)
     with (
         PlayedAgent(path) as agent,
-        HostClient(path, buffer_bytes=256 << 20, socket_buffer_bytes=64 << 10) as client,
+        HostClient(
+            path,
+            buffer_bytes=256 << 20,
+            socket_buffer_bytes=64 << 10,
+            connect_timeout_ms=CONNECT_MS,
+        ) as client,
     ):
         agent.welcome(payload_bytes=256 << 20)
         client.wait_started()
@@ -635,14 +700,14 @@ def test_an_agent_that_does_not_read_holds_the_publisher(path: str) -> None:
             agent.send(type=ACCEPTED, ranges=[sequence, 1])
         thread.join(20)
         for future in futures:
-            future.result(10)
+            future.result(20)
 
 
 def test_without_blocking_the_keeper_sends_what_waits(path: str) -> None:
     payload = bytes(1 << 20)
     with (
         PlayedAgent(path) as agent,
-        HostClient(path, socket_buffer_bytes=64 << 10) as client,
+        HostClient(path, socket_buffer_bytes=64 << 10, connect_timeout_ms=CONNECT_MS) as client,
     ):
         agent.welcome()
         client.wait_started()
@@ -651,19 +716,21 @@ def test_without_blocking_the_keeper_sends_what_waits(path: str) -> None:
             sequence = agent.receive_data().first_sequence
             agent.send(type=ACCEPTED, ranges=[sequence, 1])
         for future in futures:
-            future.result(10)
+            future.result(20)
 
 
 def test_no_answer_in_time(path: str) -> None:
     with (
         PlayedAgent(path) as agent,
-        HostClient(path, resend=False, publish_timeout_ms=60) as client,
+        HostClient(
+            path, resend=False, publish_timeout_ms=60, connect_timeout_ms=CONNECT_MS
+        ) as client,
     ):
         agent.welcome()
         client.wait_started()
         future = client.publish(b"x")
         with pytest.raises(PublishTimedOut):
-            future.result(10)
+            future.result(20)
         sequence = agent.receive_data().first_sequence
         agent.send(type=ACCEPTED, ranges=[sequence, 1])
         wait_for(lambda: client.credit.slots == 1000)
@@ -674,7 +741,7 @@ def test_the_delivery_timeout_counts_from_publish(path: str) -> None:
         started = time.monotonic()
         with pytest.raises(PublishTimedOut, match="not sent"):
             client.send(b"x")
-        assert 0.07 < time.monotonic() - started < 5
+        assert time.monotonic() - started > 0.07
 
 
 def test_failed_for_now_and_for_good(path: str) -> None:
@@ -683,11 +750,11 @@ def test_failed_for_now_and_for_good(path: str) -> None:
         assert isinstance(sink, GateSink)
         sink.answer = Failed("not now", retryable=True, retry_after_ms=20)
         started = time.monotonic()
-        client.send(b"again", timeout=10)
-        assert 0.015 < time.monotonic() - started < 2
+        client.send(b"again", timeout=20)
+        assert time.monotonic() - started > 0.015
         sink.answer = Failed("never", retryable=False)
         with pytest.raises(FrameRefused, match="never"):
-            client.send(b"refused", timeout=10)
+            client.send(b"refused", timeout=20)
         assert [frame.chunks for frame in agent.frames()] == [(b"again",)]
 
 
@@ -697,13 +764,14 @@ def test_a_slow_agent(path: str) -> None:
         HostClient(path) as client,
     ):
         client.wait_started()
-        cpu = time.process_time()
+        threads = (threading.current_thread(), keeper_of(client))
+        cpu = cpu_seconds(*threads)
         futures = [client.publish(b"x") for _ in range(10)]
         for future in futures:
-            future.result(10)
+            future.result(20)
         for _ in range(3):
-            client.send(b"x", timeout=10)
-        assert time.process_time() - cpu < 0.2  # nothing turns in circles
+            client.send(b"x", timeout=20)
+        assert cpu_seconds(*threads) - cpu < 0.2  # nothing turns in circles
     assert all(future.exception() is None for future in futures)
 
 
@@ -711,9 +779,9 @@ def test_a_slow_agent(path: str) -> None:
 
 
 def test_close_delivers_and_then_refuses(path: str) -> None:
-    before = keepers()
     with ThreadAgent(path) as agent:
         client = HostClient(path)
+        keeper = keeper_of(client)
         futures = [client.publish(b"%d" % n) for n in range(50)]
         client.close()
         client.close()
@@ -730,7 +798,7 @@ def test_close_delivers_and_then_refuses(path: str) -> None:
         ):
             with pytest.raises(ClientClosed):
                 attempt()
-    assert keepers() == before
+    assert not keeper.is_alive()
 
 
 def test_close_gives_up_at_its_timeout(path: str) -> None:
@@ -738,7 +806,7 @@ def test_close_gives_up_at_its_timeout(path: str) -> None:
     future = client.publish(b"x")
     started = time.monotonic()
     client.close(timeout=0.1)
-    assert 0.09 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.09
     with pytest.raises(ClientClosed):
         future.result(0)
 
@@ -751,7 +819,7 @@ def test_close_ends_those_who_wait(path: str) -> None:
         errors: list[BaseException | None] = []
         futures = [client.publish(b"x") for _ in range(4)]
         threads = [
-            threading.Thread(target=lambda future=future: errors.append(future.exception(10)))
+            threading.Thread(target=lambda future=future: errors.append(future.exception(20)))
             for future in futures
         ]
         for thread in threads:
@@ -760,44 +828,39 @@ def test_close_ends_those_who_wait(path: str) -> None:
             agent.receive_data()
         client.close(timeout=0)
         for thread in threads:
-            thread.join(10)
+            thread.join(20)
         assert [type(error) for error in errors] == [ClientClosed] * 4
 
 
 def test_flush_has_a_timeout(path: str) -> None:
-    with HostClient(path, delivery_timeout_ms=300) as client:
-        future = client.publish(b"x")
+    with HostClient(path) as client:
+        client.publish(b"x")
         with pytest.raises(TimeoutError, match="1 frames"):
             client.flush(0.05)
-        client.flush(10)
+        client.close(timeout=0)
+
+
+def test_flush_returns_also_when_what_was_published_has_failed(path: str) -> None:
+    with HostClient(path, delivery_timeout_ms=50) as client:
+        future = client.publish(b"x")
+        client.flush(20)
         assert isinstance(future.exception(0), PublishTimedOut)
 
 
 def test_a_client_that_is_dropped_says_so(path: str) -> None:
-    before = keepers()
     with ThreadAgent(path) as agent:
         client = HostClient(path)
-        client.send(b"x", timeout=10)
+        keeper = keeper_of(client)
+        client.send(b"x", timeout=20)
         kept = [client]
         del client
         with pytest.warns(ResourceWarning, match="unclosed <HostClient"):
             kept.clear()
         gc.collect()
-        wait_for(lambda: keepers() == before)
+        wait_for(lambda: not keeper.is_alive())
         wait_for(lambda: not agent.agent.connections)
 
 
 def test_no_descriptor_is_left(path: str) -> None:
-    def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    with ThreadAgent(path) as agent:
-        gc.collect()
-        before = count()
-        for _ in range(5):
-            with HostClient(path, ring_bytes=1 << 20) as client:
-                client.send(b"x", timeout=10)
-                agent.cut()
-                client.send(b"x", timeout=10)
-        # Fewer, where something of an earlier test was closed meanwhile.
-        wait_for(lambda: count() <= before)
+    """In a process of its own: in this one others open and close descriptors meanwhile."""
+    assert descriptors.returncode("blocking", path) == 0

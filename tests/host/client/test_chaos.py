@@ -21,7 +21,7 @@ from tests.host.client.agents import ThreadAgent
 
 THREADS = 6
 SECONDS = 2.0
-LONGEST_WAIT_SECONDS = 15.0
+LONGEST_WAIT_SECONDS = 40.0
 
 
 @pytest.fixture
@@ -114,17 +114,23 @@ def test_nobody_waits_for_ever(
             for worker in workers:
                 worker.start()
             end = time.monotonic() + SECONDS
-            while time.monotonic() < end:
+            latest = end + LONGEST_WAIT_SECONDS
+
+            def enough() -> bool:
+                """Enough has happened: the threads may not have had their turn for seconds."""
+                now = time.monotonic()
+                happened = agent.agent.totals.connections > 2 and all(w.rounds for w in workers)
+                return now > latest or (happened and now > end)
+
+            while not enough():
                 stop.wait(dice.choice([0.01, 0.05, 0.2]))
                 agent.frames()
                 if dice.random() < 0.5:
                     agent.cut()
             stop.set()
             for worker in workers:
-                worker.join(2 * LONGEST_WAIT_SECONDS)
+                worker.join(LONGEST_WAIT_SECONDS)
                 assert not worker.is_alive()
-            started = time.monotonic()
-        assert time.monotonic() - started < LONGEST_WAIT_SECONDS
-        assert agent.agent.totals.connections > 1
+        assert agent.agent.totals.connections > 2
     assert [worker.error for worker in workers] == [None] * THREADS
     assert all(worker.rounds for worker in workers)

@@ -55,7 +55,7 @@ def test_an_agent_takes_arrow_arrays_from_socket_and_ring(ring_bytes: int) -> No
     with Agent() as agent, agent.client(ring_bytes=ring_bytes) as client:
         for kind in (pa.binary(), pa.large_string()):
             values = pa.array(["x" * 1_000] * 100, kind)
-            client.publish_batch(values).result(10)
+            client.publish_batch(values).result(20)
 
 
 def test_small_payloads_are_joined_and_large_ones_are_not() -> None:
