@@ -82,6 +82,30 @@ def test_a_query_from_start_to_end(topic: Topic, book: ProgressBook, tmp_path: P
     assert state(book, "other").phase == "starting"
 
 
+def test_a_batch_is_counted_after_what_it_wrote(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.write(100)
+    counted: list[int] = []
+
+    def take_in(name: str) -> None:
+        counted.append(state(made, name).counts.get("batches", 0))
+        made.count(name, "written.lake", 50)
+
+    made = ProgressBook(take_in)
+    made.started("q", "p.q")
+    spark.streams.addListener(made)
+    try:
+        frame = topic.stream(maxRecordsPerTrigger=50)
+        start(frame, tmp_path / "c", twice, availableNow=True).awaitTermination()
+        made.ended("q")
+    finally:
+        spark.streams.removeListener(made)
+    assert counted == [0, 1]
+    found = state(made).counts
+    assert (found["batches"], found["rows"], found["written.lake"]) == (2, 100, 100)
+
+
 def test_lag_is_what_a_batch_left(topic: Topic, book: ProgressBook, tmp_path: Path) -> None:
     topic.write(90)
     seen: list[int | None] = []
@@ -140,7 +164,9 @@ def test_a_failure_keeps_its_cause(topic: Topic, book: ProgressBook, tmp_path: P
     assert (state(book).phase, state(book).error) == ("starting", None)
     query = start(topic.stream(), tmp_path / "c", twice, availableNow=True)
     query.awaitTermination()
-    found = until(book, lambda found: found.phase == "running")
+    # A pause before the end makes it idle.
+    found = until(book, lambda found: found.batch_id == 0)
+    assert found.phase in ("running", "idle")
     assert (found.counts["written.lake"], found.counts["rows"]) == (5, 1)
     assert (found.held, found.restarts) == (2, 1)
     book.failed("q", caught.value)

@@ -40,7 +40,7 @@ from penstock.spark.pipeline.state import BATCHES, BUSY_MS, LATE, ROWS, QuerySta
 from penstock.spark.positions import Positions
 
 QUERIES_MAX: Final = 1_000
-REPORT_SECONDS: Final = 10.0
+REPORT_SECONDS: Final = 30.0
 """Time that Spark's last report of a query may take once the query has ended."""
 MILLISECONDS: Final = 1_000
 _NO_WATERMARK: Final = "1970-01-01T00:00:00.000Z"
@@ -56,9 +56,14 @@ class ProgressBook(StreamingQueryListener):
 
     Call `started` before the query's `start()`, which reports to the listener before it returns.
     All methods may be called from any thread.
+
+    Args:
+        take_in: called with a query's name before a finished batch of it is counted, from Spark's
+            thread, to count what the batch wrote.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, take_in: Callable[[str], None] | None = None) -> None:
+        self._take_in = take_in
         self._lock = threading.Condition()
         self._states: dict[str, QueryState] = {}
         self._runs: dict[str, str] = {}
@@ -139,12 +144,12 @@ class ProgressBook(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Take a finished batch in."""
         progress = event.progress
-        if progress.name is None:
+        if progress.name is None or not self._knows(progress.name):
             return
+        if self._take_in is not None:
+            self._take_in(progress.name)
         with self._lock:
-            state = self._states.get(progress.name)
-            if state is None:
-                return
+            state = self._states[progress.name]
             changes = _batch(state, progress)
             if self._is_current(state, str(progress.runId)):
                 changes["phase"] = "running"
@@ -165,6 +170,10 @@ class ProgressBook(StreamingQueryListener):
         with self._lock:
             self._runs = {name: current for name, current in self._runs.items() if current != run}
             self._lock.notify_all()
+
+    def _knows(self, name: str) -> bool:
+        with self._lock:
+            return name in self._states
 
     def _await_last_report(self, name: str) -> None:
         with self._lock:

@@ -41,7 +41,6 @@ from penstock.spark.workers import ship
 POLL_SECONDS: Final = 0.2
 PAUSE_MIN_SECONDS: Final = 1.0
 PAUSE_MAX_SECONDS: Final = 60.0
-LAST_REPORT_SECONDS: Final = 5.0
 
 
 class QueryFailed(PenstockError):
@@ -71,7 +70,7 @@ class _Running:
 
 
 class PipelineRunner:
-    """The queries of one pipeline in one session. Used from one thread."""
+    """The queries of one pipeline in one session. Used from one thread; `states` from any."""
 
     def __init__(
         self, spec: PipelineSpec, spark: SparkSession, *, clock: Clock = SYSTEM_CLOCK
@@ -80,8 +79,9 @@ class PipelineRunner:
         self._spark = spark
         self._clock = clock
         self._places = Places(spec)
-        self._book = ProgressBook()
+        self._book = ProgressBook(self._take_in)
         self._running: list[_Running] = []
+        self._collecting = threading.Lock()
         self._prepared: Prepared | None = None
         self._lock: IO[str] | None = None
 
@@ -129,7 +129,6 @@ class PipelineRunner:
             for running in self._running:
                 self._look_after(running)
             if all(running.ended for running in self._running):
-                self._hear_the_last()
                 break
 
     def stop(self) -> None:
@@ -180,26 +179,22 @@ class PipelineRunner:
         running.start_at = self._clock.monotonic() + pause
         self._book.restarting(running.plan.name, error)
 
+    def _take_in(self, name: str) -> None:
+        """Collect for a query that Spark is about to report a batch of, in Spark's thread."""
+        for running in self._running:
+            if running.plan.name == name:
+                self._collect(running)
+
     def _collect(self, running: _Running) -> None:
         """Take over what finished batches wrote down."""
         name = running.plan.name
-        for entry in self._journal(running.plan).finished_after(running.seen_batch):
-            running.seen_batch = entry.batch_id
-            running.failures = 0
-            for count, number in entry.counts.items():
-                self._book.count(name, count, number)
-            self._book.held(name, entry.held)
-
-    def _hear_the_last(self) -> None:
-        """Give Spark's listener bus, which is late, time to report the last batches."""
-        patience = self._clock.monotonic() + LAST_REPORT_SECONDS
-        last = {running.plan.name: running.seen_batch for running in self._running}
-        pause = threading.Event()
-        while self._clock.monotonic() < patience:
-            heard = {state.query: state.batch_id for state in self._book.states()}
-            if all((heard[name] or 0) >= batch for name, batch in last.items() if batch > 0):
-                return
-            pause.wait(POLL_SECONDS)
+        with self._collecting:
+            for entry in self._journal(running.plan).finished_after(running.seen_batch):
+                running.seen_batch = entry.batch_id
+                running.failures = 0
+                for count, number in entry.counts.items():
+                    self._book.count(name, count, number)
+                self._book.held(name, entry.held)
 
     def _journal(self, plan: QueryPlan) -> Journal:
         return Journal(self._places.journal(plan.name))
