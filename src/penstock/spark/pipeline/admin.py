@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX: Final = 32
 START_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 5.0
+STOP_SECONDS: Final = 15.0
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 NOT_READY: Final[frozenset[Phase]] = frozenset({"starting", "restarting", "failed"})
 
@@ -144,11 +144,11 @@ class AdminPage:
 
     async def _serve(self) -> None:
         listener = HttpListener()
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
         self._address = await listener.start(
             self._app, self._asked, connections_max=CONNECTIONS_MAX
         )
+        # Not before: a loop that could not listen is closed, and takes no call any more.
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._started.set()
         await self._stop.wait()
         await listener.stop()

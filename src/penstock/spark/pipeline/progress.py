@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LOOK_SECONDS: Final = 0.1
-STOP_SECONDS: Final = 5.0
+STOP_SECONDS: Final = 15.0
 TOLD_PHASES: Final[tuple[Phase, ...]] = ("restarting", "failed", "ended")
 MILLISECONDS: Final = 1_000
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")

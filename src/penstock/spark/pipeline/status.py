@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 RUN_FILE: Final = "run.json"
 RUN_BYTES_MAX: Final = 64 << 10
 PAGE_BYTES_MAX: Final = 16 << 20
-PAGE_SECONDS: Final = 2.0
+PAGE_SECONDS: Final = 10.0
+"""A page that is busy with a batch answers late; where no process is, the answer is no at once."""
 OFFSETS_BYTES_MAX: Final = 16 << 20
 OFFSETS_VERSIONS: Final = frozenset({"v1"})
 
