@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Proxy:
-    """Forwards to one address; `cut_after` bytes towards the broker end a connection.
+    """Forwards to `target`; `cut_after` bytes towards the broker end a connection.
 
     Each connection takes the next number of `cut_after`; when there are none left, or a number
     is None, it is not cut. With `cut_answers` the bytes counted are those from the broker.
@@ -17,17 +17,15 @@ class Proxy:
 
     def __init__(
         self,
-        target: tuple[str, int],
         cut_after: list[int | None] | None = None,
         *,
         cut_answers: bool = False,
-        port: int = 0,
     ) -> None:
         self.cuts = 0
-        self._target = target
+        self.target = ("", 0)
         self._limits = list(cut_after or [])
         self._cut_answers = cut_answers
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
@@ -65,7 +63,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                broker = socket.create_connection(self._target)
+                broker = socket.create_connection(self.target)
             except OSError:
                 client.close()
                 continue

@@ -23,14 +23,11 @@ ROWS = 40_000
 @contextmanager
 def behind(proxy_cuts: list[int | None], *, cut_answers: bool = False) -> Iterator[Proxy]:
     """A broker that tells clients the proxy's address."""
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-    settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
-    with Broker(settings, admin=False) as broker:
-        host, _, broker_port = broker.bootstrap.rpartition(":")
-        with Proxy(
-            (host, int(broker_port)), proxy_cuts, cut_answers=cut_answers, port=port
-        ) as proxy:
+    with Proxy(proxy_cuts, cut_answers=cut_answers) as proxy:
+        settings = {"advertised.listeners": f"PLAINTEXT://{proxy.address}"}
+        with Broker(settings, admin=False) as broker:
+            host, _, port = broker.bootstrap.rpartition(":")
+            proxy.target = (host, int(port))
             yield proxy
 
 
@@ -105,11 +102,13 @@ def peer(answer: Callable[[socket.socket], None]) -> Iterator[int]:
         thread = threading.Thread(target=run)
         thread.start()
         yield listener.getsockname()[1]
-        thread.join(10)
+        thread.join(60)
 
 
-def connect(port: int) -> Connection:
-    return Connection("127.0.0.1", port, client_id="test", timeout_ms=300, connect_timeout_ms=300)
+def connect(port: int, timeout_ms: int = 60_000) -> Connection:
+    return Connection(
+        "127.0.0.1", port, client_id="test", timeout_ms=timeout_ms, connect_timeout_ms=60_000
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def connect(port: int) -> Connection:
 )
 def test_nonsense(sent: bytes, expected: type[Exception], match: str) -> None:
     with peer(lambda connection: connection.sendall(sent)) as port:
-        connection = connect(port)
+        connection = connect(port, 300 if expected is TimedOut else 60_000)
         with pytest.raises(expected, match=match):
             connection.negotiate()
         assert connection.broken
@@ -158,8 +157,8 @@ def test_close_ends_a_long_poll_of_another_thread(
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert reading.wait(10)
+    assert reading.wait(60)
     client.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert isinstance(errors[0], ClientClosed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 
 import numpy as np
@@ -10,8 +11,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.client import Client, InvalidArgument, MessageTooLarge, OffsetOutOfRange, UnknownTopic
 from penstock.client.partitioning import partitions_of_keys
+from penstock.client.pool import ConnectionPool
 from penstock.records.columnar import decode_batches
 
 MakeTopic = Callable[..., str]
@@ -152,10 +155,31 @@ def test_small_fetches_read_everything_once(client: Client, topic: MakeTopic) ->
         assert offsets == list(range(len(offsets)))
 
 
-def test_following_ends_when_nothing_comes(client: Client, topic: MakeTopic) -> None:
+class HeldUp:
+    """The clock of a process that is held up for an hour whenever it waits for an answer."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._ahead = 0.0
+
+    def now_ms(self) -> int:
+        return SYSTEM_CLOCK.now_ms()
+
+    def monotonic(self) -> float:
+        waiting = [connection for connection in self._pool._lent if connection.under_way]
+        if waiting:
+            assert select.select(waiting, [], [], 60)[0], "no answer came"
+            self._ahead += 3600
+        return SYSTEM_CLOCK.monotonic() + self._ahead
+
+
+def test_following_ends_when_nothing_comes_and_not_for_what_could_not_be_read(
+    client: Client, topic: MakeTopic
+) -> None:
     name = topic()
     client.write_arrow(name, table(10))
-    batches = client.iter_arrow(name, end=None, idle_timeout_ms=300, max_wait_ms=50)
+    client._session.clock = HeldUp(client._session.pool)
+    batches = client.iter_arrow(name, end=None, idle_timeout_ms=60_000, max_wait_ms=50)
     assert sum(batch.num_rows for batch in batches) == 10
 
 

@@ -76,14 +76,16 @@ class Reader:
         try:
             while not self._core.done:
                 self._send_all()
-                wait_ms = self._wait_ms(last_ms)
-                if wait_ms is None:
-                    return
-                for node_id in self._ready(wait_ms):
+                left_ms, found = self._left_ms(last_ms), False
+                for node_id in self._ready(max(0.0, left_ms)):
                     runs = self._receive(node_id)
                     if runs:
+                        found = True
                         yield runs
                         last_ms = self._session.now_ms()
+                # What has come while this process was held up is taken before it is over.
+                if left_ms <= 0 and not found:
+                    return
         finally:
             self.close()
 
@@ -94,13 +96,12 @@ class Reader:
         self._connections.clear()
         self._requests.clear()
 
-    def _wait_ms(self, last_ms: float) -> float | None:
-        """How long to wait for an answer; None when nothing has come for too long."""
+    def _left_ms(self, last_ms: float) -> float:
+        """How long to wait for an answer; 0 or less when nothing has come for too long."""
         most = float(self._bounds.max_wait_ms + _MARGIN_MS)
         if self._bounds.idle_timeout_ms is None:
             return most
-        left_ms = last_ms + self._bounds.idle_timeout_ms - self._session.now_ms()
-        return None if left_ms <= 0 else min(most, left_ms)
+        return min(most, last_ms + self._bounds.idle_timeout_ms - self._session.now_ms())
 
     def _send_all(self) -> None:
         now_ms = self._session.now_ms()
