@@ -107,10 +107,10 @@ async def test_brokers_write_verify_and_clear_away(postgres_url: str, store: Obj
             )
         )
         if index % 10 == 9:
-            await answered(sent, 20)
+            await answered(sent)
     assert all(one.placed.error is None for one in sent)
     again = brokers[0].send(partition=0, producer_id=0, sequence=14, fill=56, size=5_000)
-    await answered([again], 20)
+    await answered([again])
     assert again.placed.duplicate
     assert again.placed.base_offset == sent[56].placed.base_offset
 

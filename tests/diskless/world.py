@@ -26,8 +26,8 @@ QUICK: dict[str, Any] = {
     "commit_interval_ms": 1,
     "retry_backoff_ms": 1,
     "retry_backoff_max_ms": 2,
-    "put_timeout_ms": 5_000,
-    "drain_timeout_ms": 2_000,
+    "put_timeout_ms": 30_000,
+    "drain_timeout_ms": 30_000,
 }
 
 
@@ -147,7 +147,7 @@ class World:
             assert decode_header(data).object_id == lease.object_id
 
 
-async def answered(sent: Sequence[Sent], seconds: float = 5.0) -> None:
+async def answered(sent: Sequence[Sent], seconds: float = 60.0) -> None:
     """Wait until all have been answered."""
     async with asyncio.timeout(seconds):
         while not all(one.outcomes for one in sent):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -51,7 +52,7 @@ async def test_the_cache_and_the_marks_come_before_the_answers() -> None:
     sent = Sent()
     done = lambda outcome: seen.append((len(world.answers), len(world.kept)))  # noqa: E731
     writer.submit(sent.submission._replace(done=done))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not seen:
             await asyncio.sleep(0.001)
     assert seen == [(1, 1)]
@@ -162,7 +163,7 @@ async def test_an_error_that_nobody_knows_is_answered_and_logged(
 
 
 async def test_stopping_writes_what_is_open_and_answers_what_cannot_be_written() -> None:
-    world = World(commit_interval_ms=10_000, drain_timeout_ms=50)
+    world = World(commit_interval_ms=10_000, drain_timeout_ms=60_000)
     await world.begin()
     writer = world.writer()
     sent = submit(writer)
@@ -170,6 +171,7 @@ async def test_stopping_writes_what_is_open_and_answers_what_cannot_be_written()
     assert sent.placed.base_offset == 0
     with pytest.raises(WriterStopped):
         submit(writer)
+    world.settings = replace(world.settings, drain_timeout_ms=50)
     writer = world.writer()
     world.store.script.extend(["hangs"] * 10)
     hopeless = submit(writer, size=20_000, lease=CountedLease())
@@ -268,7 +270,7 @@ class Producer:
 
 
 async def drive(world: World, writer: ObjectWriter, producers: list[Producer]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not all(producer.over for producer in producers):
             for producer in producers:
                 producer.turn(writer)
@@ -378,7 +380,7 @@ async def drive_until(
     steps: Steps,
 ) -> None:
     """Drive until all is over, or the process has ended; then nothing of it runs on."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not steps.over and not all(one.over for one in producers):
             for producer in producers:
                 producer.turn(writer)
