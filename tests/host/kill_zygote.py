@@ -144,7 +144,14 @@ class FusedSocket(socket.socket):
         return sent
 
 
-class FusedAgent(HostAgent):
+class PatientAgent(HostAgent):
+    """An agent that drains until its deadline: a producer that the relay holds up is not idle."""
+
+    def _close_idle(self, now_ms: float) -> None:
+        return
+
+
+class FusedAgent(PatientAgent):
     """An agent whose connections and sink burn one fuse."""
 
     def __init__(self, settings: HostSettings, file: str, die_at: int) -> None:
@@ -159,10 +166,10 @@ class FusedAgent(HostAgent):
 
 def run_agent(path: str, file: str, die_at: int = -1) -> None:
     async def serve() -> None:
-        settings = HostSettings(socket_path=path, drain_timeout_ms=10_000)
+        settings = HostSettings(socket_path=path, drain_timeout_ms=30_000)
         fused = die_at >= 0
         await until_stopped(
-            FusedAgent(settings, file, die_at) if fused else HostAgent(settings, FileSink(file))
+            FusedAgent(settings, file, die_at) if fused else PatientAgent(settings, FileSink(file))
         )
 
     uvloop.run(serve())
@@ -170,7 +177,7 @@ def run_agent(path: str, file: str, die_at: int = -1) -> None:
 
 def run_log_agent(path: str, bootstrap: str) -> None:
     async def serve() -> None:
-        settings = HostSettings(socket_path=path, drain_timeout_ms=10_000)
+        settings = HostSettings(socket_path=path, drain_timeout_ms=30_000)
         await until_stopped(HostAgent(settings, LogSink(LogSinkOptions(bootstrap=bootstrap))))
 
     uvloop.run(serve())
@@ -200,7 +207,9 @@ def run_producer(
         words = "accepted" if error is None else f"{type(error).__name__}: {error}"
         os.write(fd, f"{number} {words}\n".encode())
 
-    with HostClient(path, topics=(TOPIC,), client_name="killed") as client:
+    with HostClient(
+        path, topics=(TOPIC,), client_name="killed", connect_timeout_ms=int(PATIENCE_SECONDS * 1000)
+    ) as client:
         for number, names in enumerate(payloads):
             chunks = [name.encode().ljust(size, b".") for name in names]
             if len(chunks) == 1:

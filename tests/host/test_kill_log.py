@@ -53,6 +53,7 @@ class Publisher:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_everything_is_in_the_log_once_through_kills_under_load() -> None:
     dice = random.Random(11)
     with (

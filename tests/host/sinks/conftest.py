@@ -43,7 +43,7 @@ def topic(log_broker: Broker) -> Callable[..., str]:
 
 @asynccontextmanager
 async def log_sink(
-    bootstrap: str, *, stop_seconds: float = 10, **options: Any
+    bootstrap: str, *, stop_seconds: float = 30, **options: Any
 ) -> AsyncIterator[LogSink]:
     """A running log sink."""
     sink = LogSink(LogSinkOptions(bootstrap=bootstrap, **options))

@@ -17,7 +17,7 @@ from penstock.host.sinks.log import LogSink, LogSinkOptions
 from penstock.records import BatchHeader, decode_header, encode_header, seal, split_batches
 from penstock.testing import Broker
 from tests.host.sinks.conftest import log_sink
-from tests.host.sinks.frames import Fate, batch, batches, fates, frame, leased, stored
+from tests.host.sinks.frames import WAIT_SECONDS, Fate, batch, batches, fates, frame, leased, stored
 
 Topic = Callable[..., str]
 LAST_SEQUENCE = 2**31 - 1
@@ -379,7 +379,7 @@ async def test_stopping_drains_and_then_sends_frames_back(log_broker: Broker, to
             Fate(sink, frame([b"%d" % at], topic=name, producer_id=912, log_sequence=at))
             for at in range(40)
         ]
-        await sink.stop(20)
+        await sink.stop(60)
         assert [await fate.of() for fate in handed] == [ACCEPTED] * 40
         late = await Fate(sink, frame([b"late"], topic=name)).of()
         assert isinstance(late, Failed)
@@ -419,12 +419,24 @@ async def test_what_lies_in_the_payload_after_the_verdict_does_not_matter(
     assert found == [1_700_000_000_000 + at for at in range(count)]
 
 
+async def accepted(sink: LogSink, frames: list[Chunks]) -> None:
+    """Hand frames over as a producer does: those that come back again, in order, until none does.
+
+    With so short a time for delivery they come back also from a broker that is only slow.
+    """
+    async with asyncio.timeout(WAIT_SECONDS):
+        while frames:
+            verdicts = await fates(sink, frames)
+            assert all(v == ACCEPTED or (isinstance(v, Failed) and v.retryable) for v in verdicts)
+            frames = [f for f, v in zip(frames, verdicts, strict=True) if v != ACCEPTED]
+
+
 async def test_a_frame_that_ran_out_of_time_can_be_sent_again() -> None:
     with Broker(admin=False) as broker:
         await asyncio.to_thread(broker.create_topic, "orders", 1)
         async with log_sink(broker.bootstrap, delivery_timeout_ms=400) as sink:
             frames = [frame([b"%d" % at], producer_id=914, log_sequence=at) for at in range(3)]
-            assert await fates(sink, frames[:1]) == [ACCEPTED]
+            await accepted(sink, frames[:1])
             await asyncio.to_thread(broker.stop)
             late, after = await fates(sink, frames[1:])
             assert isinstance(late, Failed)
@@ -438,5 +450,5 @@ async def test_a_frame_that_ran_out_of_time_can_be_sent_again() -> None:
             (alone,) = await fates(sink, frames[2:])
             assert isinstance(alone, Failed)
             assert alone.retryable
-            assert await fates(sink, frames[1:]) == [ACCEPTED, ACCEPTED]
+            await accepted(sink, frames[1:])
         assert await asyncio.to_thread(stored, broker.bootstrap, "orders") == [b"0", b"1", b"2"]
