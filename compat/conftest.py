@@ -7,6 +7,7 @@ import time
 import tomllib
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,21 +50,22 @@ def missing(error: PartMissing) -> NoReturn:
     pytest.skip(f"a foreign part is missing: {error}")
 
 
-@pytest.fixture(scope="session", name="server")
+# The suite's server and clients end with the suite, not with the session: clients have threads,
+# descriptors and processes, which are no business of the tests that come after in this process.
+
+
+@pytest.fixture(scope="package", name="server")
 def the_server() -> Iterator[Server]:
     """The server under test, started once."""
-    try:
-        manager = server()
-        running = manager.__enter__()
-    except PartMissing as error:
-        missing(error)
-    try:
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(server())
+        except PartMissing as error:
+            missing(error)
         yield running
-    finally:
-        manager.__exit__(None, None, None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def driver_of(server: Server) -> Iterator[Callable[[str], Driver]]:
     """Drivers by name, each started when it is first asked for."""
     started: dict[str, Driver | PartMissing] = {}
@@ -80,10 +82,11 @@ def driver_of(server: Server) -> Iterator[Callable[[str], Driver]]:
             raise found
         return found
 
-    yield get
-    for driver in started.values():
-        if isinstance(driver, Driver):
-            driver.close()
+    with ExitStack() as stack:
+        yield get
+        for driver in started.values():
+            if isinstance(driver, Driver):
+                stack.callback(driver.close)
 
 
 @pytest.fixture

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.apache_kafka import ApacheKafka
+from tests.ports import free_port
 
 READY = re.compile(rb"penstock ready kafka=(\S+) admin=(\S+)")
-START_TIMEOUT_SECONDS = 20
-STOP_TIMEOUT_SECONDS = 20
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 60
 
 
 class PenstockProcess:
@@ -34,11 +35,12 @@ class PenstockProcess:
         self,
         directory: Path,
         *,
-        listener: str = "127.0.0.1:0",
+        listener: str = "",
         configs: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
-        self.listener = listener
+        # One that nobody is given by chance while the broker is restarted.
+        self.listener = listener or f"127.0.0.1:{free_port()}"
         self.configs = dict(configs or {})
         self.bootstrap = ""
         self.admin_url = ""

@@ -31,21 +31,27 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PenstockProcess
 
 
 @pytest.fixture
+def helper(broker: PenstockProcess) -> Iterator[Driver]:
+    """The client that sets the scene and checks it."""
+    with Confluent(broker.bootstrap) as driver:
+        yield driver
+
+
+@pytest.fixture
 def client(broker: PenstockProcess, request: pytest.FixtureRequest) -> Iterator[Driver]:
     """The client under test (the parameter is its name)."""
     try:
         driver = DRIVERS[request.param](broker.bootstrap)
     except PartMissing as error:
         missing(error)
-    yield driver
-    driver.close()
+    with driver:
+        yield driver
 
 
 @pytest.mark.parametrize("client", list(DRIVERS), indirect=True)
 def test_a_client_writes_reads_and_joins(
-    client: Driver, broker: PenstockProcess, name: str, now_ms: int
+    client: Driver, helper: Driver, broker: PenstockProcess, name: str, now_ms: int
 ) -> None:
-    helper = Confluent(broker.bootstrap)
     helper.create_topic(name, 3, {})
     assert helper.configs(name)["diskless.enable"] == "true"
     sent = plain_records(300, partitions=3, timestamp=now_ms)

@@ -24,9 +24,8 @@ from compat.parts import PartMissing
 from compat.servers import PenstockProcess, chosen, stores
 from compat.survivors import (
     PARTITIONS,
-    Load,
-    Reader,
     assert_nothing_lost_or_doubled,
+    at_work,
     await_progress,
 )
 
@@ -72,18 +71,13 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def test_nothing_acknowledged_is_lost_or_doubled(broker: Broker) -> None:
     rng = random.Random(SEED)
     topic, group = "killed", "survivors"
-    Confluent(broker.bootstrap).create_topic(topic, PARTITIONS, {})
-    load = Load(broker.bootstrap, topic)
-    reader = Reader(broker.bootstrap, topic, group)
-    load.start()
-    reader.start()
-    try:
+    with Confluent(broker.bootstrap) as driver:
+        driver.create_topic(topic, PARTITIONS, {})
+    with at_work(broker.bootstrap, topic, group) as (load, reader):
         for _ in range(KILLS):
             await_progress(load, reader)
             assert not load.failures, load.failures[:5]
             time.sleep(rng.uniform(0, 0.3))
             broker.kill()
             broker.start()
-    finally:
-        load.done.set()
-    assert_nothing_lost_or_doubled(load, reader, broker.bootstrap)
+        assert_nothing_lost_or_doubled(load, reader, broker.bootstrap)

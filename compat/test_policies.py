@@ -10,24 +10,25 @@ from compat.drivers import Record
 from compat.drivers.confluent import Confluent
 from compat.servers import PenstockProcess, chosen
 
+COUNT = 10_000
+
 
 @pytest.mark.skipif(chosen() != "penstock", reason="policies are Penstock's own")
 @pytest.mark.parametrize("policy", ["group", "interval", "os"])
 def test_large_batches_come_back_whole(tmp_path: Path, policy: str, now_ms: int) -> None:
     broker = PenstockProcess(tmp_path, configs={"log.flush.policy": policy}).start()
+    sent = [
+        Record(value=f"{number:08d}".encode() * 400, timestamp=now_ms) for number in range(COUNT)
+    ]
     try:
-        driver = Confluent(broker.bootstrap)
-        driver.create_topic("large", 1, {})
-        sent = [
-            Record(value=f"{number:08d}".encode() * 100, timestamp=now_ms)
-            for number in range(40_000)
-        ]
-        assert driver.produce("large", sent) == list(range(40_000))
-        read = driver.consume("large", {0: 0}, 40_000)
-        assert [record.value for record in read] == [record.value for record in sent]
-        assert broker.stop() == 0
-        broker.start()
-        read = driver.consume("large", {0: 0}, 40_000)
-        assert [record.value for record in read] == [record.value for record in sent]
+        with Confluent(broker.bootstrap) as driver:
+            driver.create_topic("large", 1, {})
+            assert driver.produce("large", sent) == list(range(COUNT))
+            read = driver.consume("large", {0: 0}, COUNT)
+            assert [record.value for record in read] == [record.value for record in sent]
+            assert broker.stop() == 0
+            broker.start()
+            read = driver.consume("large", {0: 0}, COUNT)
+            assert [record.value for record in read] == [record.value for record in sent]
     finally:
         broker.kill()

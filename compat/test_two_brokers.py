@@ -31,11 +31,12 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
-from tests.postgres import postgres_server
+from tests.postgres import PostgresServer, postgres_server
 from tests.s3 import s3_server
 
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
+from compat.drivers.port import WAIT_SECONDS
 from compat.servers import PenstockProcess
 from compat.survivors import (
     PARTITIONS,
@@ -43,6 +44,7 @@ from compat.survivors import (
     Load,
     Reader,
     assert_nothing_lost_or_doubled,
+    at_work,
     await_progress,
 )
 
@@ -50,17 +52,26 @@ KILLS = int(os.environ.get("PENSTOCK_PAIR_KILLS", "2"))
 SEED = 5
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """The server of their databases."""
+    with postgres_server() as server:
+        yield server
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[list[PenstockProcess]]:
-    """Two running brokers."""
+def pair(
+    postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[list[PenstockProcess]]:
+    """Two running brokers. A test whose brokers are to count as gone soon gives their session."""
+    session_ms = getattr(request, "param", 20_000)
     with ExitStack() as stack:
-        postgres = stack.enter_context(postgres_server())
         configs = {
             "control.url": postgres.url(stack.enter_context(postgres.database())),
             "diskless.storage.url": (tmp_path / "objects").as_uri(),
             "log.diskless.enable": "true",
             "group.initial.rebalance.delay.ms": "0",
-            "broker.session.timeout.ms": "2000",
+            "broker.session.timeout.ms": str(session_ms),
             "broker.heartbeat.interval.ms": "500",
         }
         if os.environ.get("PENSTOCK_COMPAT_STORES", "") == "postgres-s3":
@@ -80,23 +91,18 @@ def pair(tmp_path: Path) -> Iterator[list[PenstockProcess]]:
 
 
 def test_what_one_takes_the_other_serves(pair: list[PenstockProcess]) -> None:
-    Confluent(pair[0].bootstrap).create_topic("shared", 8, {})
-    eventually(lambda: _knows(pair[1], "shared"), lambda: "the other broker lacks the topic")
-    admin = AdminClient({"bootstrap.servers": pair[1].bootstrap})
-    shown = admin.list_topics("shared", timeout=10).topics["shared"].partitions
+    with Confluent(pair[0].bootstrap) as driver:
+        driver.create_topic("shared", 8, {})
+    _await_topic(pair[1], "shared")
+    with _admin(pair[1].bootstrap) as admin:
+        shown = admin.list_topics("shared", timeout=WAIT_SECONDS).topics["shared"].partitions
     leaders = {partition.leader for partition in shown.values()}
     assert leaders == {1, 2}
-    load = Load(pair[0].bootstrap, "shared")
-    load.start()
-    reader = Reader(pair[1].bootstrap, "shared", "other-side")
-    reader.start()
-    try:
+    with (
+        Load(pair[0].bootstrap, "shared") as load,
+        Reader(pair[1].bootstrap, "shared", "other-side") as reader,
+    ):
         await_progress(load, reader)
-    finally:
-        load.done.set()
-        load.join(RECOVER_SECONDS)
-        reader.done.set()
-        reader.join(RECOVER_SECONDS)
     assert not load.failures
     assert not reader.wrong
 
@@ -112,24 +118,27 @@ def _everywhere(load: Load) -> None:
     eventually(risen, lambda: "a partition takes no records", seconds=RECOVER_SECONDS)
 
 
-def _knows(broker: PenstockProcess, topic: str) -> bool:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    return topic in admin.list_topics(timeout=10).topics
+def _await_topic(broker: PenstockProcess, topic: str) -> None:
+    """Wait until a broker knows a topic that was created at another one."""
+    with _admin(broker.bootstrap) as admin:
+        eventually(
+            lambda: topic in admin.list_topics(timeout=WAIT_SECONDS).topics,
+            lambda: f"{broker.bootstrap} lacks the topic {topic}",
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("pair", [2_000], indirect=True, ids=["short session"])
 def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
     pair: list[PenstockProcess],
 ) -> None:
     rng = random.Random(SEED)
     topic, group = "killed", "survivors"
     bootstrap = ",".join(broker.bootstrap for broker in pair)
-    Confluent(bootstrap).create_topic(topic, PARTITIONS, {})
-    load, reader = Load(bootstrap, topic), Reader(bootstrap, topic, group)
-    load.start()
-    reader.start()
-    try:
+    with Confluent(bootstrap) as driver:
+        driver.create_topic(topic, PARTITIONS, {})
+    with at_work(bootstrap, topic, group) as (load, reader):
         for number in range(KILLS):
             await_progress(load, reader)
             assert not load.failures, load.failures[:5]
@@ -146,9 +155,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
                 os.kill(broker.pid, signal.SIGCONT)
             else:
                 broker.start()
-    finally:
-        load.done.set()
-    assert_nothing_lost_or_doubled(load, reader, bootstrap)
+        assert_nothing_lost_or_doubled(load, reader, bootstrap)
 
 
 @pytest.mark.slow
@@ -160,15 +167,12 @@ def test_local_topic_of_both_becomes_diskless_while_brokers_die(
     bootstrap = ",".join(broker.bootstrap for broker in pair)
     for number in range(KILLS + 1):
         topic = f"switched-{number}"
-        Confluent(bootstrap).create_topic(topic, PARTITIONS, {"diskless.enable": "false"})
+        with Confluent(bootstrap) as driver:
+            driver.create_topic(topic, PARTITIONS, {"diskless.enable": "false"})
         for broker in pair:
-            eventually(partial(_knows, broker, topic), lambda: "a broker lacks the topic")
-        load, reader = Load(bootstrap, topic), Reader(bootstrap, topic, topic)
-        load.start()
-        reader.start()
-        try:
+            _await_topic(broker, topic)
+        with at_work(bootstrap, topic, topic) as (load, reader), _admin(bootstrap) as asked:
             await_progress(load, reader)
-            asked = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
             first = _switch(asked, topic)
             if number:
                 # The first topic is switched without a fault.
@@ -185,9 +189,11 @@ def test_local_topic_of_both_becomes_diskless_while_brokers_die(
                 first.result()
             _everywhere(load)
             await_progress(load, reader)
-        finally:
-            load.done.set()
-        assert_nothing_lost_or_doubled(load, reader, bootstrap)
+            assert_nothing_lost_or_doubled(load, reader, bootstrap)
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def _switch(admin: AdminClient, topic: str) -> Future[None]:
@@ -198,9 +204,9 @@ def _switch(admin: AdminClient, topic: str) -> Future[None]:
 
 
 def _becomes_diskless(bootstrap: str, topic: str) -> bool:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    try:
-        _switch(admin, topic).result()
-    except KafkaException:
-        return False
+    with _admin(bootstrap) as admin:
+        try:
+            _switch(admin, topic).result()
+        except KafkaException:
+            return False
     return True

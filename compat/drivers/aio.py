@@ -67,10 +67,17 @@ class LoopThread:
             raise KafkaProblem(ErrorCode(number).name.upper(), str(error)) from error
 
     def close(self) -> None:
-        """End the loop."""
+        """End the loop, and what clients have left running in it."""
+        asyncio.run_coroutine_threadsafe(self._end_tasks(), self.loop).result(WAIT_SECONDS)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(WAIT_SECONDS)
         self.loop.close()
+
+    async def _end_tasks(self) -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 class AioMember(Member, ConsumerRebalanceListener):  # type: ignore[misc]
@@ -148,14 +155,21 @@ class Aio(Driver):
         self._made: AIOKafkaAdminClient | None = None
 
     def close(self) -> None:
-        if self._made is not None:
-            self._thread.run(self._made.close())
-        self._thread.close()
+        try:
+            if self._made is not None:
+                self._thread.run(self._made.close())
+        finally:
+            self._thread.close()
 
     async def _admin(self) -> AIOKafkaAdminClient:
         if self._made is None:
-            self._made = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-            await self._made.start()
+            made = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            try:
+                await made.start()
+            except BaseException:
+                await made.close()
+                raise
+            self._made = made
         return self._made
 
     def produce(
@@ -174,8 +188,8 @@ class Aio(Driver):
                 enable_idempotence=idempotent,
                 linger_ms=5,
             )
-            await producer.start()
             try:
+                await producer.start()
                 sent = [
                     await producer.send(
                         topic,
@@ -200,8 +214,8 @@ class Aio(Driver):
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self.bootstrap, enable_auto_commit=False, fetch_max_wait_ms=100
             )
-            await consumer.start()
             try:
+                await consumer.start()
                 consumer.assign([TopicPartition(topic, part) for part in starts])
                 for part, start in starts.items():
                     consumer.seek(TopicPartition(topic, part), start)
@@ -238,8 +252,8 @@ class Aio(Driver):
     def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
         async def work() -> None:
             consumer = self._consumer(group)
-            await consumer.start()
             try:
+                await consumer.start()
                 consumer.assign([TopicPartition(topic, part) for part in offsets])
                 await consumer.commit(
                     {
@@ -267,8 +281,8 @@ class Aio(Driver):
     def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
         async def work() -> Any:
             consumer = self._consumer(None)
-            await consumer.start()
             try:
+                await consumer.start()
                 asked = {TopicPartition(topic, part): timestamp for part in partitions}
                 return await consumer.offsets_for_times(asked)
             finally:
@@ -280,8 +294,8 @@ class Aio(Driver):
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         async def work() -> Any:
             consumer = self._consumer(None)
-            await consumer.start()
             try:
+                await consumer.start()
                 asked = [TopicPartition(topic, part) for part in partitions]
                 return await consumer.beginning_offsets(asked), await consumer.end_offsets(asked)
             finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -117,6 +118,9 @@ class Confluent(Driver):
         self._common: dict[str, Any] = {"bootstrap.servers": bootstrap, **QUIET}
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
+    def close(self) -> None:
+        self._admin.__exit__(None, None, None)  # there is no other name for it
+
     def produce(
         self,
         topic: str,
@@ -144,17 +148,18 @@ class Confluent(Driver):
             else:
                 offsets[index] = message.offset()
 
-        for index, record in enumerate(records):
-            producer.produce(
-                topic,
-                value=record.value,
-                key=record.key,
-                headers=list(record.headers),
-                timestamp=record.timestamp,
-                partition=record.partition,
-                on_delivery=lambda error, message, index=index: delivered(index, error, message),
-            )
-        left = producer.flush(WAIT_SECONDS)
+        with producer:
+            for index, record in enumerate(records):
+                producer.produce(
+                    topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    timestamp=record.timestamp,
+                    partition=record.partition,
+                    on_delivery=partial(delivered, index),
+                )
+            left = producer.flush(WAIT_SECONDS)
         if failures:
             raise problem(failures[0])
         if left:
@@ -162,17 +167,19 @@ class Confluent(Driver):
         return offsets
 
     def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
-        consumer = Consumer({**self._common, "group.id": "unused", "enable.auto.commit": False})
-        consumer.assign([TopicPartition(topic, part, start) for part, start in starts.items()])
         seen: list[Record] = []
-        deadline = time.monotonic() + WAIT_SECONDS
-        while len(seen) < count and time.monotonic() < deadline:
-            for message in consumer.consume(count - len(seen), 0.1):
-                if message.error() is not None:
-                    raise problem(message.error())
-                seen.append(_record(message))
-        consumer.close()
+        with self._consumer("unused") as consumer:
+            consumer.assign([TopicPartition(topic, part, start) for part, start in starts.items()])
+            deadline = time.monotonic() + WAIT_SECONDS
+            while len(seen) < count and time.monotonic() < deadline:
+                for message in consumer.consume(count - len(seen), 0.1):
+                    if message.error() is not None:
+                        raise problem(message.error())
+                    seen.append(_record(message))
         return seen
+
+    def _consumer(self, group: str) -> Consumer:
+        return Consumer({**self._common, "group.id": group, "enable.auto.commit": False})
 
     def join(
         self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
@@ -192,33 +199,28 @@ class Confluent(Driver):
         return ConfluentMember(config, topic)
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
-        consumer = Consumer({**self._common, "group.id": group, "enable.auto.commit": False})
         wanted = [
             TopicPartition(topic, part, offset, metadata)
             for part, (offset, metadata) in offsets.items()
         ]
-        try:
+        with self._consumer(group) as consumer:
             for each in consumer.commit(offsets=wanted, asynchronous=False):
                 if each.error is not None:
                     raise problem(each.error)
-        finally:
-            consumer.close()
 
     def committed(
         self, group: str, topic: str, partitions: Sequence[int]
     ) -> dict[int, tuple[int, str]]:
-        consumer = Consumer({**self._common, "group.id": group, "enable.auto.commit": False})
         asked = [TopicPartition(topic, part) for part in partitions]
-        found = consumer.committed(asked, timeout=WAIT_SECONDS)
-        consumer.close()
+        with self._consumer(group) as consumer:
+            found = consumer.committed(asked, timeout=WAIT_SECONDS)
         known = [each for each in found if each.offset >= 0]
         return {each.partition: (each.offset, each.metadata or "") for each in known}
 
     def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
-        consumer = Consumer({**self._common, "group.id": "unused"})
         asked = [TopicPartition(topic, part, timestamp) for part in partitions]
-        found = consumer.offsets_for_times(asked, timeout=WAIT_SECONDS)
-        consumer.close()
+        with self._consumer("unused") as consumer:
+            found = consumer.offsets_for_times(asked, timeout=WAIT_SECONDS)
         return {each.partition: each.offset for each in found}
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:

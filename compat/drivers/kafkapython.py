@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import kafka
@@ -167,16 +168,15 @@ class KafkaPython(Driver):
             producer.close(timeout=WAIT_SECONDS)
 
     def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
-        consumer = self._consumer()
-        consumer.assign([TopicPartition(topic, part) for part in starts])
-        for part, start in starts.items():
-            consumer.seek(TopicPartition(topic, part), start)
         seen: list[Record] = []
-        deadline = time.monotonic() + WAIT_SECONDS
-        while len(seen) < count and time.monotonic() < deadline:
-            for messages in consumer.poll(timeout_ms=100).values():
-                seen.extend(_record(message) for message in messages)
-        consumer.close()
+        with closing(self._consumer()) as consumer:
+            consumer.assign([TopicPartition(topic, part) for part in starts])
+            for part, start in starts.items():
+                consumer.seek(TopicPartition(topic, part), start)
+            deadline = time.monotonic() + WAIT_SECONDS
+            while len(seen) < count and time.monotonic() < deadline:
+                for messages in consumer.poll(timeout_ms=100).values():
+                    seen.extend(_record(message) for message in messages)
         return seen
 
     def join(
@@ -196,30 +196,24 @@ class KafkaPython(Driver):
         return KafkaPythonMember(config, topic)
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
-        consumer = self._consumer(group_id=group)
         wanted = {
             TopicPartition(topic, part): OffsetAndMetadata(offset, metadata, -1)
             for part, (offset, metadata) in offsets.items()
         }
-        try:
+        with closing(self._consumer(group_id=group)) as consumer:
             consumer.assign(list(wanted))
-            consumer.commit(wanted, timeout_ms=WAIT_MS)
-        except kafka_errors.KafkaError as error:
-            raise problem(error) from error
-        finally:
-            consumer.close()
+            self._ask(consumer.commit, wanted, timeout_ms=WAIT_MS)
 
     def committed(
         self, group: str, topic: str, partitions: Sequence[int]
     ) -> dict[int, tuple[int, str]]:
-        consumer = self._consumer(group_id=group)
         asked = {part: TopicPartition(topic, part) for part in partitions}
-        consumer.assign(list(asked.values()))
-        found = {
-            part: consumer.committed(each, metadata=True, timeout_ms=WAIT_MS)
-            for part, each in asked.items()
-        }
-        consumer.close()
+        with closing(self._consumer(group_id=group)) as consumer:
+            consumer.assign(list(asked.values()))
+            found = {
+                part: consumer.committed(each, metadata=True, timeout_ms=WAIT_MS)
+                for part, each in asked.items()
+            }
         return {
             part: (each.offset, each.metadata)
             for part, each in found.items()
@@ -227,10 +221,9 @@ class KafkaPython(Driver):
         }
 
     def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
-        consumer = self._consumer()
         asked = {TopicPartition(topic, part): timestamp for part in partitions}
-        found = consumer.offsets_for_times(asked, timeout_ms=WAIT_MS)
-        consumer.close()
+        with closing(self._consumer()) as consumer:
+            found = consumer.offsets_for_times(asked, timeout_ms=WAIT_MS)
         return {each.partition: -1 if at is None else at.offset for each, at in found.items()}
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:

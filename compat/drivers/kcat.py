@@ -117,9 +117,13 @@ class Kcat(Driver):
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
-        self._command = [kcat(), "-b", bootstrap, *QUIET]
+        patience = ["-m", f"{WAIT_SECONDS:.0f}"]
+        self._command = [kcat(), "-b", bootstrap, *patience, *QUIET]
         said = subprocess.run([kcat(), "-V"], capture_output=True, text=True, check=True).stdout
         self.version = said[said.index("Version") :].split("builtin")[0].strip()
+
+    def close(self) -> None:
+        """Each call was a process of its own, which has ended."""
 
     def _run(self, *arguments: str, text: str = "") -> str:
         done = subprocess.run(
@@ -127,7 +131,7 @@ class Kcat(Driver):
             input=text,
             capture_output=True,
             text=True,
-            timeout=WAIT_SECONDS,
+            timeout=WAIT_SECONDS + 5,
         )
         if done.returncode != 0:
             raise KafkaProblem("KCAT", done.stderr.strip())

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 WAIT_SECONDS = 20.0
 POLL_SECONDS = 0.02
@@ -181,9 +182,15 @@ class Driver(ABC):
         """The cluster's id and how many brokers it has."""
         raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
-        """End everything that was started."""
-        return
+        """End everything that was started: threads, connections, programs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class ThreadMember(Member):
