@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.testing import Broker
 
 NUMBERS = itertools.count()
+PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 300
+"""Of a test that names none: Spark starts processes, and waits for them on a busy machine."""
 KEEP = {"retention.ms": "-1"}
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -29,6 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+
+
+def until(said: str, condition: Callable[[], bool]) -> None:
+    """Wait for what others do in their own time."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"waited {PATIENCE_SECONDS} s until {said}"
+        threading.Event().wait(0.05)
 
 
 @pytest.fixture(scope="session")

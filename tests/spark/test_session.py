@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +16,16 @@ from penstock.spark import JavaMissing, require_java, session
 from penstock.spark.connect_session import ConnectMissing
 from penstock.spark.errors import InvalidOption
 from penstock.spark.spark_session import SETTINGS
-from penstock.spark.workers import NotShipped, reason_of, server_slots, ship, slots
+from penstock.spark.workers import (
+    NotShipped,
+    WorkersUnready,
+    check_workers,
+    reason_of,
+    server_slots,
+    ship,
+    slots,
+)
+from tests.spark.conftest import until
 
 
 def test_missing_java_is_said_clearly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,6 +75,33 @@ def test_what_cannot_be_shipped_is_refused(spark: SparkSession, tmp_path: Path) 
         file.touch()
     with pytest.raises(NotShipped, match="have one name"):
         ship(spark, files)
+
+
+@pytest.mark.spark
+def test_a_cluster_without_free_slots_is_noticed_however_late_the_first_task_comes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The time is over before Spark has the job, which has to be ended all the same."""
+    folder = str(tmp_path)
+
+    def held(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        for batch in batches:
+            open(os.path.join(folder, str(batch["id"][0])), "w").close()
+            while not os.path.exists(os.path.join(folder, "free")):
+                time.sleep(0.02)
+            yield batch
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(spark.range(2, numPartitions=2).mapInArrow(held, "id long").collect)
+        try:
+            until("both slots are taken", lambda: holding.done() or len(os.listdir(folder)) == 2)
+            with pytest.raises(WorkersUnready, match="no task ran in 0 s"):
+                check_workers(spark, wait_seconds=0.0)
+        finally:
+            (tmp_path / "free").touch()
+        assert len(holding.result()) == 2
 
 
 @pytest.mark.spark

@@ -54,11 +54,13 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
     """
     tag = f"penstock-{SYSTEM_RANDOMNESS.uuid().hex}"
     mark, unmark, interrupt = _tagging(spark)
-    late = threading.Event()
+    late, ended = threading.Event(), threading.Event()
 
     def give_up() -> None:
         late.set()
-        interrupt(tag)
+        while not ended.is_set():  # what Spark has not begun yet cannot be ended
+            interrupt(tag)
+            ended.wait(POLL_SECONDS)
 
     timer = threading.Timer(wait_seconds, give_up)
     timer.daemon = True
@@ -73,6 +75,7 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
             _no_task(wait_seconds) if late.is_set() else reason_of(str(error))
         ) from error
     finally:
+        ended.set()
         timer.cancel()
         unmark(tag)
     here = metadata.version("penstock")
