@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.spark import wake
-from tests.spark.conftest import KEEP, Topic
+from tests.spark.conftest import KEEP, Topic, until
 
 pytestmark = pytest.mark.spark
 
@@ -165,14 +165,11 @@ def test_the_groups_lag_is_visible(topic: Topic, run: Run) -> None:
     group = f"group-of-{topic.name}"
     query = run.start(topic.stream(groupId=group))
     try:
-        query.processAllAvailable()
-        for _ in range(100):  # the listener hears of a batch a moment after it ended
-            committed = topic.client.committed(group)
-            if sum(entry.offset for entry in committed.values()) == 40:
-                break
-            topic.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-        assert sum(entry.offset for entry in committed.values()) == 40
-        assert {name for name, _ in committed} == {topic.name}
+        until(  # the listener hears of a batch a moment after it ended
+            "the group has the batch",
+            lambda: sum(entry.offset for entry in topic.client.committed(group).values()) == 40,
+        )
+        assert {name for name, _ in topic.client.committed(group)} == {topic.name}
     finally:
         query.stop()
 
