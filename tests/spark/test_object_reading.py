@@ -217,20 +217,23 @@ def test_deleted_records(topic: Diskless) -> None:
     assert len(topic.consumed()) == 300
 
 
-def test_without_an_admin_address_the_broker_loads_what_it_is_asked_for(broker: Broker) -> None:
+def test_without_an_admin_address_the_broker_loads_what_it_is_asked_for() -> None:
     """A broker that has nothing at hand answers an impatient fetch with nothing."""
-    topic = Diskless(broker)
-    topic.write(300)
-    expected = topic.consumed()
-    broker.restart()
-    log = BrokerLog(broker.bootstrap)
-    ranges = {
-        TopicPartition(topic.name, index): (0, end)
-        for index, end in log.offsets(topic.name, -1).items()
-    }
-    log.close()
-    assert rows(topic.read(plan(ranges, None, parallelism=2))) == expected
-    topic.client.close()
+    from penstock.testing import Broker
+
+    with Broker() as broker:  # of its own, as it starts anew
+        topic = Diskless(broker)
+        topic.write(300)
+        expected = topic.consumed()
+        broker.restart()
+        log = BrokerLog(broker.bootstrap)
+        ranges = {
+            TopicPartition(topic.name, index): (0, end)
+            for index, end in log.offsets(topic.name, -1).items()
+        }
+        log.close()
+        assert rows(topic.read(plan(ranges, None, parallelism=2))) == expected
+        topic.client.close()
 
 
 def test_pages_of_extents(topic: Diskless, monkeypatch: pytest.MonkeyPatch) -> None:
