@@ -74,7 +74,7 @@ def test_replaying_over_what_is_there_changes_nothing(tmp_path: Path) -> None:
 
 def test_an_entry_torn_at_every_byte_is_as_if_it_had_not_been(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    harness = Harness(source)
+    harness = Harness(source, journal_file_bytes=1 << 20)
     harness.put(batch(2, fill=1))
     harness.put(batch(3, fill=2, size=60))
     abandon(harness.store)
@@ -91,7 +91,7 @@ def test_an_entry_torn_at_every_byte_is_as_if_it_had_not_been(tmp_path: Path) ->
         directory = tmp_path / "torn"
         shutil.copytree(source, directory)
         journal_of(directory).write_bytes(torn)
-        again = Harness(directory)
+        again = Harness(directory, journal_file_bytes=1 << 20)
         assert offsets(read_all(again.log())) == [(0, 2)], size
         assert again.put(batch()) == 2
         again.store.close()

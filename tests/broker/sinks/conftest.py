@@ -44,15 +44,21 @@ class HouseClock:
 
 
 class FaultyControl(MemoryControlPlane):
-    """Outlives its brokers; saves fail, before or after they took effect, when they are told to."""
+    """Outlives its brokers; saves fail, before or after they took effect, when they are told to.
+
+    They wait while `gate` is cleared.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.faults: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.on_save: Callable[[SinkCommit], None] = lambda record: None
 
     async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
         self.on_save(record)
+        await self.gate.wait()
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "before":
             raise ControlUnavailable("the database is away")

@@ -106,8 +106,11 @@ async def test_two_drivers_post_one_batch_at_once(house: House) -> None:
 
 async def test_a_post_goes_on_when_its_client_is_gone(house: House) -> None:
     await house.topic("t", 3)
+    begun = asyncio.Event()
+    house.control.on_save = lambda record: begun.set()
     post = asyncio.create_task(house.post(0, staged(house, 0)))
-    await house.until(lambda: bool(house.store.kept_producers))
+    await begun.wait()
+    assert not post.done()
     post.cancel()
     with pytest.raises(asyncio.CancelledError):
         await post
@@ -534,10 +537,15 @@ async def test_only_so_many_commits_are_in_the_works(tmp_path: Path) -> None:
         most = max(most, house.sinks.open_intents)
 
     house.control.on_save = count
+    house.control.gate.clear()
     posts = [
-        house.post(0, [house.stage(f"b{n}", [Part("t", 0, values(n))])], query=f"q{n}")
+        asyncio.create_task(
+            house.post(0, [house.stage(f"b{n}", [Part("t", 0, values(n))])], query=f"q{n}")
+        )
         for n in range(12)
     ]
+    await house.until(lambda: most == 2)
+    house.control.gate.set()
     answers = await asyncio.gather(*posts)
     assert {answer.outcome for answer in answers} == {"appended"}
     assert most == 2
