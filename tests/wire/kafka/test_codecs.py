@@ -82,11 +82,13 @@ def test_an_array_that_claims_too_much_is_refused_before_anything_is_allocated(
     version: int, claims: int
 ) -> None:
     length = struct.pack(">i", claims) if version == 1 else uvarint(claims)
+    decode = decoder("Metadata", version, "request")
     tracemalloc.start()
     try:
         with pytest.raises(MalformedRequest):
-            decoder("Metadata", version, "request")(length + bytes(40), 0)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+            decode(length + bytes(40), 0)
+        # Of all threads: some may be left of other tests. What is claimed is a thousand times it.
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
 
@@ -143,9 +145,10 @@ def test_times_and_durations_may_be_integers() -> None:
 def test_the_largest_accepted_message_takes_bounded_memory() -> None:
     count = ELEMENTS_MAX
     body = uvarint(count + 1) + (bytes(16) + b"\x02t\0") * count + b"\0\0\0"
+    decode = decoder("Metadata", 12, "request")
     tracemalloc.start()
     try:
-        decoder("Metadata", 12, "request")(body, 0)
+        decode(body, 0)
         assert tracemalloc.get_traced_memory()[1] < 48 << 20
     finally:
         tracemalloc.stop()
