@@ -18,13 +18,15 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from penstock.apps.bench_broker import look_for
+from penstock.apps.bench_broker import Bed, look_for
 from penstock.apps.bench_interrupts import deferred, interruptible, run_async
 from penstock.apps.bench_log import load_steps
 from penstock.apps.bench_machine import filesystem
+from penstock.apps.bench_requests import WARM_UP_REQUESTS, request_step
 from penstock.apps.bench_steps import Step, measure, percentile, quantiles_ms, ratios, runs_of
 from penstock.apps.bench_target import SPACE_BYTES, check_space
 from penstock.apps.wiring import DirectoryUnusable
+from penstock.base.errors import PenstockError
 from penstock.objects import open_store
 from penstock.planner.calibration import Calibration, Measured, read_calibration
 from penstock.testing import Broker
@@ -34,7 +36,7 @@ from tests.s3 import S3Server
 
 LIMIT_SECONDS = 30.0
 HOST = {"loopback_mb_per_s", "sync_p50_ms", "sync_p99_ms", "disk_append_mb_per_s", "cores"}
-LATENCIES = {
+LATENCIES = {"requests_per_s"} | {
     f"{way}_{q}_ms" for way in ("produce", "end_to_end", "delivery") for q in ("p50", "p99")
 }
 THROUGHPUT = {
@@ -394,12 +396,52 @@ def test_quantiles() -> None:
     assert (runs_of(15), runs_of(60)) == (3, 5)
 
 
-def test_every_figure_says_how(bootstrap: str) -> None:
-    """A figure whose words are missing would fail at the end of a minute."""
-    from penstock.apps.bench_broker import Bed
+@contextmanager
+def bed_of(bootstrap: str, timeout_ms: int = 20_000) -> Iterator[Bed]:
     from penstock.client import Client
 
     with Client(bootstrap) as client:
-        bed = Bed(bootstrap, client, lambda: Client(bootstrap), os.getpid(), 1_000)
+        yield Bed(bootstrap, client, lambda: Client(bootstrap), os.getpid(), timeout_ms)
+
+
+def test_every_figure_says_how(bootstrap: str) -> None:
+    """A figure whose words are missing would fail at the end of a minute."""
+    with bed_of(bootstrap) as bed:
         for step in load_steps(bed, where="a topic"):
             assert set(step.run(0.01)) <= set(step.hows)
+
+
+def test_every_small_request_is_a_record_in_the_log(bootstrap: str) -> None:
+    with bed_of(bootstrap) as bed:
+        ends: list[int] = []
+        delete = bed.client.delete_topic
+
+        def counted(name: str) -> None:
+            ends.append(sum(bed.client.list_offsets(name, "latest").values()))
+            delete(name)
+
+        bed.client.delete_topic = counted  # type: ignore[method-assign]
+        step = request_step(bed, where="a topic")
+        found = step.run(0.2)
+        assert set(found) == set(step.hows) == {"requests_per_s"}
+        assert WARM_UP_REQUESTS + found["requests_per_s"] * 0.2 <= ends[0]
+        assert bench_topics(bootstrap) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "timeout_ms", "said"),
+    [
+        ({"message.max.bytes": 50}, 20_000, "one record"),
+        ({"min.insync.replicas": 2}, 500, "0 requests were answered within 500 ms"),
+    ],
+    ids=["for good", "for now"],
+)
+def test_small_requests_that_are_refused(
+    settings: dict[str, int], timeout_ms: int, said: str
+) -> None:
+    with (
+        Broker(settings) as broker,
+        bed_of(broker.bootstrap, timeout_ms) as bed,
+        pytest.raises(PenstockError, match=said),
+    ):
+        request_step(bed, where="a topic").run(0.1)

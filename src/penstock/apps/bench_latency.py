@@ -144,7 +144,7 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
         await appender.partitions(topic)
         lane = Lane(-1, -1, topic, 0, False)
         async with asyncio.timeout(due[-1] - _now() + bed.timeout_ms / 1000):
-            return await _append(appender.append, lane, _one_record(), due)
+            return await _append(appender.append, lane, one_record(VALUE_BYTES), due)
     except TimeoutError:
         text = f"topic {topic}: {appender.pending_appends} records were not acknowledged in time"
         raise UnavailableError(text) from None
@@ -187,12 +187,13 @@ async def _append(
     return ended
 
 
-def _one_record() -> Pieces:
+def one_record(value_bytes: int) -> Pieces:
+    """A batch of one record whose value has so many bytes."""
     import pyarrow as pa
 
     from penstock.client.lanes import Pieces
     from penstock.records.columnar import encode_batches
 
-    table = pa.table({"value": pa.array([noise(VALUE_BYTES)], pa.binary())})
+    table = pa.table({"value": pa.array([noise(value_bytes)], pa.binary())})
     (batch,) = encode_batches(table, now_ms=SYSTEM_CLOCK.now_ms())
     return Pieces(batch.data, batch.record_count)

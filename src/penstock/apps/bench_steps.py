@@ -21,7 +21,9 @@ Figures = Mapping[str, float]
 RUNS: Final = 5
 QUICK_RUNS: Final = 3
 QUICK_BELOW_SECONDS: Final = 30.0
-_UNITS: Final = {"_mb_per_s": "MB/s", "_s_per_gb": "s/GB", "_ms": "ms"}
+_UNITS: Final = {
+    "_mb_per_s": "MB/s", "_s_per_gb": "s/GB", "_ms": "ms", "requests_per_s": "requests/s",
+}  # fmt: skip
 _SIGNIFICANT: Final = 5
 
 

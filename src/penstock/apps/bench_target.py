@@ -22,6 +22,7 @@ from penstock.apps.bench_interrupts import deferred
 from penstock.apps.bench_latency import latency_steps
 from penstock.apps.bench_log import diskless_step, load_steps
 from penstock.apps.bench_machine import disk_steps, loopback_step
+from penstock.apps.bench_requests import request_step
 from penstock.apps.bench_steps import Step
 from penstock.apps.bench_stores import store_place, store_steps
 from penstock.apps.session import State
@@ -141,8 +142,7 @@ def _own(stack: ExitStack, state: State, places: Places, directory: Path) -> Tar
     bed = stack.enter_context(_bed(state, bootstrap, broker.pid))
     found = Target("a broker of its own", here=True)
     found.steps += _limits(stack, directory)
-    found.steps += latency_steps(bed)
-    found.steps += load_steps(bed, where="a local topic")
+    found.steps += _local_steps(bed)
     found.steps += [*store_steps(store, where=where), committing]
     found.steps.append(diskless_step(bed, where=f"a diskless topic, {where}"))
     if bed.cpu_seconds() is None:
@@ -164,8 +164,7 @@ def _running(stack: ExitStack, state: State, places: Places, directory: Path) ->
         found.notes.append(f"the disk's figures are those of {places.data_dir}")
     else:
         found.notes.append("not measured: loopback, disk and cores (they would be this host's)")
-    found.steps += latency_steps(bed)
-    found.steps += load_steps(bed, where="a local topic")
+    found.steps += _local_steps(bed)
     if places.store:
         store = stack.enter_context(store_place(places.store, places.store_options))
         found.steps += store_steps(store, where=f"in {places.store}")
@@ -195,6 +194,11 @@ def _bed(state: State, bootstrap: str, pid: int | None) -> Iterator[Bed]:
 
     with connect() as client:
         yield Bed(bootstrap, client, connect, pid, timeout_ms)
+
+
+def _local_steps(bed: Bed) -> list[Step]:
+    where = "a local topic"
+    return [*latency_steps(bed), request_step(bed, where=where), *load_steps(bed, where=where)]
 
 
 def _limits(stack: ExitStack, directory: Path) -> list[Step]:
