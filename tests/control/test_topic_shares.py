@@ -195,6 +195,15 @@ async def test_first_of_two_that_ask_coordinates(plane: Plane) -> None:
         await plane.open_switch(other._replace(topic_id=UUID(int=77)))
 
 
+async def test_diskless_topic_is_not_asked_for(plane: Plane) -> None:
+    """By a broker that has not heard yet that it has become so."""
+    await plane.switch_topic(await brought(plane))
+    later = SwitchRequest(SPREAD, UUID(int=105), SECOND, PROCESSES[SECOND])
+    with pytest.raises(StaleTopic):
+        await plane.open_switch(later)
+    assert await plane.running_switches() == []
+
+
 async def test_share_of_a_process_that_died_is_refused(plane: Plane) -> None:
     """Its successor does not know of the fence, and may have taken records."""
     switch = await brought(plane)

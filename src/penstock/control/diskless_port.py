@@ -188,6 +188,7 @@ class DisklessPlane(Protocol):
 
         Raises:
             StaleBroker: another incarnation owns the broker's id.
+            StaleTopic: it is diskless, and nobody would bring a share.
             UnknownTopic: no topic of this id.
         """
         ...

@@ -80,8 +80,11 @@ def check_request(
     Raises as `DisklessPlane.open_switch`.
     """
     check_incarnation(image, broker_id=request.broker_id, incarnation=request.incarnation)
-    if image.topic_by_id(request.topic_id) is None:
+    topic = image.topic_by_id(request.topic_id)
+    if topic is None:
         raise UnknownTopic(request.topic_id)
+    if topic.configs.get(DISKLESS_CONFIG) == "true":
+        raise StaleTopic(topic.name, DISKLESS_CONFIG, "false", "true")
     if found is None or found.broker_id == request.broker_id:
         return None
     owner = image.broker(found.broker_id)
