@@ -25,8 +25,8 @@ QUICK: dict[str, Any] = {
     "diskless.commit.interval.ms": 1,
     "diskless.retry.backoff.ms": 1,
     "diskless.retry.backoff.max.ms": 5,
-    "diskless.write.timeout.ms": 2_000,
-    "diskless.drain.timeout.ms": 2_000,
+    "diskless.write.timeout.ms": 60_000,
+    "diskless.drain.timeout.ms": 30_000,
 }
 
 
@@ -47,7 +47,7 @@ class Cluster:
             "node.id": node,
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "admin.listener": "",
-            "shutdown.timeout.ms": 2000,
+            "shutdown.timeout.ms": 30_000,
             "message.max.bytes": 32 << 20,
             "group.initial.rebalance.delay.ms": 0,
             **(settings or {}),

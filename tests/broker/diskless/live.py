@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-SECONDS: Final = 30.0
+SECONDS: Final = 60.0
 FIRST_TIME_MS: Final = 1_700_000_000_000
 QUICK: Final[dict[str, Any]] = {
     "reconnect.backoff.ms": 20,

@@ -62,7 +62,7 @@ async def test_metrics_of_all_parts_are_scraped(
     assert "penstock_diskless" not in await get(broker, "/metrics")
     await create("d")
     await client.produce("d", batch(b"a"))
-    await client.fetch("d", 0, max_wait=5000)
+    await client.fetch("d", 0, max_wait=30_000)
     text = await get(broker, "/metrics")
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values["penstock_diskless_objects_committed_total"]) == 1

@@ -81,17 +81,18 @@ async def test_positions_and_the_end_are_asked_for(pair: Pair) -> None:
 
 
 async def test_who_waits_at_the_other_broker_is_woken_by_a_look(pair: Pair) -> None:
-    waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=20_000))
-    async with asyncio.timeout(5):
+    waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=30_000))
+    async with asyncio.timeout(60):
         while not len(pair.brokers[1].state.fetch_hub):
             await asyncio.sleep(0.001)
     await pair.clients[0].produce("t", batch(b"a"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert offsets((await waiting).records) == [0]
 
 
-async def test_a_notice_wakes_who_waits_at_once(cluster: Cluster) -> None:
-    """The plane tells others of commits, as a database does."""
+async def test_a_notice_wakes_who_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plane tells others of commits, as a database does; nobody looks by himself."""
+    monkeypatch.setattr("penstock.diskless.service.MARKS_SECONDS", 3600.0)
     listeners: list[Callable[..., None]] = []
     plane = cluster.control
     original = plane.commit_object
@@ -113,15 +114,13 @@ async def test_a_notice_wakes_who_waits_at_once(cluster: Cluster) -> None:
     plane.watch = watch  # type: ignore[method-assign]
     pair = Pair(cluster)
     await pair.start()
-    waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=20_000))
-    async with asyncio.timeout(5):
+    waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=30_000))
+    async with asyncio.timeout(60):
         while not len(pair.brokers[1].state.fetch_hub):
             await asyncio.sleep(0.001)
-    begun = asyncio.get_running_loop().time()
     await pair.clients[0].produce("t", batch(b"a"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert offsets((await waiting).records) == [0]
-    assert asyncio.get_running_loop().time() - begun < 0.9  # sooner than by looking
 
 
 async def test_a_notice_of_the_image_brings_topics(cluster: Cluster) -> None:
@@ -129,7 +128,7 @@ async def test_a_notice_of_the_image_brings_topics(cluster: Cluster) -> None:
     await pair.start()
     await pair.clients[0].call("CreateTopics", 7, _creation("u"))
     pair.brokers[1]._image_noticed()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while "u" not in pair.brokers[1].state.topics:
             await asyncio.sleep(0.001)
     assert (await pair.clients[1].produce("u", batch(b"a"))).base_offset == 0
