@@ -42,7 +42,7 @@ class Process(subprocess.Popen[str]):
 
 
 @contextlib.contextmanager
-def agent_process(path: str, **options: object) -> Iterator[Process]:
+def agent_process(path: str, *, stderr: int | None = None, **options: object) -> Iterator[Process]:
     """A running agent; settings by their names, `_` for `.`."""
     words = [f"{name.replace('_', '.')}={value}" for name, value in options.items()]
     command = [sys.executable, "-m", "tests.host.server.agent_process", path, *words]
@@ -50,6 +50,7 @@ def agent_process(path: str, **options: object) -> Iterator[Process]:
     with Process(
         command,
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         cwd=root,
         env={**os.environ, "PYTHONPATH": f"{root}:{root / 'src'}"},

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.host.port import (
     ACCEPTED,
     PENDING,
@@ -181,13 +182,17 @@ class Peer:
 
 @asynccontextmanager
 async def serving(
-    sink: Any = None, *, settings: HostSettings | None = None, **options: Any
+    sink: Any = None,
+    *,
+    settings: HostSettings | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    **options: Any,
 ) -> AsyncIterator[HostAgent]:
     """An agent in this loop, on a socket of its own."""
     with tempfile.TemporaryDirectory(prefix="ps-") as directory:
         path = str(Path(directory) / "host.sock")
         options = {"socket_path": path, "drain_timeout_ms": 2_000, **options}
-        agent = HostAgent(settings or HostSettings(**options), sink or GateSink())
+        agent = HostAgent(settings or HostSettings(**options), sink or GateSink(), clock=clock)
         await agent.start()
         try:
             yield agent

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from penstock.base.crc import crc32c
-from penstock.base.system import SystemClock
 from penstock.host import limits
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
@@ -32,16 +31,21 @@ from penstock.wire.frames import (
     Header,
     encode,
 )
+from tests.host.clock import JumpingClock, StandingClock
 from tests.host.server.agent_process import agent_process
 from tests.host.server.peers import GateSink, Peer, batch, data, hello, peer, serving, until
 
 MIB = 1 << 20
+NEVER_IDLE: dict[str, Any] = {"idle_timeout_ms": 3_600_000, "ping_interval_ms": 1_800_000}
 
 
 @pytest.fixture
 async def agent() -> AsyncIterator[HostAgent]:
-    """An agent with a bystander, who must still be served at the end."""
-    async with serving(GateSink()) as one, peer(one, client_name="bystander") as bystander:
+    """An agent for which time stands still, and a bystander, who must be served at the end."""
+    async with (
+        serving(GateSink(), clock=StandingClock()) as one,
+        peer(one, client_name="bystander") as bystander,
+    ):
         yield one
         await bystander.send(data(0, b"bystander"))
         await bystander.expect(ACCEPTED, ranges=[0, 1])
@@ -398,20 +402,13 @@ async def test_large_and_small_frames_in_pieces_of_any_size(agent: HostAgent, se
 # Those that do not take part
 
 
-class JumpingClock(SystemClock):
-    """The system's clock, and what a test has added to it."""
-
-    ahead = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead
-
-
 async def with_clock(
     sink: GateSink, folder: Path, **options: Any
 ) -> tuple[HostAgent, JumpingClock]:
     clock = JumpingClock()
-    settings = HostSettings(socket_path=str(folder / "host.sock"), drain_timeout_ms=200, **options)
+    settings = HostSettings(
+        socket_path=str(folder / "host.sock"), drain_timeout_ms=200, **NEVER_IDLE, **options
+    )
     agent = HostAgent(settings, sink, clock=clock)
     await agent.start()
     return agent, clock
