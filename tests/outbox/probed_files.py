@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,3 +97,12 @@ class ProbedFiles(MachineFiles):
 
     def close(self, handle: int) -> None:
         self.around("close", super().close, handle)
+
+
+def open_below(root: Path) -> list[str]:
+    """What this process has open of a tree; other descriptors come and go in other threads."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [link for link in links if link == str(root) or link.startswith(f"{root}/")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,13 @@ from penstock.outbox.pointer import decode_record
 from penstock.testing import Broker
 
 
-def outbox_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("outbox")]
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """None of those that a test starts; what others have left in this process may end any time."""
+    before = set(threading.enumerate())
+    yield
+    started = set(threading.enumerate()) - before
+    assert [thread.name for thread in started if thread.name.startswith("outbox")] == []
 
 
 @pytest.fixture
@@ -47,7 +53,6 @@ def test_many_threads_send(outbox_broker: Broker, topic: str, tmp_path: Path) ->
         ]
     assert inline == [[True] * 6 + [False] * 6] * 6
     assert sum(value for value in published if isinstance(value, int)) == 72
-    assert outbox_threads() == []
     with outbox_broker.client() as client:
         rows = client.read_arrow(topic).to_pylist()
     order: dict[bytes, list[str]] = {}
@@ -81,7 +86,6 @@ def test_futures_and_a_close_that_finishes_them(
         outbox.send(b"x", partition_id="p")
     with pytest.raises(OutboxClosed):
         outbox.write_async(b"x", partition_id="p")
-    assert outbox_threads() == []
 
 
 def test_files_alone_need_no_broker(tmp_path: Path) -> None:
@@ -95,10 +99,19 @@ def test_files_alone_need_no_broker(tmp_path: Path) -> None:
 
 def test_a_cancelled_future_harms_nobody(tmp_path: Path) -> None:
     with Outbox(OutboxSettings(root=str(tmp_path), in_flight_operations=1)) as outbox:
-        futures = [outbox.write_async(b"x" * 10_000, partition_id="p") for _ in range(30)]
+        gate = threading.Event()
+
+        def hold() -> None:
+            """Called by the first on the outbox's thread: most of the others have to wait."""
+            assert gate.wait(60)
+
+        first = outbox.write_async(b"x" * 10_000, partition_id="p", released=hold)
+        futures = [first]
+        futures += [outbox.write_async(b"x" * 10_000, partition_id="p") for _ in range(29)]
         cancelled = [future.cancel() for future in futures[::3]]
+        gate.set()
         others = [future for number, future in enumerate(futures) if number % 3]
-        assert all(future.result(10).pointer.size_bytes == 10_000 for future in others)
+        assert all(future.result(60).pointer.size_bytes == 10_000 for future in others)
     assert any(cancelled)
     assert len(list(tmp_path.rglob("data.bin"))) >= len(others)
     assert not list(tmp_path.rglob("*.tmp.*"))
@@ -107,4 +120,3 @@ def test_a_cancelled_future_harms_nobody(tmp_path: Path) -> None:
 def test_an_outbox_that_cannot_start_leaves_no_thread(tmp_path: Path) -> None:
     with pytest.raises(RootUnavailable):
         Outbox(OutboxSettings(root=str(tmp_path / "no")))
-    assert outbox_threads() == []

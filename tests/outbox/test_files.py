@@ -33,7 +33,7 @@ from penstock.outbox.layout import batch_directory, hour_directory, temporary_na
 from penstock.outbox.writer.files import FileSystem, MachineFiles, Tree
 from penstock.outbox.writer.payload import as_buffers
 from penstock.outbox.writer.safe_write import WritePlan, Written
-from tests.outbox.probed_files import ProbedFiles
+from tests.outbox.probed_files import ProbedFiles, open_below
 
 AT_MS = 1_779_632_400_000
 PAYLOAD = [b"first ", b"", b"second ", b"x" * 3000]
@@ -86,10 +86,9 @@ def open_tree(tmp_path: Path) -> Iterator[Callable[..., Tree]]:
 
 
 @pytest.fixture(autouse=True)
-def no_descriptor_is_left() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
+def no_descriptor_is_left(tmp_path: Path) -> Iterator[None]:
     yield
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -250,11 +249,10 @@ def test_every_call_fails_in_turn(tmp_path: Path, number: int, case: str) -> Non
         else:
             root.mkdir()
         files = Failing(at, number)
-        handles = len(os.listdir("/proc/self/fd"))
         result = attempt(root, files, plan(payload, attempt=at))
         name = files.calls[at]
         where = f"{errno.errorcode[number]} at call {at}, {name}"
-        assert len(os.listdir("/proc/self/fd")) == handles, where
+        assert open_below(root) == [], where
         renamed = "rename" in files.calls[:at]
         there = renamed or case == "found" or isinstance(result, Written)
         assert files_of(root) == (whole if there else {}), where
@@ -516,7 +514,7 @@ def test_a_closed_tree_takes_nothing(open_tree: Callable[..., Tree]) -> None:
 
 def test_open_hours_are_bounded(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:
     tree = open_tree(hours_max=3)
-    before = len(os.listdir("/proc/self/fd"))
+    assert len(open_below(tmp_path)) == 1
     for number in range(10):
         tree.write(plan(partition=f"p{number}", durable=False))
-    assert len(os.listdir("/proc/self/fd")) == before + 3
+    assert len(open_below(tmp_path)) == 1 + 3

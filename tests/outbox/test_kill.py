@@ -41,7 +41,7 @@ def kill(root: Path, seed: int, *options: str) -> dict[str, int]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=115,
+        timeout=280,
     )
     assert run.returncode == 0, run.stderr[-4000:]
     result = json.loads(run.stdout)
@@ -51,6 +51,7 @@ def kill(root: Path, seed: int, *options: str) -> dict[str, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("shape", "also"),
     [("empty", set()), ("one", {"write"}), ("many", {"write"}), ("slices", {"start_write_back"})],
@@ -61,6 +62,7 @@ def test_kills_at_every_call(fast_folder: Path, shape: str, also: set[str]) -> N
     assert kills.keys() >= KILLED_AT | also
 
 
+@pytest.mark.timeout(300)
 def test_kills_on_the_disk(tmp_path: Path) -> None:
     kills = kill(tmp_path, 20262, "one", "few")
     assert sum(kills.values()) >= 100

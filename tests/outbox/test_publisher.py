@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -170,6 +171,18 @@ async def test_who_is_cancelled_does_not_hold_up_the_others(
     assert [number for number, result in enumerate(results) if result is not None] == [10]
 
 
+DELIVERY_MS = 500
+
+
+async def sent_at_last(writer: OutboxWriter) -> None:
+    """Send a batch, again if it has to be: so little time may be over before a broker answers."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(PublishFailed):
+                await writer.send(b"before", partition_id="p", batch_id="before", at_ms=0)
+                return
+
+
 async def test_a_broker_that_dies(tmp_path: Path) -> None:
     """The publish fails, the file stays, and the same batch is sent when a broker is back."""
     directory = tmp_path / "broker"
@@ -181,16 +194,14 @@ async def test_a_broker_that_dies(tmp_path: Path) -> None:
         publisher = TopicPublisher(
             lambda: Client(
                 broker.bootstrap,
-                request_timeout_ms=300,
-                connect_timeout_ms=300,
-                api_timeout_ms=500,
-                delivery_timeout_ms=500,
+                api_timeout_ms=60_000,
+                delivery_timeout_ms=DELIVERY_MS,
             ),
             "pointers",
         )
         settings = OutboxSettings(root=str(root), threshold_bytes=0)
         async with OutboxWriter(settings, publisher=publisher) as writer:
-            await writer.send(b"before", partition_id="p")
+            await sent_at_last(writer)
             broker.kill()
             with pytest.raises(PublishFailed) as caught:
                 await writer.send(b"after", partition_id="p")
@@ -208,7 +219,9 @@ async def test_a_broker_that_dies(tmp_path: Path) -> None:
             )
             assert result.idempotent_existing_write
         pointers = [decode_pointer(value) for _, value, _ in rows_of(broker, "pointers")]
-    assert [pointer.size_bytes for pointer in pointers] == [6, 5]
+    sizes = [pointer.size_bytes for pointer in pointers]
+    assert list(dict.fromkeys(sizes)) == [6, 5]
+    assert sizes.count(5) == 1
 
 
 SENDER = """

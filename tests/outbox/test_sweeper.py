@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import subprocess
@@ -28,6 +27,7 @@ from penstock.outbox.collection.tree import TreeFiles
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
+from tests.outbox.probed_files import open_below
 from tests.outbox.shelf import AT_MS, HOUR_MS, Shelf
 from tests.outbox.sweep_kills import Failing, Scene
 
@@ -321,15 +321,6 @@ def quick_path() -> Iterator[Path]:
         yield Path(made)
 
 
-def open_below(root: Path) -> list[str]:
-    """What this process has open in a tree; other descriptors come and go in other threads."""
-    links = []
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            links.append(os.readlink(f"/proc/self/fd/{name}"))
-    return [link for link in links if link.startswith(f"{root}/")]
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_an_error_at_every_call_removes_nothing_wrong(quick_path: Path, after: bool) -> None:
     for number in itertools.count(1):
@@ -346,18 +337,20 @@ def test_an_error_at_every_call_removes_nothing_wrong(quick_path: Path, after: b
     assert number > 80
 
 
+@pytest.mark.timeout(300)
 def test_killed_at_every_call(quick_path: Path) -> None:
     """Real kills, before and after every call, each followed by a sweep that ends the work."""
     command = [sys.executable, "-m", "tests.outbox.sweep_kills", str(quick_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     kills = int(done.stdout)
     assert kills >= 160
 
 
+@pytest.mark.timeout(300)
 def test_killed_beside_a_live_writer(quick_path: Path) -> None:
     command = [sys.executable, "-m", "tests.outbox.sweep_kills_live", str(quick_path), "60"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     kills, written = map(int, done.stdout.split())
     assert kills == 60

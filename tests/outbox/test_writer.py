@@ -262,7 +262,7 @@ async def test_pauses_take_no_thread(tmp_path: Path) -> None:
 async def test_who_stops_waiting_frees_nothing(tmp_path: Path, how: str) -> None:
     files = GatedFiles()
     released: list[str] = []
-    timeout_ms = 50 if how == "timeout" else 60_000
+    timeout_ms = 300 if how == "timeout" else 60_000
     async with running(
         tmp_path, files, in_flight_operations=1, write_timeout_ms=timeout_ms
     ) as writer:
@@ -273,7 +273,9 @@ async def test_who_stops_waiting_frees_nothing(tmp_path: Path, how: str) -> None
                 released=lambda: released.append("b"),
             )
         )  # fmt: skip
-        await until(files.entered.is_set)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert files.entered.wait(WAIT_SECONDS)  # here, so that no time-out can end it before
         if how == "cancel":
             call.cancel()
         with pytest.raises(asyncio.CancelledError if how == "cancel" else WriteTimedOut) as caught:
@@ -286,7 +288,7 @@ async def test_who_stops_waiting_frees_nothing(tmp_path: Path, how: str) -> None
         if how == "timeout":
             error = caught.value
             assert isinstance(error, RetriableError)
-            assert "50 ms (outbox.write.timeout.ms)" in str(error)
+            assert "300 ms (outbox.write.timeout.ms)" in str(error)
             assert error.identity == BatchIdentity(partition_id="p", batch_id="b", at_ms=AT_MS)  # type: ignore[attr-defined]
             assert counts.timed_out == 1
         waiting = asyncio.create_task(writer.write(b"next", partition_id="p", batch_id="n"))
@@ -308,19 +310,20 @@ async def test_waiting_for_room_ends(tmp_path: Path) -> None:
     files = GatedFiles()
     released: list[int] = []
     async with running(
-        tmp_path, files, in_flight_bytes=100, acquire_timeout_ms=30, pending_max=1
+        tmp_path, files, in_flight_bytes=100, acquire_timeout_ms=300, pending_max=1
     ) as writer:
         first = asyncio.create_task(writer.write(b"x" * 60, partition_id="p"))
         await until(files.entered.is_set)
         second = asyncio.create_task(
             writer.write(b"x" * 60, partition_id="p", released=lambda: released.append(2))
         )
-        await until(lambda: writer.counts.of("p").pending)
+        while not writer.counts.of("p").pending:
+            await asyncio.sleep(0)  # `until` would give the time-out time
         with pytest.raises(OutboxBusy, match="1 writes wait for room, of at most 1") as busy:
             await writer.write(b"x", partition_id="p", released=lambda: released.append(3))
         assert busy.value.identity is not None
         with pytest.raises(
-            AdmissionTimedOut, match=r"no room for 60 bytes within 30 ms .*; 60 of 100 bytes"
+            AdmissionTimedOut, match=r"no room for 60 bytes within 300 ms .*; 60 of 100 bytes"
         ):
             await second
         assert sorted(released) == [2, 3]
