@@ -16,6 +16,7 @@ import pytest
 from penstock.base.errors import BugError
 from penstock.host.errors import InvalidRing
 from penstock.host.ring import RING_BYTES_MAX, Ring, receive_with_ring, send_with_ring
+from tests.host.open_files import open_files
 
 SIZE = 17 * mmap.PAGESIZE
 SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -32,19 +33,11 @@ def ours(directory: Path) -> list[str]:
     clients may have rings too, but none as large as these.
     """
     found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-            size = os.stat(f"/proc/self/fd/{name}").st_size
-        except FileNotFoundError:  # closed by now
-            continue
+    for target, size in open_files():
         ring = target.startswith("/memfd:penstock-ring ") and size == SIZE
-        if (
-            ring
-            or target == str(directory)
-            or target.startswith((f"/memfd:{NAME} ", f"{directory}/"))
-        ):
-            found.append(f"{name} {target}")
+        mine = target.startswith((f"/memfd:{NAME} ", f"{directory}/"))
+        if ring or mine or target == str(directory):
+            found.append(target)
     return found
 
 

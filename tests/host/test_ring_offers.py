@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import socket
 import tempfile
@@ -28,8 +29,11 @@ from penstock.wire.frames import (
     encode,
 )
 from tests.host.client.agents import PATIENCE_SECONDS, ThreadAgent, wait_for
+from tests.host.open_files import open_files
 
-SIZE = 1 << 16
+SIZE = 19 * mmap.PAGESIZE
+NAME = f"offered-{os.getpid()}-"
+"""How the names of all files begin that are offered here."""
 SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -80,14 +84,14 @@ class Producer:
 
 
 def memory_file(size: int, seals: int) -> int:
-    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    fd = os.memfd_create(NAME, os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     os.ftruncate(fd, size)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
 
 
 def plain_file() -> int:
-    with tempfile.TemporaryFile() as file:
+    with tempfile.NamedTemporaryFile(prefix=NAME) as file:
         file.truncate(SIZE)
         return os.dup(file.fileno())
 
@@ -103,8 +107,30 @@ def punch_hole(fd: int, offset: int, size: int) -> None:
     assert libc.fallocate(fd, 3, offset, size) == 0, os.strerror(ctypes.get_errno())
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def offered() -> int:
+    """How many descriptors are open of what was offered; all else here may be other tests'."""
+    return sum(
+        NAME in target or (target.startswith("/memfd:penstock-ring ") and size == SIZE)
+        for target, size in open_files()
+    )
+
+
+def accepted_socket(agent: ThreadAgent) -> str:
+    """The agent's end of its only connection, as descriptors lead to it."""
+
+    def find() -> str:
+        (connection,) = agent.agent.connections
+        return f"socket:[{os.fstat(connection._socket.fileno()).st_ino}]"
+
+    return str(agent.call(find))
+
+
+def nothing_is_left(agent: ThreadAgent, accepted: str) -> None:
+    """Wait until the agent has closed its end of the socket, and everything offered."""
+    wait_for(lambda: not agent.agent.connections)
+    targets = [target for target, _ in open_files()]
+    assert accepted not in targets
+    wait_for(lambda: offered() == 0)
 
 
 @pytest.fixture
@@ -137,15 +163,15 @@ def agent() -> Iterator[ThreadAgent]:
 def test_offers(
     agent: ThreadAgent, ring_bytes: int, makers: list[Callable[[], int]], mapped: bool
 ) -> None:
-    before = descriptors()
+    assert offered() == 0
     path = agent.agent.settings.socket_path
     producer = Producer(path, ring_bytes=ring_bytes, fds=[make() for make in makers])
     assert producer.ring_bytes == (ring_bytes if mapped else 0)
     answer = producer.publish(0, b"on the socket")
     assert answer is not None
     assert answer.header.type == ACCEPTED
-    # Two ends of the socket, and at most the ring.
-    assert before + 2 <= descriptors() <= before + 3
+    accepted = accepted_socket(agent)
+    assert mapped <= offered() <= 1, "at most the ring"
     answer = producer.publish_in_ring(1, 0, SIZE // 2)
     assert answer is not None
     assert answer.header.type == (ACCEPTED if mapped else FAILED)
@@ -153,7 +179,7 @@ def test_offers(
         assert "no ring" in answer.header.reason
         assert producer.receive() is None
     producer.socket.close()
-    wait_for(lambda: descriptors() == before)
+    nothing_is_left(agent, accepted)
     chunks = [frame.chunks for frame in agent.frames()]
     assert chunks == [(b"on the socket",), (bytes(SIZE // 2),)][: 1 + mapped]
 
@@ -164,14 +190,15 @@ def test_offers(
 def test_a_place_outside_the_ring_ends_the_connection(
     agent: ThreadAgent, position: int, size: int
 ) -> None:
-    before = descriptors()
     producer = Producer(agent.agent.settings.socket_path, ring_bytes=SIZE, fds=[good()])
+    accepted = accepted_socket(agent)
+    assert offered() == 1
     answer = producer.publish_in_ring(0, position, size)
     assert answer is not None
     assert (answer.header.type, answer.header.count) == (FAILED, 0)
     assert producer.receive() is None
     producer.socket.close()
-    wait_for(lambda: descriptors() == before)
+    nothing_is_left(agent, accepted)
 
 
 def test_a_producer_cannot_make_the_agent_fault(agent: ThreadAgent) -> None:
@@ -195,8 +222,8 @@ def test_a_producer_cannot_make_the_agent_fault(agent: ThreadAgent) -> None:
 
 
 def test_a_descriptor_later_than_hello_is_dropped(agent: ThreadAgent) -> None:
-    before = descriptors()
     producer = Producer(agent.agent.settings.socket_path, ring_bytes=0, fds=[])
+    accepted = accepted_socket(agent)
     ring = Ring.create(SIZE)
     head = encode(Header(type=DATA, event_count=1), [b"x"])
     socket.send_fds(producer.socket, [head + b"x"], [ring.fd])
@@ -204,6 +231,6 @@ def test_a_descriptor_later_than_hello_is_dropped(agent: ThreadAgent) -> None:
     answer = producer.receive()
     assert answer is not None
     assert answer.header.type == ACCEPTED
-    assert descriptors() == before + 2
+    assert offered() == 0
     producer.socket.close()
-    wait_for(lambda: descriptors() == before)
+    nothing_is_left(agent, accepted)

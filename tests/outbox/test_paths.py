@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from penstock.outbox import paths
 from penstock.outbox.errors import NotAFile, PathEscapes, PayloadMissing, TooManyOpenFiles
 from penstock.outbox.paths import check_relative, open_beneath, raw_open_beneath, walk_beneath
+from tests.outbox.forked import exit_code_of
+from tests.outbox.probed_files import open_below
 
 Opener = Callable[[int, str, int], int]
 
@@ -27,11 +30,10 @@ def root(tmp_path: Path) -> Iterator[int]:
     (inside / "a" / "b" / "alias").symlink_to("file")
     (inside / "a" / "dangling").symlink_to("nowhere")
     (inside / "a" / "loop").symlink_to("loop")
-    before = len(os.listdir("/proc/self/fd"))
     handle = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
     yield handle
     os.close(handle)
-    assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+    assert open_below(tmp_path) == [], "a descriptor is left open"
 
 
 @pytest.fixture(params=["openat2", "walk"])
@@ -106,19 +108,10 @@ def test_walking_leaves_nothing_open_when_it_fails(root: int) -> None:
 
 
 def test_no_descriptor_left(root: int, opener: Opener) -> None:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(int(name) for name in os.listdir("/proc/self/fd"))
-    taken = [os.dup(root) for _ in range(used)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
-    try:
-        while True:
-            taken.append(os.dup(root))
-    except OSError:
+    def work() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         with pytest.raises(TooManyOpenFiles, match="EMFILE"):
             opener(root, "a/b/file", os.O_RDONLY)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for handle in taken:
-            os.close(handle)
+
+    assert exit_code_of(work) == 0

@@ -31,6 +31,8 @@ from penstock.outbox.reader.errors import (
 )
 from penstock.outbox.reader.policy import Trouble
 from penstock.outbox.reader.reader import OutboxReader
+from tests.outbox.forked import exit_code_of
+from tests.outbox.probed_files import open_below
 
 AT_MS = 1_779_580_800_000
 PATH = data_path("p", "b", AT_MS)
@@ -74,12 +76,11 @@ def test_three_ways_to_the_same_bytes(tmp_path: Path, size: int) -> None:
 
 def fails(root: Path, pointer: Pointer, kind: type[PenstockError], says: str | None = None) -> None:
     """All ways refuse a pointer alike, and leave no descriptor open."""
-    before = len(os.listdir("/proc/self/fd"))
     with OutboxReader(root) as reader:
         for way in (reader.read, reader.map, lambda p: b"".join(reader.open(p))):
             with pytest.raises(kind, match=says):
                 way(pointer)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(root) == []
 
 
 def test_a_missing_payload(tmp_path: Path) -> None:
@@ -136,11 +137,15 @@ def test_a_claim_too_large_takes_no_memory(tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
     with file.open("wb") as sparse:
         sparse.truncate(1 << 40)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    fails(tmp_path, pointer_of(b"", size_bytes=1 << 40), PayloadTooLarge, "at most 1073741824")
-    fails(tmp_path, pointer_of(b"", size_bytes=-1), PayloadTooLarge)
-    fails(tmp_path, pointer_of(b"", size_bytes=1 << 30), SizeMismatch)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+    def work() -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        fails(tmp_path, pointer_of(b"", size_bytes=1 << 40), PayloadTooLarge, "at most 1073741824")
+        fails(tmp_path, pointer_of(b"", size_bytes=-1), PayloadTooLarge)
+        fails(tmp_path, pointer_of(b"", size_bytes=1 << 30), SizeMismatch)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+    assert exit_code_of(work) == 0
 
 
 @pytest.mark.parametrize(
