@@ -10,7 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.coordinator import Coordinator, CoordinatorNotAvailable, owner_of
+from penstock.broker.coordinator import (
+    HEARD_MS,
+    Coordinator,
+    CoordinatorNotAvailable,
+    owner_of,
+)
 from penstock.broker.state import BrokerState
 from penstock.control import (
     Broker,
@@ -151,6 +156,28 @@ async def test_sessions_expire(state: BrokerState) -> None:
     async with asyncio.timeout(60):
         while (await describe(state, "g"))[0].group_state != "Empty":
             await asyncio.sleep(0.01)
+
+
+async def test_members_are_heard_before_they_expire_where_the_broker_was_held_up(
+    state: BrokerState,
+) -> None:
+    clock = Clock()
+    state.clock = clock
+    await restart(state)
+    members = {}
+    for group in ("heard", "silent"):
+        joined = members[group] = await join(state, group)
+        await sync(state, group, joined, {joined.member_id: b"mine"})
+    coordinator = state.coordinator
+    core = coordinator._core
+    assert core is not None
+    clock.ms += 60_000
+    coordinator._tick(core)  # before the heartbeats that lie in the sockets are read
+    assert await heartbeat(state, "heard", 1, members["heard"].member_id) == "none"
+    clock.ms += HEARD_MS
+    coordinator._tick(core)
+    heard, silent = await describe(state, "heard", "silent")
+    assert (heard.group_state, silent.group_state) == ("Stable", "Empty")
 
 
 async def test_stopping_answers_those_who_wait(state: BrokerState) -> None:

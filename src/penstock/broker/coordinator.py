@@ -19,7 +19,8 @@ Committed offsets do not pass through the core: it says whether the committer ma
 the control plane, which gathers commits of all groups into few transactions.
 
 The clock is wall time that never goes back: it starts at the wall clock and runs on with the
-monotonic one, so that a clock that is set expires no member.
+monotonic one, so that a clock that is set expires no member. Nor does a process that was held
+up: what members sent meanwhile has not been read, so it is read first.
 
 Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`; KIP-211 for the retention
 of offsets.
@@ -61,6 +62,7 @@ from penstock.broker.groups import (
 from penstock.broker.groups.coordinator import NO_TOKEN, GroupCoordinator
 from penstock.broker.groups.limits import GroupLimits
 from penstock.broker.groups.record import CorruptGroup
+from penstock.broker.limits import HELD_UP_SECONDS
 from penstock.control import CommittedOffset, GroupRecord, StaleGroup, StaleMembership
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ SAVE_ATTEMPTS_MAX: Final = 5
 OFFSETS_EXPIRED_AT_ONCE_MAX: Final = 10_000
 """Offsets that one pass of the housekeeping deletes; the rest waits for the next."""
 
+
+HEARD_MS: Final = 1000
+"""How long members are listened to after the process was held up, before any is expired."""
 
 DEAD: Final = "Dead"
 EMPTY: Final = "Empty"
@@ -133,6 +138,7 @@ class Coordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._ticks_from_ms = 0
         self._housekeeper: asyncio.TimerHandle | None = None
         self._loaded_ms = 0
         self._active_ms: dict[str, int] = {}
@@ -444,6 +450,7 @@ class Coordinator:
         deadline_ms = core.next_deadline_ms()
         if deadline_ms is None or self._stopped:
             return
+        deadline_ms = max(deadline_ms, self._ticks_from_ms)
         if self._timer is not None:
             if self._timer_ms <= deadline_ms:
                 return
@@ -454,7 +461,12 @@ class Coordinator:
 
     def _tick(self, core: GroupCoordinator) -> None:
         self._timer = None
-        self._handle(core, Tick())
+        now_ms = self._now_ms()
+        if now_ms - self._timer_ms < HELD_UP_SECONDS * 1000:
+            self._handle(core, Tick())
+            return
+        self._ticks_from_ms = now_ms + HEARD_MS
+        self._arm(core)
 
     def _plan_housekeeping(self) -> None:
         seconds = self._state.settings.offsets_retention_check_interval_ms / 1000

@@ -29,8 +29,8 @@ TICK_SECONDS: Final = 1.0
 """How often connections, produce timeouts and the store's housekeeping are looked at."""
 
 HELD_UP_SECONDS: Final = 2.0
-"""Time since the last look at connections above which the loop itself was held up: what arrived
-meanwhile is read before clients are taken to be slow."""
+"""A timer that comes later than this shows that the loop itself was held up: what arrived
+meanwhile is read before clients are taken to be slow or gone."""
 
 METADATA_CACHE_ENTRIES: Final = 256
 """Encoded Metadata answers kept until the image changes."""
