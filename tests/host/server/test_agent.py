@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import resource
 import socket
@@ -339,6 +340,33 @@ async def test_draining_in_good_order() -> None:
             await stopping
             assert clock.seconds < 1010, "it had to wait for its deadline"
     assert len(sink.accepted) == 3
+
+
+async def test_who_comes_before_the_path_is_left_goes_to_the_next_agent() -> None:
+    """The directory's lock keeps the path there for a while after DRAIN, and nobody accepts."""
+    old_sink, new_sink = GateSink(), GateSink()
+    async with serving(old_sink) as old:
+        path = old.settings.socket_path
+        directory = os.open(os.path.dirname(path), os.O_RDONLY)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        stopping = asyncio.create_task(old.stop())
+        await until(lambda: old.draining)
+        assert os.path.lexists(path)
+        late = Peer(path)
+        await late.connect()
+        await late.send(hello())
+        async with AsyncHostClient(path) as client:
+            future = client.publish_nowait(b"late")
+            assert client.state == "handshake"
+            os.close(directory)
+            assert await late.ended() == []
+            late.close()
+            await stopping
+            assert not os.path.lexists(path)
+            async with serving(new_sink, settings=HostSettings(socket_path=path)):
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await future
+    assert (old_sink.accepted, new_sink.accepted) == ([], [b"late"])
 
 
 async def test_the_deadline_of_a_drain_ends_it() -> None:
