@@ -378,9 +378,10 @@ async def test_a_lost_listener_subscribes_again_and_says_that_it_missed_somethin
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'penstock notices'",
         )
-        await until(lambda: heard.images == 1)
+        await until(lambda: heard.images > 0)
+        before = heard.images
         await create(writing, "t", A)
-        await until(lambda: heard.images == 2)
+        await until(lambda: heard.images > before)
         await listening.close()
 
 

@@ -23,15 +23,15 @@ from penstock.diskless.verification import Verifier
 from penstock.objects import open_store
 from tests.broker.wire_client import WireClient
 from tests.control.postgres_proxy import Proxy, proxy_to
+from tests.ports import free_port
 from tests.postgres import PostgresServer
 from tests.proxy import FaultProxy
 from tests.s3 import S3Server
 
-SECONDS: Final = 30.0
+SECONDS: Final = 60.0
 SETTINGS: Final = {
-    "listeners": "PLAINTEXT://127.0.0.1:0",
     "admin.listener": "",
-    "shutdown.timeout.ms": "2000",
+    "shutdown.timeout.ms": "20000",
     "group.initial.rebalance.delay.ms": "0",
     "diskless.commit.interval.ms": "5",
     "diskless.sweep.interval.ms": "100",
@@ -44,7 +44,8 @@ class Serving:
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         self.bootstrap = ""
         self.directory = directory
-        self._settings = dict(settings)
+        # A port that nobody else gets while the broker is down.
+        self._settings = {**settings, "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"}
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, *, dies_at: str = "") -> None:
@@ -65,7 +66,6 @@ class Serving:
         found = re.search(rb"penstock ready kafka=(\S+)", line)
         assert found, self.said()
         self.bootstrap = found[1].decode()
-        self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap}"
 
     @property
     def pid(self) -> int:

@@ -126,7 +126,7 @@ async def test_metadata_depends_on_the_rack_of_the_client(cluster: Cluster) -> N
             "topics": [
                 {
                     "name": "t",
-                    "num_partitions": 100,  # so many that each broker has some of them, whatever the id
+                    "num_partitions": 100,  # each broker has some of them, whatever the id
                     "replication_factor": 1,
                     "assignments": [],
                     "configs": [{"name": "diskless.enable", "value": "true"}],
