@@ -14,9 +14,11 @@ import pytest
 from compat.conftest import missing
 from compat.parts import PartMissing, kcat
 
+from penstock.apps.doctor import clock_skew_ms
 from penstock.client import Client
 from penstock.testing import Broker
 from tests.apps.conftest import Run
+from tests.ports import free_port
 
 MakeTopic = Callable[..., str]
 
@@ -139,9 +141,7 @@ def test_doctor(run: Run, bare: Run, tmp_path: Path) -> None:
         item["check"] for item in findings
     }
     assert next(item for item in findings if item["check"] == "broker")["status"] in ("ok", "warn")
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-    wrong = bare("-b", f"127.0.0.1:{port}", "doctor", "--data-dir", str(tmp_path))
+    wrong = bare("-b", f"127.0.0.1:{free_port()}", "doctor", "--data-dir", str(tmp_path))
     assert wrong.status == 1
     assert "penstock serve" in wrong.out
 
@@ -186,9 +186,26 @@ def test_doctor_compares_clocks(
     assert cause in clock["cause"]
 
 
+@pytest.mark.parametrize(
+    ("date_ms", "answered_ms", "skew_ms"),
+    [
+        (60_000, 60_000, 0),  # written in the second that began before it was asked for
+        (59_001, 60_000, 0),
+        (58_000, 60_000, 1_000),
+        (65_000, 65_000, 0),  # a slow answer, written at its end
+        (60_000, 65_000, 0),  # and at its begin
+        (67_000, 65_000, 2_000),
+        (30_000, 65_000, 29_000),
+    ],
+)
+def test_a_slow_answer_is_no_difference_of_clocks(
+    date_ms: float, answered_ms: float, skew_ms: float
+) -> None:
+    assert clock_skew_ms(60_000, date_ms, answered_ms) == skew_ms
+
+
 def test_errors_are_one_line_and_a_status(bare: Run, run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
+    port = free_port()
     words = ("-b", f"127.0.0.1:{port}", "topic", "list", "-X", "default.api.timeout.ms=100")
     nobody = bare(*words)
     assert nobody.status == 3

@@ -128,16 +128,17 @@ def _node(client: Client, node_id: int) -> Finding:
 
 
 def _clock(address: str) -> Finding:
-    """Compare this clock with the date of an HTTP answer, which has whole seconds."""
+    """Compare this clock with the date of an HTTP answer."""
     name = f"clock of {address}"
     connection = HTTPConnection(address, timeout=ADMIN_TIMEOUT_SECONDS)
     try:
+        asked_ms = SYSTEM_CLOCK.now_ms()
         connection.request("GET", "/health")
         date = connection.getresponse().getheader("Date")
-        now_ms = SYSTEM_CLOCK.now_ms()
+        answered_ms = SYSTEM_CLOCK.now_ms()
         if date is None:
             return Finding(check=name, status="warn", cause="it answers without a date")
-        theirs = parsedate_to_datetime(date).timestamp()
+        theirs_ms = parsedate_to_datetime(date).timestamp() * 1000
     except (OSError, HTTPException, ValueError) as error:
         return Finding(
             check=name,
@@ -147,7 +148,7 @@ def _clock(address: str) -> Finding:
         )
     finally:
         connection.close()
-    skew_seconds = abs(now_ms / 1000 - theirs - 0.5)
+    skew_seconds = clock_skew_ms(asked_ms, theirs_ms, answered_ms) / 1000
     skewed = skew_seconds > SKEW_WARN_SECONDS
     return Finding(
         check=name,
@@ -155,6 +156,15 @@ def _clock(address: str) -> Finding:
         cause=f"differs by about {skew_seconds:.0f} s",
         cure="synchronise the clocks (chrony, systemd-timesyncd)" if skewed else "",
     )
+
+
+def clock_skew_ms(asked_ms: float, date_ms: float, answered_ms: float) -> float:
+    """How far a clock certainly is from ours, that wrote a date into its answer to us.
+
+    The date has whole seconds, and was written at some time between request and answer: only what
+    lies outside of that is a difference of clocks, however long the answer took.
+    """
+    return max(asked_ms - (date_ms + 1000), date_ms - answered_ms, 0.0)
 
 
 def _writable(directory: Path) -> Finding:
