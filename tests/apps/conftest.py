@@ -28,8 +28,9 @@ class Ran:
 Run = Callable[..., Ran]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bootstrap() -> Iterator[str]:
+    """A broker that the tests of commands share; it ends with them."""
     given = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
     if given:
         yield given

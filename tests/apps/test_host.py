@@ -14,16 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from penstock.apps.host_probe import TIMEOUT_SECONDS as PROBE_SECONDS
 from penstock.host import HostClient
 from penstock.host.client.futures import PublishFuture
 from penstock.testing import Broker
-from tests.apps.conftest import Run
+from tests.apps.conftest import Ran, Run
 from tests.apps.test_serve import environment
-from tests.host.server.peers import hello
+from tests.host.server.peers import data, hello
 
 READY = re.compile(r"penstock host ready socket=(\S+) http=(\S+) sink=(\w+)\n")
 TIMEOUT_SECONDS = 60
@@ -92,6 +94,16 @@ def refused(*words: str, **extra: str) -> str:
     return done.stderr
 
 
+def probed(run: Callable[[], Ran]) -> Ran:
+    """What a probe says of an agent that lives; a busy machine may keep it longer than a probe
+    waits, and a supervisor asks again.
+    """
+    by = time.monotonic() + TIMEOUT_SECONDS
+    while "no answer in" in (ran := run()).err:
+        assert time.monotonic() < by
+    return ran
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ready_healthy_and_a_clean_end(path: str, bare: Run, number: signal.Signals) -> None:
     ran = bare("host", "health", "--socket", path)
@@ -99,10 +111,10 @@ def test_ready_healthy_and_a_clean_end(path: str, bare: Run, number: signal.Sign
     assert "No such file" in ran.err
     with agent(path, "--sink", "null") as process:
         assert process.http == "-"
-        ran = bare("host", "health", "--socket", path)
+        ran = probed(lambda: bare("host", "health", "--socket", path))
         assert ran.status == 0, ran.err
         assert ran.out.startswith("healthy")
-        ran = bare("host", "status", "--socket", path, "--output", "json")
+        ran = probed(lambda: bare("host", "status", "--socket", path, "--output", "json"))
         assert json.loads(ran.out)["state"] == "serving"
         with HostClient(path) as client:
             client.send(b"one", timeout=TIMEOUT_SECONDS)
@@ -113,18 +125,23 @@ def test_ready_healthy_and_a_clean_end(path: str, bare: Run, number: signal.Sign
     assert ran.status == 1
 
 
-def test_health_is_quick_as_a_process(path: str) -> None:
+def health_as_a_process(*words: str, **extra: str) -> Ran:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "host", "health", *words],
+        timeout=TIMEOUT_SECONDS,
+        env=environment(**extra),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def test_health_as_a_process(path: str) -> None:
     with agent(path, "--sink", "null"):
-        command = [sys.executable, "-m", "penstock", "host", "health"]
         for words, extra in ((["--socket", path], {}), ([], {"PENSTOCK_HOST_SOCKET_PATH": path})):
-            done = subprocess.run(
-                [*command, *words],
-                timeout=TIMEOUT_SECONDS,
-                env=environment(**extra),
-                check=False,
-                capture_output=True,
-            )
-            assert done.returncode == 0, done
+            ran = probed(partial(health_as_a_process, *words, **extra))
+            assert ran.status == 0, ran
 
 
 def test_health_of_what_is_no_agent(path: str, bare: Run) -> None:
@@ -134,11 +151,10 @@ def test_health_of_what_is_no_agent(path: str, bare: Run) -> None:
         assert ran.status == 1
         assert "refused" in ran.err
         silent.listen()
-        began = time.monotonic()
         ran = bare("host", "health", "--socket", path)
-        assert time.monotonic() - began < 1.0
         assert ran.status == 1
-        assert "no answer in 0.9 s" in ran.err
+        assert f"no answer in {PROBE_SECONDS:g} s" in ran.err
+        assert PROBE_SECONDS < 1
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 64])
@@ -217,7 +233,7 @@ def test_what_it_refuses_to_start_with(path: str, folder: Path) -> None:
 def test_a_live_agent_is_not_replaced(path: str, bare: Run) -> None:
     with agent(path, "--sink", "null"):
         assert "another agent serves it" in refused("--socket", path, "--sink", "null")
-        assert bare("host", "health", "--socket", path).status == 0
+        assert probed(lambda: bare("host", "health", "--socket", path)).status == 0
 
 
 def test_sending_lines(path: str, folder: Path, bare: Run) -> None:
@@ -252,8 +268,7 @@ def test_into_the_log(path: str, bare: Run) -> None:
         with agent(path, "--bootstrap", broker.bootstrap, "--http", "127.0.0.1:0") as process:
             ran = bare("host", "send", "--socket", path, "--topic", "readings", stdin="a\nb\nc\n")
             assert ran.status == 0, ran.err
-            words = ("--topic", "nope", "--timeout", "1")
-            ran = bare("host", "send", "--socket", path, *words, stdin="a\n")
+            ran = bare("host", "send", "--socket", path, "--topic", "nope", stdin="a\n")
             assert ran.status != 0
             assert "nope" in ran.err
             process.terminate()
@@ -288,19 +303,20 @@ def test_a_second_signal_ends_it_at_once() -> None:
 
 
 def test_a_second_signal_does_not_wait_for_the_drain(path: str) -> None:
-    with (
-        agent(path, "--sink", "null", "-X", "host.drain.timeout.ms=60000") as process,
-        socket.socket(socket.AF_UNIX) as producer,
-    ):
-        producer.connect(path)
-        producer.sendall(hello())
-        assert producer.recv(1000)
-        process.terminate()
-        until(lambda: not os.path.lexists(path))
-        process.terminate()
-        began = time.monotonic()
-        assert process.wait(TIMEOUT_SECONDS) == 1
-        assert time.monotonic() - began < 0.9
+    """It would wait for the answer to what a producer has sent, as the broker is gone."""
+    drain = ("-X", f"host.drain.timeout.ms={10 * TIMEOUT_SECONDS * 1000}")
+    with Broker(admin=False) as broker, socket.socket(socket.AF_UNIX) as producer:
+        broker.create_topic("readings")
+        with agent(path, "--bootstrap", broker.bootstrap, *drain) as process:
+            producer.connect(path)
+            producer.sendall(hello(topics=["readings"]))
+            assert producer.recv(1000)
+            broker.stop()
+            producer.sendall(data(0, topic="readings", partition=0, log_sequence=0))
+            process.terminate()
+            until(lambda: not os.path.lexists(path))
+            process.terminate()
+            assert process.wait(TIMEOUT_SECONDS) == 1
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -358,7 +374,8 @@ def test_rolling_from_one_agent_to_the_next(path: str, order: str) -> None:
     """Nothing that was published is lost, and nothing is in the log twice."""
     with Broker(admin=False) as broker, broker.client() as client:
         client.create_topic("readings", 1)
-        words = ("--bootstrap", broker.bootstrap, "-X", "host.drain.timeout.ms=5000")
+        drain = ("-X", f"host.drain.timeout.ms={TIMEOUT_SECONDS * 1000}")
+        words = ("--bootstrap", broker.bootstrap, *drain)
         with agent(path, *words) as old, Publisher(path) as publisher:
             publisher.more()
             if order == "new first":
@@ -368,7 +385,8 @@ def test_rolling_from_one_agent_to_the_next(path: str, order: str) -> None:
                     assert ended(old) == ""
                     assert os.path.lexists(path), "a late cleanup leaves the new one's file"
                     publisher.more()
-                    assert bare_health(path) == 0
+                    health = probed(partial(health_as_a_process, "--socket", path))
+                    assert health.status == 0, health
                     publisher.finish()
                     new.terminate()
                     assert ended(new) == ""
@@ -389,13 +407,3 @@ def test_rolling_from_one_agent_to_the_next(path: str, order: str) -> None:
         values = client.read_arrow("readings").column("value").to_pylist()
         assert values == publisher.sent
         assert not os.path.lexists(path)
-
-
-def bare_health(path: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "host", "health", "--socket", path],
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-        capture_output=True,
-    )
-    return done.returncode

@@ -15,7 +15,7 @@ from tests.deploy.agreement import compose, option
 from tests.deploy.files import COMPOSE, HOST, documents
 from tests.deploy.image import command
 
-SECONDS_MAX = 30
+SECONDS_MAX = 60
 
 
 @pytest.fixture(scope="module")

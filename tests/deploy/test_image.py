@@ -33,9 +33,11 @@ from tests.deploy.files import (
     patterns,
     plant,
 )
-from tests.deploy.image import BUILD_SECONDS_MAX, RUN, command, locked
+from tests.deploy.image import RUN, command, locked
 
-SERVE_SECONDS_MAX = 30
+SERVE_SECONDS_MAX = 60
+STEP_SECONDS_MAX = 300
+"""A step installs packages, which a busy machine also has to fetch."""
 
 
 def missing_from_context(deployment: Path) -> list[str]:
@@ -125,7 +127,11 @@ def test_the_wheel_holds_the_packages(wheel: Path) -> None:
 
 def test_the_entry_point_works(image: Path) -> None:
     done = subprocess.run(
-        command(image, "--version"), capture_output=True, text=True, check=True, timeout=30
+        command(image, "--version"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SERVE_SECONDS_MAX,
     )
     assert done.stdout.startswith("penstock, version")
 
@@ -133,7 +139,9 @@ def test_the_entry_point_works(image: Path) -> None:
 def test_packages_outside_the_lock_are_not_seen(image: Path) -> None:
     words = command(image)
     words[words.index("-c") + 1] = words[words.index("-c") + 1].replace(RUN, "import pytest")
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=SERVE_SECONDS_MAX
+    )
     assert "No module named 'pytest'" in done.stderr
 
 
@@ -158,7 +166,7 @@ def test_a_broker_runs_from_the_image(image: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.interop
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_build_works_step_by_step(tmp_path: Path) -> None:
     """The build stage's instructions, carried out in a folder instead of a container.
 
@@ -184,7 +192,7 @@ def test_the_build_works_step_by_step(tmp_path: Path) -> None:
             run_step(words, working, environment)
     python = root / "opt/penstock/bin/python"
     checked = [sys.executable, "-m", "pip", "--python", str(python), "check"]
-    subprocess.run(checked, check=True, timeout=BUILD_SECONDS_MAX)
+    subprocess.run(checked, check=True, timeout=STEP_SECONDS_MAX)
     assert subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 1
     assert serve_and_stop([str(root / "opt/penstock/bin/penstock")], tmp_path) == 0
 
@@ -205,7 +213,7 @@ def run_step(words: str, folder: Path, environment: dict[str, str]) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=BUILD_SECONDS_MAX,
+        timeout=STEP_SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
