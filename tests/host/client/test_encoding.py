@@ -136,7 +136,7 @@ def test_through_a_client(path: str) -> None:
         publish = client.publish_records
         futures = publish("t", data, codec="lz4")
         for future in futures:
-            future.result(10)
+            future.result(20)
         found = [v for c in chunks() for v in decode_batches(c)["value"].to_pylist()]
         assert sorted(found) == data["value"].to_pylist()
         assert publish("t", data.slice(0, 0)) == []
