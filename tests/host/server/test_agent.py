@@ -257,6 +257,25 @@ async def test_a_silent_producer_is_pinged_then_closed() -> None:
         assert header.type == ACCEPTED
 
 
+async def test_nobody_is_silent_while_the_agent_itself_is_held_up() -> None:
+    clock = JumpingClock()
+    async with serving(clock=clock) as agent, peer(agent) as one:
+
+        def held_up() -> None:
+            """What the loop runs first when the process goes on after an hour."""
+            clock.ahead += 3600
+            assert agent._tick_timer is not None
+            agent._tick_timer.cancel()
+            agent._tick()
+
+        one.socket.send(data(0))  # it lies there unread
+        held_up()
+        await one.expect(ACCEPTED, ranges=[0, 1])
+        held_up()
+        held_up()  # not put off for ever
+        assert "nothing was heard" in (await one.expect(FAILED)).reason
+
+
 async def test_one_that_never_says_hello_is_closed() -> None:
     async with (
         serving(idle_timeout_ms=300, ping_interval_ms=100) as agent,

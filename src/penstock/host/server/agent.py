@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.1
+HELD_UP_MS: Final = 1_000
+"""A tick that is so late says that the whole process stood still."""
+
 ACCEPT_BURST: Final = 64
 """Connections accepted before others have their turn."""
 
@@ -116,6 +119,8 @@ class HostAgent:
         self._accepting = False
         self._reported: set[str] = set()
         self._tick_timer: asyncio.TimerHandle | None = None
+        self._ticked_ms = 0.0
+        self._held_up = False
         self._wait: tuple[Callable[[], bool], asyncio.Future[None]] | None = None
         self._terms = ServerTerms(
             credit=NO_CREDIT,
@@ -156,6 +161,7 @@ class HostAgent:
             await self.sink.stop(SINK_STOP_SECONDS_MIN)
             raise
         self._listen()
+        self._ticked_ms = self.now_ms()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     async def stop(self) -> None:
@@ -297,12 +303,24 @@ class HostAgent:
         for guest, more in self.budget.top_up():
             if isinstance(guest, _Guest):
                 self._widen(guest, more)
-        for connection in self.connections:
-            connection.tick(now_ms)
-        if self.draining:
-            self._close_idle(now_ms)
+        if not self._after_a_stall(now_ms):
+            for connection in self.connections:
+                connection.tick(now_ms)
+            if self.draining:
+                self._close_idle(now_ms)
         self._listen()  # where it had paused
         self._look()
+
+    def _after_a_stall(self, now_ms: float) -> bool:
+        """Whether this process stood still until now, so that what has come is yet to be read.
+
+        Nobody is called silent, slow or idle before that. It is so for one tick at a time, or a
+        process that is always late would never look.
+        """
+        late = now_ms - self._ticked_ms >= HELD_UP_MS
+        self._ticked_ms = now_ms
+        self._held_up = late and not self._held_up
+        return self._held_up
 
     def _close_idle(self, now_ms: float) -> None:
         for connection, guest in list(self._guests.items()):
