@@ -6,8 +6,8 @@ There is no exception list; generated code lives in files named `*_pb2.py` or un
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -26,44 +26,75 @@ def source_files() -> list[Path]:
     ]
 
 
-@pytest.fixture(scope="module", params=source_files(), ids=lambda p: str(p.relative_to(SOURCE)))
-def source(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.param
-    return path
+class Shape(NamedTuple):
+    """What is looked at in one file."""
+
+    lines: int
+    long_functions: list[str]
+    documented: bool
+    asserts: list[int]
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node
-
-
-def test_files_are_small(source: Path) -> None:
-    count = len(source.read_text().splitlines())
-    assert count <= FILE_LINES_MAX, f"{source} has {count} lines, the limit is {FILE_LINES_MAX}"
-
-
-def test_functions_are_small(source: Path) -> None:
-    tree = ast.parse(source.read_text())
-    long = [
-        f"{node.name} at line {node.lineno}: {(node.end_lineno or 0) - node.lineno + 1} lines"
-        for node in functions(tree)
-        if (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES_MAX
+def shape_of(path: Path) -> Shape:
+    text = path.read_text()
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    lengths = [
+        (node.name, node.lineno, (node.end_lineno or 0) - node.lineno + 1)
+        for node in nodes
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
-    assert not long, f"{source}: functions over {FUNCTION_LINES_MAX} lines: {long}"
+    return Shape(
+        lines=len(text.splitlines()),
+        long_functions=[
+            f"{name} at line {line}: {length} lines"
+            for name, line, length in lengths
+            if length > FUNCTION_LINES_MAX
+        ],
+        documented=bool(ast.get_docstring(tree)),
+        asserts=[node.lineno for node in nodes if isinstance(node, ast.Assert)],
+    )
 
 
-def test_modules_say_why_they_exist(source: Path) -> None:
-    assert ast.get_docstring(ast.parse(source.read_text())), f"{source} has no docstring"
+@pytest.fixture(scope="module")
+def shapes() -> dict[str, Shape]:
+    found = {str(path.relative_to(SOURCE)): shape_of(path) for path in source_files()}
+    assert len(found) > 100
+    return found
 
 
-def test_no_asserts_in_the_product(source: Path) -> None:
-    asserts = [
-        node.lineno
-        for node in ast.walk(ast.parse(source.read_text()))
-        if isinstance(node, ast.Assert)
-    ]
-    assert not asserts, f"{source} asserts at lines {asserts}: raise BugError instead"
+def test_files_are_small(shapes: dict[str, Shape]) -> None:
+    large = {name: shape.lines for name, shape in shapes.items() if shape.lines > FILE_LINES_MAX}
+    assert not large, f"files over {FILE_LINES_MAX} lines: {large}"
+
+
+def test_functions_are_small(shapes: dict[str, Shape]) -> None:
+    long = {name: shape.long_functions for name, shape in shapes.items() if shape.long_functions}
+    assert not long, f"functions over {FUNCTION_LINES_MAX} lines: {long}"
+
+
+def test_modules_say_why_they_exist(shapes: dict[str, Shape]) -> None:
+    silent = [name for name, shape in shapes.items() if not shape.documented]
+    assert not silent, f"without a docstring: {silent}"
+
+
+def test_no_asserts_in_the_product(shapes: dict[str, Shape]) -> None:
+    asserting = {name: shape.asserts for name, shape in shapes.items() if shape.asserts}
+    assert not asserting, f"asserts (file: lines) {asserting}: raise BugError instead"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"""Why."""\n', Shape(1, [], True, [])),
+        ("x = 1\nassert x\n", Shape(2, [], False, [2])),
+        ("def f():\n" + "    x = 1\n" * 60, Shape(61, ["f at line 1: 61 lines"], False, [])),
+        ("async def f():\n" + "    x = 1\n" * 59, Shape(60, [], False, [])),
+    ],
+)
+def test_the_shape_of_a_file_is_seen(tmp_path: Path, text: str, expected: Shape) -> None:
+    (tmp_path / "one.py").write_text(text)
+    assert shape_of(tmp_path / "one.py") == expected
 
 
 def test_packages_are_domain_nouns() -> None:
