@@ -88,7 +88,7 @@ def stream(
         .trigger(availableNow=True)
         .start()
     )
-    return bool(query.awaitTermination(60))
+    return bool(query.awaitTermination(100))
 
 
 OPERATIONS: dict[str, Callable[..., object]] = {

@@ -76,13 +76,12 @@ class Scene:
 def scene(driver: Driver, helper: Driver, topic: str, now_ms: int) -> Iterator[Scene]:
     """A scene whose members are closed at its end, whatever happened."""
     made = Scene(driver, helper, topic, now_ms)
-    with ExitStack() as stack:
+    try:
         yield made
-        for member in made.members:
-            stack.callback(member.close)
-        made.members = []
-    for member in made.members:
-        member.close()
+    finally:
+        with ExitStack() as stack:
+            for member in made.members:
+                stack.callback(member.close)
 
 
 @pytest.mark.parametrize(("driver", "kind"), JOINING, indirect=["driver"])

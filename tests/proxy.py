@@ -102,6 +102,7 @@ class FaultProxy:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
+        await asyncio.sleep(0)  # transports that were aborted are closed in the loop's next turn
 
     def count(self, method: str = "", *, containing: str = "") -> int:
         """Requests so far, of one method, with this in their path."""
@@ -116,13 +117,13 @@ class FaultProxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            try:
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 await self._request(reader, writer)
-            finally:
                 writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
+                await writer.wait_closed()
+        finally:
+            writer.transport.abort()  # whether or not the other side reads what is left
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await _head(reader)
@@ -143,25 +144,22 @@ class FaultProxy:
             return
         if fault.corrupt and body:
             body = bytes([body[0] ^ 0xFF]) + body[1:]
-        answer = await self._pass_on(head, body, fault, writer)
-        answer.close()
+        await self._pass_on(head, body, fault, writer)
 
     async def _pass_on(
         self, head: bytes, body: bytes, fault: Fault, writer: asyncio.StreamWriter
-    ) -> asyncio.StreamWriter:
+    ) -> None:
         answers, server = await asyncio.open_connection(*self._target)
         try:
             server.write(head[:-2] + b"connection: close\r\n\r\n" + body)
             await server.drain()
             answer = await _head(answers)
             if fault.drop_answer:
-                return server
+                return
             writer.write(answer)
             await _copy(answers, writer, fault)
-        except BaseException:
-            server.close()
-            raise
-        return server
+        finally:
+            server.transport.abort()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: Fault) -> None:

@@ -16,7 +16,7 @@ from typing import Self
 
 WAIT_SECONDS = 20.0
 POLL_SECONDS = 0.02
-SESSION_TIMEOUT_MS = 10_000
+SESSION_TIMEOUT_MS = 30_000
 HEARTBEAT_MS = 200
 # What a driver may be able to do beyond producing and consuming; `static` is a way to join.
 EVERYTHING = frozenset(

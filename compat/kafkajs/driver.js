@@ -71,6 +71,7 @@ function kafka(call) {
   return new Kafka({
     brokers: [call.bootstrap],
     logLevel: logLevel.NOTHING,
+    connectionTimeout: 10000,
     retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 5 },
   })
 }
@@ -179,7 +180,7 @@ async function memberOpen(call) {
     groupId: call.group,
     sessionTimeout: call.session_ms,
     heartbeatInterval: call.heartbeat_ms,
-    rebalanceTimeout: 10000,
+    rebalanceTimeout: 20000,
     maxWaitTimeInMs: 100,
     allowAutoTopicCreation: false,
   })
