@@ -17,6 +17,7 @@ from sim.diskless.world import run
 from sim.host.scheduler import Violation
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(600)
 SEEDS = 800
 PROCESSES = 2
 PLANT_SEEDS = 400

@@ -44,6 +44,7 @@ def run_and_kill(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_killed_over_and_over(tmp_path: Path) -> None:
     dice = random.Random(20)
     acknowledged: set[tuple[int, int, int, int]] = set()
