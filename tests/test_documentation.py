@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,9 +16,15 @@ from penstock.testing import Agent, Broker
 
 ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = {".venv", ".cache", ".git", "demo-output", "node_modules", "results", ".pytest_cache"}
-PAGES = [
-    path for path in sorted(ROOT.rglob("*.md")) if not SKIPPED & set(path.relative_to(ROOT).parts)
-]
+
+
+def pages(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        yield from (Path(folder) / name for name in files if name.endswith(".md"))
+
+
+PAGES = sorted(pages(ROOT))
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 RUNNABLE = ("quick-start.md", "columns.md", "host-ingest.md")
 TOPICS = ("readings",)
