@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -49,6 +51,26 @@ def test_restart_keeps_port_and_records() -> None:
             broker.restart()
             assert broker.bootstrap == before
             assert client.read_arrow("orders")["value"].to_pylist() == [b"a", b"b"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot hold a port")
+@pytest.mark.parametrize("process", [False, True])
+def test_nobody_else_is_given_the_port_meanwhile(process: bool) -> None:
+    with Broker(process=process) as broker:
+        addresses = [broker.bootstrap, broker.admin_url.removeprefix("http://")]
+        if process:
+            broker.kill()
+        else:
+            broker.stop()
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            with socket.socket() as one, pytest.raises(ConnectionRefusedError):
+                one.connect((host, int(port)))
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((host, int(port)))
+        broker.start()
+        assert [broker.bootstrap, broker.admin_url.removeprefix("http://")] == addresses
+        broker.create_topic("orders")
 
 
 def test_a_process_that_is_killed_loses_nothing_acknowledged() -> None:

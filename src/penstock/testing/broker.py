@@ -2,18 +2,21 @@
 
 By default it runs in a thread of this process with an event loop of its own. With
 `process=True` it is `python -m penstock serve` in a process of its own, which can be killed.
-Ports are chosen by the system, so any number run side by side; a restart keeps the port.
+Ports are chosen by the system, so any number run side by side; a restart keeps the port, which
+nobody else is given while the broker is down.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -61,6 +64,7 @@ class Broker:
         self._admin_listener = _LOOPBACK if admin else ""
         self._thread: _BrokerThread | None = None
         self._process: _BrokerProcess | None = None
+        self._held = ExitStack()
         self.bootstrap = ""
         self.admin_url = ""
 
@@ -102,6 +106,7 @@ class Broker:
         if admin != "-":
             self._admin_listener = admin
             self.admin_url = f"http://{admin}"
+        self._held.close()
         return self
 
     def stop(self) -> None:
@@ -112,6 +117,7 @@ class Broker:
         if self._process is not None:
             process, self._process = self._process, None
             process.stop()
+        self._hold()
 
     def restart(self) -> Broker:
         """Stop it and start it again on the same port and data."""
@@ -128,6 +134,7 @@ class Broker:
             raise UnavailableError("only a running Broker(process=True) can be killed")
         process, self._process = self._process, None
         process.kill()
+        self._hold()
 
     @property
     def pid(self) -> int | None:
@@ -152,7 +159,15 @@ class Broker:
         with self.client() as client:
             return client.create_topic(name, partitions, configs)
 
+    def _hold(self) -> None:
+        """Keep the ports for the next start."""
+        self._held.close()
+        for listener in (self._listener, self._admin_listener):
+            if listener not in ("", _LOOPBACK):
+                _hold(listener, self._held)
+
     def _discard(self) -> None:
+        self._held.close()
         if self._owned:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -240,6 +255,21 @@ class _BrokerProcess:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _hold(listener: str, held: ExitStack) -> None:
+    """Bind a port without listening, so that the system gives it to nobody who asks for any.
+
+    Linux lets a server that names the port listen beside that, and connections are refused until
+    one does; other systems would refuse the server.
+    """
+    if sys.platform != "linux":
+        return
+    host, _, port = listener.rpartition(":")
+    holder = held.enter_context(socket.socket())
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with suppress(OSError):  # somebody was quicker: the start will say so
+        holder.bind((host, int(port)))
 
 
 def _text(value: object) -> str:
