@@ -86,7 +86,8 @@ class Lane:
 async def crash_and_recover(broker: Restartable, *, kills: int) -> None:
     lanes = [Lane(id_, partition) for id_ in range(PRODUCERS) for partition in range(PARTITIONS)]
     with Client(broker.bootstrap) as client:
-        await asyncio.to_thread(client.create_topic, "orders", PARTITIONS)
+        kept = {"retention.ms": "-1"}  # the record batches are said to be of 2023
+        await asyncio.to_thread(client.create_topic, "orders", PARTITIONS, kept)
 
     async def all_send(sink: LogSink, upto: int) -> None:
         await asyncio.gather(*(lane.send(sink, upto) for lane in lanes))
