@@ -23,8 +23,8 @@ TIMEOUT_SECONDS = 300
 KEEP = {"retention.ms": "-1"}
 SETTINGS = {
     "spark.driver.memory": "1g",
-    # Short runs end before Java's thorough compiler pays off.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Short runs end before Java's thorough compiler pays off, and threads that collect beside it.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
@@ -34,6 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"))
+            # The first to ask for the session waits for Java too.
+            if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
 

@@ -87,7 +87,8 @@ from pyspark.sql import SparkSession
 from penstock.spark import LogSink, session
 
 way, folder, bootstrap, admin, topic, target = sys.argv[1:]
-fast = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "1g",
+fast = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "1g",
     "spark.python.daemon.module": "deadly", "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 # One core, where a task may fail three times before its job does.
@@ -167,28 +168,34 @@ def test_a_worker_that_dies(topic: Topic, target: Target, tmp_path: Path) -> Non
 
 
 class Restarting:
-    """Kills a broker when the commit of a batch is recorded, and starts it again."""
+    """Kills a broker when the commit of a batch is recorded, or answered; starts it again."""
 
     def __init__(self, broker: Broker, application: str, batch_id: int) -> None:
         self._broker = broker
         self._batch_id = batch_id
         self._path = f"/v1/sinks/{application}"
         self.state = ""
+        self._answered = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         address = AdminAddress(self._broker.admin_url)
         while self.state == "":
+            ended = self._answered.is_set()
             answer = address.call("GET", self._path, timeout_seconds=30)
             if answer.body.get("batch") == self._batch_id:
                 self.state = str(answer.body["state"])
+            if ended:
+                break
         address.close()
         self._broker.kill()
         self._broker.start()
 
     def join(self) -> None:
+        self._answered.set()
         self._thread.join()
+        assert self.state
 
 
 @pytest.mark.timeout(300)
