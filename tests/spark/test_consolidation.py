@@ -203,7 +203,7 @@ def test_the_command_over_s3(s3: S3Server, tmp_path: Path) -> None:
             "--spark", "--master", "local[2]", "--admin", broker.admin_url, "--all-ages",
             "-X", f"diskless.storage.options.file={secrets}", "--topic", topic.name,
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
         assert s3.options()["aws_secret_access_key"] not in done.stdout + done.stderr
         facts = json.loads(done.stdout)

@@ -43,7 +43,7 @@ query.awaitTermination()
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_no_row_is_lost_or_doubled(topic: Topic, tmp_path: Path) -> None:
     written = topic.write(ROWS)
     broker = topic.broker
