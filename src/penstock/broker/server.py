@@ -239,9 +239,9 @@ class BrokerServer:
             if loop.time() >= deadline:
                 logger.warning("requests were still open after shutdown.timeout.ms")
                 break
-            turn = loop.create_future()
-            loop.call_later(0.005, turn.set_result, None)
-            await turn
+            turn = asyncio.Event()
+            loop.call_later(0.005, turn.set)
+            await turn.wait()
         for connection in self._connections:
             connection.cancel_handler()
 

@@ -236,10 +236,10 @@ class HostAgent:
         file.close()
 
     async def _pause(self, seconds: float) -> None:
-        over: asyncio.Future[None] = self._loop.create_future()
-        timer = self._loop.call_later(seconds, over.set_result, None)
+        over = asyncio.Event()
+        timer = self._loop.call_later(seconds, over.set)
         try:
-            await over
+            await over.wait()
         finally:
             timer.cancel()
 
