@@ -16,6 +16,7 @@ from tests.spark.cluster import jobs
 from tests.spark.cluster.conftest import Driver
 from tests.spark.cluster.java import JavaProcess
 from tests.spark.cluster.topics import Records
+from tests.spark.conftest import until
 
 pytestmark = [
     pytest.mark.spark,
@@ -94,7 +95,10 @@ def test_a_stream_is_written_to_a_topic_once_and_shows_its_group(
     client.call(jobs.stream, options, sink, str(tmp_path))
     client.call(jobs.stream, options, sink, str(tmp_path))
     assert Counter(records.appended(client)) == Counter(written)
-    assert f"{records.name}-group" in {group.group_id for group in records.client.list_groups()}
+    until(  # the listener hears of a batch a moment after it ended
+        "the group is listed",
+        lambda: f"{records.name}-group" in {one.group_id for one in records.client.list_groups()},
+    )
 
 
 @pytest.mark.parametrize("kind", ["table", "log"])

@@ -18,9 +18,9 @@ from tests.spark.cluster.conftest import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.cluster.topics import Records
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 180.0
 ROWS = 3_000
 STEP = '''
 import os, time

@@ -12,6 +12,7 @@ from tests.spark.cluster import jobs
 from tests.spark.cluster.conftest import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.cluster.topics import Records
+from tests.spark.conftest import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -39,7 +40,7 @@ def test_what_is_missing_is_said_in_a_sentence(
 def test_all_slots_of_the_cluster_are_planned_for(
     driver: Driver, cluster: StandaloneCluster, records: Records
 ) -> None:
-    assert len(cluster.executors()) == 2
+    until("the session's executors run, and no other's", lambda: len(cluster.executors()) == 2)
     assert driver.call(jobs.slots) == 2
     records.write(1000)
     assert driver.call(jobs.batch_tasks, records.options()) <= 2
