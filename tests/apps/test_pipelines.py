@@ -25,6 +25,8 @@ from tests.apps.conftest import Run
 from tests.apps.test_serve import environment
 
 TIMEOUT_SECONDS = 400
+# Short runs end before Java's thorough compiler pays off.
+JAVA = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 PIPELINE = """
 name = "lines"
 
@@ -186,7 +188,7 @@ def penstock(*words: object, **extra: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
-        env=environment(**extra),
+        env=environment(**JAVA | extra),
         check=False,
     )
 
@@ -205,7 +207,7 @@ def running(*words: object) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env=environment(**JAVA),
     ) as process:
         try:
             yield process
@@ -354,7 +356,7 @@ def test_a_terminal_shows_a_table(broker: Broker, write: Callable[[str], Path]) 
     file = write(PIPELINE.replace("{topic}", "shown"))
     words = ("run", file, "-b", broker.bootstrap, "--admin", broker.admin_url)
     master, slave = pty.openpty()
-    extra = {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
+    extra = JAVA | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
     try:
         with subprocess.Popen(
             command_line(*words),
