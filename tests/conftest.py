@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from tests.postgres import PostgresServer
     from tests.s3 import S3Server
 
-# How long an example takes on a busy machine says nothing of what it tries.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+# How long an example takes on a busy machine says nothing of what it tries. A run tries the same
+# examples as the one before; `--hypothesis-profile search`, as of `make test-long`, tries others.
+_BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeated", _BUSY, derandomize=True)
+settings.register_profile("search", _BUSY)
+settings.load_profile("repeated")
 
 
 @pytest.fixture(scope="session")

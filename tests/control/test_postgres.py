@@ -30,7 +30,6 @@ from penstock.control import (
 )
 from penstock.control import postgres_diskless_tables as diskless_tables
 from penstock.control.postgres import PostgresControlPlane
-from penstock.control.postgres_connections import pause
 from penstock.control.postgres_migrations import migrations
 from penstock.control.postgres_notices import decode_marks, marks_notices
 from tests.control.diskless import TOPIC, Plane, entry, furnish, lease, put, written
@@ -398,19 +397,6 @@ async def test_a_listener_that_is_late_says_that_it_may_have_missed_something(
         await create(writing, "t", A)
         await until(lambda: heard.images == 2)
         await listening.close()
-
-
-async def test_a_pause_that_is_cancelled_as_it_ends_harms_nobody() -> None:
-    loop = asyncio.get_running_loop()
-    unforeseen: list[Any] = []
-    loop.set_exception_handler(lambda _, context: unforeseen.append(context))
-    pausing = asyncio.create_task(pause(0.0))
-    await asyncio.sleep(0)
-    pausing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await pausing
-    await asyncio.sleep(0)
-    assert unforeseen == []
 
 
 def test_marks_go_into_few_notices_of_bounded_size() -> None:

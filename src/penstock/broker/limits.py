@@ -28,6 +28,9 @@ FRAME_BYTES_PER_SECOND_MIN: Final = 64 << 10
 TICK_SECONDS: Final = 1.0
 """How often connections, produce timeouts and the store's housekeeping are looked at."""
 
+FINISH_LOOK_SECONDS: Final = 0.005
+"""How often a broker that stops looks whether the last requests are answered."""
+
 HELD_UP_SECONDS: Final = 2.0
 """A timer that comes later than this shows that the loop itself was held up: what arrived
 meanwhile is read before clients are taken to be slow or gone."""

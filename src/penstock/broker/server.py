@@ -18,6 +18,7 @@ from uuid import UUID
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry, Sample
+from penstock.base.pause import pause
 from penstock.broker import metrics as broker_metrics
 from penstock.broker.connection import Connection
 from penstock.broker.coordinator import Coordinator
@@ -26,7 +27,7 @@ from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
 from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.handlers.producer_ids import ProducerIds
-from penstock.broker.limits import HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
+from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
 from penstock.broker.listeners import Listener, parse_listeners
 from penstock.broker.liveness import Liveness
 from penstock.broker.state import BrokerState
@@ -239,9 +240,7 @@ class BrokerServer:
             if loop.time() >= deadline:
                 logger.warning("requests were still open after shutdown.timeout.ms")
                 break
-            turn = asyncio.Event()
-            loop.call_later(0.005, turn.set)
-            await turn.wait()
+            await pause(FINISH_LOOK_SECONDS)
         for connection in self._connections:
             connection.cancel_handler()
 

@@ -28,6 +28,7 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from penstock.base.errors import BugError, PenstockError
+from penstock.base.pause import pause
 from penstock.base.system import Randomness
 from penstock.control.errors import ControlBusy, ControlUnavailable, DatabaseSlow
 from penstock.control.limits import (
@@ -130,22 +131,6 @@ async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Async
 def _abandon(attempt: asyncio.Future[_Asyncpg]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().terminate()
-
-
-async def pause(seconds: float) -> None:
-    """Wait."""
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(max(0.0, seconds), _end, over)
-    try:
-        await over
-    finally:
-        timer.cancel()
-
-
-def _end(over: asyncio.Future[None]) -> None:
-    if not over.done():  # as that of a caller which was cancelled a moment before
-        over.set_result(None)
 
 
 def backoff(number: int, randomness: Randomness) -> float:

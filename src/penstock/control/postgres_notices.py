@@ -26,6 +26,7 @@ from typing import Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
 from penstock.base.system import Randomness
 from penstock.control.diskless_values import PartitionKey, PartitionMarks
 from penstock.control.limits import (
@@ -35,7 +36,7 @@ from penstock.control.limits import (
     NOTICES_WAITING_MAX,
 )
 from penstock.control.port import MarksListener
-from penstock.control.postgres_connections import Connection, Connections, backoff, connect, pause
+from penstock.control.postgres_connections import Connection, Connections, backoff, connect
 from penstock.control.postgres_failures import DATABASE_ERRORS
 
 logger = logging.getLogger(__name__)

@@ -25,6 +25,7 @@ from uuid import UUID
 
 from penstock.base.errors import BugError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import TopicPartition
+from penstock.base.pause import pause
 from penstock.control.diskless_rules import DISKLESS_CONFIG
 from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
@@ -209,7 +210,7 @@ class DisklessService:
         self._spawn(self._repeat(UPKEEP_SECONDS, self._upkeep))
 
     async def _activate_later(self) -> None:
-        await _pause(ACTIVATION_SECONDS)
+        await pause(ACTIVATION_SECONDS)
         await self._activate()
 
     async def _begin(self) -> _Active:
@@ -237,7 +238,7 @@ class DisklessService:
 
     async def _repeat(self, seconds: float, run: Callable[[], Awaitable[None]]) -> None:
         while not self._stopped:
-            await _pause(seconds)
+            await pause(seconds)
             await run()
 
     @property
@@ -535,14 +536,3 @@ class _Active:
 
 def _nobody(partitions: Iterable[DisklessPartition]) -> None:
     """Nobody waits before the service is started."""
-
-
-async def _pause(seconds: float) -> None:
-    """Wait, by a timer of the loop."""
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    timer = loop.call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()

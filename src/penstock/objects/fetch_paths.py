@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.metrics import Sample
+from penstock.base.pause import pause
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.objects import limits, metrics
 from penstock.objects.cache import Block, BlockCache, Pending
@@ -49,17 +50,6 @@ class ObjectRange(NamedTuple):
     start: int
     size_bytes: int
     object_size_bytes: int
-
-
-async def pause(seconds: float) -> None:
-    """Wait, by a timer of the loop."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(seconds, _over, future)
-    try:
-        await future
-    finally:
-        timer.cancel()
 
 
 class FetchPaths:
@@ -343,11 +333,6 @@ def _answer(askers: Sequence[Future], result: Result) -> None:
     for asker in askers:
         if not asker.done():
             asker.set_result(result)
-
-
-def _over(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _unanswered() -> BugError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.pause import pause
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.server import BrokerServer
 from penstock.diskless import service as service_module
@@ -368,12 +369,11 @@ async def test_an_object_store_that_is_away_is_named_and_taken_up_when_it_is_bac
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = asyncio.Event()
-    pause = service_module._pause
 
     async def paused(seconds: float) -> None:
         await (go_on.wait() if seconds == service_module.ACTIVATION_SECONDS else pause(seconds))
 
-    monkeypatch.setattr(service_module, "_pause", paused)
+    monkeypatch.setattr(service_module, "pause", paused)
     cluster = Cluster(tmp_path)
 
     class Away(FaultyStore):

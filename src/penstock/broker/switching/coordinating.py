@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import UnknownTopicId
@@ -42,7 +43,6 @@ from penstock.control import (
     Topic,
     UnknownTopic,
 )
-from penstock.objects.fetch_paths import pause
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState

@@ -13,12 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
 from penstock.broker.diskless import is_diskless
 from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASS_SECONDS, SWITCH_POLL_SECONDS
 from penstock.broker.switching.patience import until_known
 from penstock.broker.switching.share import is_of_living
 from penstock.control import InvalidCommit, RunningSwitch, StaleSwitch, SwitchRefused, SwitchRequest
-from penstock.objects.fetch_paths import pause
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
 from penstock.broker.limits import SWITCH_PAUSE_SECONDS
-from penstock.objects.fetch_paths import pause
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Sample
+from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
 from penstock.control.diskless_port import DisklessPlane
 from penstock.control.diskless_values import DisklessExtent, PartitionKey, SegmentSwap
@@ -39,7 +40,6 @@ from penstock.diskless.consolidation.limits import (
 from penstock.diskless.errors import CorruptObject
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
-from penstock.objects.fetch_paths import pause
 from penstock.objects.rate_limit import TokenBucket
 
 logger = logging.getLogger(__name__)

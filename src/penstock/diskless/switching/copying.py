@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from penstock.base.pause import pause
 from penstock.control.diskless_switch_values import SwitchedObject, SwitchedPartition
 from penstock.control.diskless_values import DisklessExtent, ObjectLease
 from penstock.control.errors import SwitchRefused
@@ -36,7 +37,6 @@ from penstock.diskless.switching.limits import (
     RENEWALS_PER_LIFE,
 )
 from penstock.objects import StoreUnavailable
-from penstock.objects.fetch_paths import pause
 from penstock.objects.rate_limit import TokenBucket
 from penstock.records import decode_header, verify_crc
 

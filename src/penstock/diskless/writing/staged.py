@@ -17,6 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import RetriableError
+from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
 from penstock.control.diskless_port import DisklessPlane
 from penstock.control.diskless_values import ObjectCommit, ObjectLease
@@ -134,7 +135,7 @@ class StagedObjects:
                 ceiling_ms = min(
                     settings.retry_backoff_max_ms, settings.retry_backoff_ms << (attempt - 1)
                 )
-                await _pause(self._randomness.uniform() * ceiling_ms / 1000)
+                await pause(self._randomness.uniform() * ceiling_ms / 1000)
             lease = await self._lease()
             try:
                 async with asyncio.timeout(settings.put_timeout_ms / 1000):
@@ -170,12 +171,3 @@ class StagedObjects:
 
 def _nobody(outcome: Outcome) -> None:
     """Nobody waits for a part of the commit."""
-
-
-async def _pause(seconds: float) -> None:
-    over = asyncio.Event()
-    timer = asyncio.get_running_loop().call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.metrics import Registry, Sample
+from penstock.base.pause import pause
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.host import limits
 from penstock.host.credits import NO_CREDIT, Credit
@@ -180,7 +181,7 @@ class HostAgent:
         left_seconds = (self.drain_by_ms - self.now_ms()) / 1000
         await self.sink.stop(max(left_seconds, SINK_STOP_SECONDS_MIN))
         # What the sink has just settled is answered by a callback that is scheduled before this.
-        await self._pause(0)
+        await pause(0)
         for connection in self.connections:
             connection.close(REASON_DRAIN)
         await self._until(lambda: not self._guests, self.now_ms() + limits.LAST_ANSWER_MS)
@@ -221,7 +222,7 @@ class HostAgent:
                 tries += 1
                 if tries >= DIRECTORY_TRIES:
                     raise
-            await self._pause(DIRECTORY_PAUSE_SECONDS)
+            await pause(DIRECTORY_PAUSE_SECONDS)
 
     async def _leave_path(self) -> None:
         """Give the path up. The file goes first: an open listener keeps its inode from others."""
@@ -232,16 +233,8 @@ class HostAgent:
         tries = 0
         while not file.remove() and tries < DIRECTORY_TRIES:
             tries += 1
-            await self._pause(DIRECTORY_PAUSE_SECONDS)
+            await pause(DIRECTORY_PAUSE_SECONDS)
         file.close()
-
-    async def _pause(self, seconds: float) -> None:
-        over = asyncio.Event()
-        timer = self._loop.call_later(seconds, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()
 
     async def _until(self, condition: Callable[[], bool], by_ms: float) -> None:
         """Wait for a condition, looked at when a connection ends and at every tick."""

@@ -39,7 +39,7 @@ ASSUMED: Final[Mapping[str, Assumed]] = {
     "partition_produce_mb_per_s": Assumed(
         100, "Kafka's rule of thumb for one partition; Penstock's benchmarks: 77 to 517"
     ),
-    "requests_per_s": Assumed(48_000, f"{OWN_BENCHMARKS}: 64 connections, appends with a sync"),
+    "requests_per_s": Assumed(33_000, "`penstock bench` on 2 cores: 64 connections"),
     "produce_p50_ms": Assumed(0.9, f"{OWN_BENCHMARKS}: 200 requests/s on a local topic"),
     "produce_p99_ms": Assumed(3.0, f"{OWN_BENCHMARKS}: 200 requests/s on a local topic"),
     "commit_p50_ms": Assumed(1.0, f"{OWN_BENCHMARKS}: commit in SQLite with a sync"),
