@@ -1,158 +1,91 @@
 """The control plane: topics, brokers, offsets, groups, sink commits, and diskless data's index.
 
-Loading all of it takes SQLite and asyncio, and Spark's processes, of which every query starts some,
-want values alone; so its names are looked up when they are first used.
+Its forms are loaded when they are first used: they take SQLite and asyncio, and Spark's processes,
+of which every query starts some, want values alone.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from penstock.control.diskless_port import DisklessPlane
-    from penstock.control.diskless_switch_values import (
-        RunningSwitch,
-        SwitchedObject,
-        SwitchedPartition,
-        SwitchRequest,
-        SwitchShare,
-        TopicSwitch,
-    )
-    from penstock.control.diskless_values import (
-        Backlog,
-        BatchEntry,
-        CommitAnswer,
-        Condemned,
-        DisklessExtent,
-        DisklessProducer,
-        FindRequest,
-        Found,
-        ObjectCommit,
-        ObjectKind,
-        ObjectLease,
-        ObjectState,
-        ObjectTotals,
-        PartitionKey,
-        PartitionMarks,
-        Placed,
-        Retained,
-        SegmentSwap,
-    )
-    from penstock.control.errors import (
-        CommitForgotten,
-        ControlBusy,
-        ControlUnavailable,
-        DatabaseDamaged,
-        DatabaseFull,
-        DatabaseLocked,
-        DatabaseSlow,
-        DatabaseStopped,
-        EntryRefused,
-        IncompatibleDatabase,
-        InvalidCommit,
-        InvalidPartitions,
-        InvalidReplicas,
-        ObjectLeaseLost,
-        OffsetBeyondEnd,
-        StaleBroker,
-        StaleConfigs,
-        StaleExtents,
-        StaleGroup,
-        StaleMembership,
-        StaleSink,
-        StaleSwitch,
-        StaleTopic,
-        SwitchRefused,
-        TooLarge,
-        TopicExists,
-        TopicIdTaken,
-        UnknownTopic,
-        UnstorableText,
-    )
-    from penstock.control.memory import MemoryControlPlane
-    from penstock.control.port import ControlPlane
-    from penstock.control.sink_object_rules import SinkAnswer
-    from penstock.control.sqlite import SqliteControlPlane
-    from penstock.control.values import (
-        Broker,
-        CommittedOffset,
-        GroupRecord,
-        MetadataImage,
-        Partition,
-        SinkCommit,
-        SinkLane,
-        SinkState,
-        Topic,
-    )
+from penstock.control.diskless_port import DisklessPlane
+from penstock.control.diskless_switch_values import (
+    RunningSwitch,
+    SwitchedObject,
+    SwitchedPartition,
+    SwitchRequest,
+    SwitchShare,
+    TopicSwitch,
+)
+from penstock.control.diskless_values import (
+    Backlog,
+    BatchEntry,
+    CommitAnswer,
+    Condemned,
+    DisklessExtent,
+    DisklessProducer,
+    FindRequest,
+    Found,
+    ObjectCommit,
+    ObjectKind,
+    ObjectLease,
+    ObjectState,
+    ObjectTotals,
+    PartitionKey,
+    PartitionMarks,
+    Placed,
+    Retained,
+    SegmentSwap,
+)
+from penstock.control.errors import (
+    CommitForgotten,
+    ControlBusy,
+    ControlUnavailable,
+    DatabaseDamaged,
+    DatabaseFull,
+    DatabaseLocked,
+    DatabaseSlow,
+    DatabaseStopped,
+    EntryRefused,
+    IncompatibleDatabase,
+    InvalidCommit,
+    InvalidPartitions,
+    InvalidReplicas,
+    ObjectLeaseLost,
+    OffsetBeyondEnd,
+    StaleBroker,
+    StaleConfigs,
+    StaleExtents,
+    StaleGroup,
+    StaleMembership,
+    StaleSink,
+    StaleSwitch,
+    StaleTopic,
+    SwitchRefused,
+    TooLarge,
+    TopicExists,
+    TopicIdTaken,
+    UnknownTopic,
+    UnstorableText,
+)
+from penstock.control.port import ControlPlane
+from penstock.control.sink_object_rules import SinkAnswer
+from penstock.control.values import (
+    Broker,
+    CommittedOffset,
+    GroupRecord,
+    MetadataImage,
+    Partition,
+    SinkCommit,
+    SinkLane,
+    SinkState,
+    Topic,
+)
 
-_HOMES = {
-    "Backlog": "diskless_values",
-    "BatchEntry": "diskless_values",
-    "Broker": "values",
-    "CommitAnswer": "diskless_values",
-    "CommitForgotten": "errors",
-    "CommittedOffset": "values",
-    "Condemned": "diskless_values",
-    "ControlBusy": "errors",
-    "ControlPlane": "port",
-    "ControlUnavailable": "errors",
-    "DatabaseDamaged": "errors",
-    "DatabaseFull": "errors",
-    "DatabaseLocked": "errors",
-    "DatabaseSlow": "errors",
-    "DatabaseStopped": "errors",
-    "DisklessExtent": "diskless_values",
-    "DisklessPlane": "diskless_port",
-    "DisklessProducer": "diskless_values",
-    "EntryRefused": "errors",
-    "FindRequest": "diskless_values",
-    "Found": "diskless_values",
-    "GroupRecord": "values",
-    "IncompatibleDatabase": "errors",
-    "InvalidCommit": "errors",
-    "InvalidPartitions": "errors",
-    "InvalidReplicas": "errors",
-    "MemoryControlPlane": "memory",
-    "MetadataImage": "values",
-    "ObjectCommit": "diskless_values",
-    "ObjectKind": "diskless_values",
-    "ObjectLease": "diskless_values",
-    "ObjectLeaseLost": "errors",
-    "ObjectState": "diskless_values",
-    "ObjectTotals": "diskless_values",
-    "OffsetBeyondEnd": "errors",
-    "Partition": "values",
-    "PartitionKey": "diskless_values",
-    "PartitionMarks": "diskless_values",
-    "Placed": "diskless_values",
-    "Retained": "diskless_values",
-    "RunningSwitch": "diskless_switch_values",
-    "SegmentSwap": "diskless_values",
-    "SinkAnswer": "sink_object_rules",
-    "SinkCommit": "values",
-    "SinkLane": "values",
-    "SinkState": "values",
-    "SqliteControlPlane": "sqlite",
-    "StaleBroker": "errors",
-    "StaleConfigs": "errors",
-    "StaleExtents": "errors",
-    "StaleGroup": "errors",
-    "StaleMembership": "errors",
-    "StaleSink": "errors",
-    "StaleSwitch": "errors",
-    "StaleTopic": "errors",
-    "SwitchRefused": "errors",
-    "SwitchRequest": "diskless_switch_values",
-    "SwitchShare": "diskless_switch_values",
-    "SwitchedObject": "diskless_switch_values",
-    "SwitchedPartition": "diskless_switch_values",
-    "TooLarge": "errors",
-    "Topic": "values",
-    "TopicExists": "errors",
-    "TopicIdTaken": "errors",
-    "TopicSwitch": "diskless_switch_values",
-    "UnknownTopic": "errors",
-    "UnstorableText": "errors",
-}
+if TYPE_CHECKING:
+    from penstock.control.memory import MemoryControlPlane
+    from penstock.control.sqlite import SqliteControlPlane
+
+_FORMS = {"MemoryControlPlane": "memory", "SqliteControlPlane": "sqlite"}
 
 __all__ = [
     "Backlog",
@@ -226,7 +159,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _FORMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"penstock.control.{home}"), name)
+    return getattr(import_module(f"penstock.control.{_FORMS[name]}"), name)
