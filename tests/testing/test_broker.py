@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 import urllib.request
@@ -71,6 +72,19 @@ def test_nobody_else_is_given_the_port_meanwhile(process: bool) -> None:
         broker.start()
         assert [broker.bootstrap, broker.admin_url.removeprefix("http://")] == addresses
         broker.create_topic("orders")
+
+
+def test_what_a_forgotten_broker_held_is_free(tmp_path: Path) -> None:
+    """And nobody is warned of its sockets: a warning would fail this test."""
+    broker = Broker(directory=tmp_path).start()
+    host, _, port = broker.bootstrap.rpartition(":")
+    broker.stop()
+    del broker
+    gc.collect()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((host, int(port)))
+        other.listen()
 
 
 def test_a_process_that_is_killed_loses_nothing_acknowledged() -> None:

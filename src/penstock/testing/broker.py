@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -65,6 +66,7 @@ class Broker:
         self._thread: _BrokerThread | None = None
         self._process: _BrokerProcess | None = None
         self._held = ExitStack()
+        weakref.finalize(self, self._held.close)  # of one that is stopped and forgotten
         self.bootstrap = ""
         self.admin_url = ""
 
