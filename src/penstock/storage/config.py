@@ -211,6 +211,12 @@ class LogConfig:
         minimum=1,
         maximum=LONG_MAX,
     )
+    table_codec: str = setting(
+        "snappy",
+        name="table.codec",
+        doc="Compression of the files of the table beside the topic; see table.format.",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+    )
     table_commit_interval_ms: int = setting(
         60_000,
         name="table.commit.interval.ms",

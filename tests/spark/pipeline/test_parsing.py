@@ -110,6 +110,7 @@ delete_when = "op = 'd'"
 from = "events"
 table = "s3://lake/events"
 partition_by = ["day"]
+codec = "lz4"
 add_columns = true
 
 [sink.out]
@@ -258,7 +259,9 @@ def sinks(directory: Path) -> dict[str, Sink]:
         order_by="version",
         delete_when="op = 'd'",
     )
-    events = TableSink(table="s3://lake/events", partition_by=("day",), add_columns=True)
+    events = TableSink(
+        table="s3://lake/events", partition_by=("day",), add_columns=True, codec="lz4"
+    )
     out = TopicSink(
         topic="scores",
         key="id",

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
@@ -18,6 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark import DeltaSink
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.tables import compact
+from penstock.spark.tables.codecs import CODECS, codec_of
+from penstock.spark.tables.compaction import TARGET_BYTES_MIN
 from penstock.spark.tables.files import written_files
 from tests.spark.conftest import Topic
 
@@ -70,6 +74,28 @@ def test_others_read_it_and_skip_by_statistics(rows: DataFrame, table: Path) -> 
     assert {"min.id", "max.id", "min.at", "max.at", "null_count.half"} <= set(actions.column_names)
     read = DeltaTable(str(table)).to_pyarrow_table(filters=[("word", "=", "a b:1")])
     assert pc.sum(read["id"]).as_py() == sum(range(1, 100, 2))
+
+
+@pytest.mark.parametrize("codec", [None, *CODECS])
+def test_files_have_the_codec_that_was_asked_for(
+    rows: DataFrame, table: Path, codec: str | None
+) -> None:
+    files = pa_fs.LocalFileSystem()
+    for batch_id in range(2):
+        sink(table, codec=codec).write(rows, batch_id)
+    expected = codec or "snappy"
+    assert {codec_of(files, uri) for uri in DeltaTable(str(table)).file_uris()} == {expected}
+    compacted = compact(str(table), target_bytes=TARGET_BYTES_MIN)
+    assert compacted is not None
+    assert compacted.files_added == 1
+    (whole,) = DeltaTable(str(table)).file_uris()
+    assert codec_of(files, whole) == expected
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == 2 * rows.count()
+
+
+def test_a_codec_that_does_not_exist_is_refused(table: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"codec.*lzo.*none, gzip, snappy, lz4, zstd"):
+        sink(table, codec="lzo")
 
 
 def test_an_empty_batch_commits_nothing(rows: DataFrame, table: Path) -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem
 from pyspark.sql import SparkSession
 
 from penstock.client.errors import BrokerRefused
 from penstock.spark.tables import Materialiser
+from penstock.spark.tables.codecs import codec_of
 from penstock.spark.tables.keeper import group_of
 from penstock.spark.tables.kept import TableState
 from penstock.testing import Broker
@@ -100,6 +102,7 @@ def test_each_record_is_kept_once_with_where_it_ends(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:
     topic = kept()
+    topic.configure(**{"table.codec": "zstd"})
     headers = pa.array(
         [[("h", b"1")]] * 50, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     )
@@ -108,6 +111,7 @@ def test_each_record_is_kept_once_with_where_it_ends(
     states = once(materialiser(broker, spark, tmp_path))
     assert states[topic.name].phase == "done"
     table = DeltaTable(str(tmp_path / topic.name))
+    assert {codec_of(LocalFileSystem(), uri) for uri in table.file_uris()} == {"zstd"}
     read = table.to_pyarrow_table()
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     assert read.column_names == [*names, "headers"]
@@ -262,6 +266,7 @@ def test_the_broker_checks_the_configuration(broker: Broker, topic: Topic) -> No
     for name, value in (
         ("table.format", "iceberg"),
         ("table.commit.interval.ms", "10"),
+        ("table.codec", "lzo"),
         ("table.nonsense", "1"),
     ):
         with pytest.raises(BrokerRefused, match=name):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.spark import DeltaUpsert
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact
+from penstock.spark.tables.codecs import codec_of
 from tests.spark.conftest import Topic
 
 pytestmark = pytest.mark.spark
@@ -60,6 +62,13 @@ def test_upserts_keep_the_latest_row_once(rows: DataFrame, table: Path) -> None:
     assert read.num_rows == 102
     assert pc.sum(pc.equal(read["half"], -1.0)).as_py() == 2
     assert not pc.any(pc.equal(read["half"], -2.0)).as_py()
+
+
+def test_merged_files_have_the_codec_that_was_asked_for(spark: SparkSession, table: Path) -> None:
+    files = pa_fs.LocalFileSystem()
+    for batch_id in range(2):
+        upsert(table, codec="zstd").write(changes(spark, (1, "a", batch_id, "u")), batch_id)
+        assert {codec_of(files, uri) for uri in DeltaTable(str(table)).file_uris()} == {"zstd"}
 
 
 def test_upserts_are_bounded(rows: DataFrame, table: Path) -> None:

@@ -30,7 +30,7 @@ _SCHEMA_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "protobuf": (),
 }
 TABLE_KEYS: Final = (
-    "mode", "keys", "order_by", "delete_when", "partition_by", "add_columns",
+    "mode", "keys", "order_by", "delete_when", "partition_by", "add_columns", "codec",
 )  # fmt: skip
 TOPIC_KEYS: Final = ("key", "value", "partition", "headers", "ordered", "codec")
 
@@ -184,14 +184,20 @@ def _sink(draft: Draft, sink: Section) -> None:
         draft.refuse((*sink.key, "console"), "false writes nowhere", "take the sink away")
     kind = _exactly_one(draft, sink, "table", "topic", "console")
     if kind == "table":
-        _only_for(draft, sink, TOPIC_KEYS, "topics, and this is a table")
+        _only_for(draft, sink, _without(TOPIC_KEYS, TABLE_KEYS), "topics, and this is a table")
         _table_sink(draft, sink)
     elif kind == "topic":
-        _only_for(draft, sink, TABLE_KEYS, "tables, and this is a topic")
+        _only_for(draft, sink, _without(TABLE_KEYS, TOPIC_KEYS), "tables, and this is a topic")
         if sink.get("ordered"):
             _needs(draft, sink, "key", "ordered", '"id", whose order is kept')
     elif kind == "console":
-        _only_for(draft, sink, (*TABLE_KEYS, *TOPIC_KEYS), "tables and topics")
+        _only_for(
+            draft, sink, (*TABLE_KEYS, *_without(TOPIC_KEYS, TABLE_KEYS)), "tables and topics"
+        )
+
+
+def _without(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(key for key in keys if key not in others)
 
 
 def _table_sink(draft: Draft, sink: Section) -> None:

@@ -319,8 +319,8 @@ SINK: Final = Table(
         Key(
             "codec",
             _choice("none", "gzip", "snappy", "lz4", "zstd"),
-            "`none`",
-            "Of topics: the compression of batches.",
+            "`none`; of tables `snappy`",
+            "The compression of a topic's batches, or of a table's files.",
         ),
     ),
     named=True,

@@ -142,6 +142,7 @@ class TableSink:
     delete_when: str | None = None
     partition_by: tuple[str, ...] = ()
     add_columns: bool = False
+    codec: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,11 @@ def dead_letter_writer(spec: PipelineSpec, query: str) -> Write:
 def _table_writer(to: TableSink, name: str) -> Write:
     if to.mode == "append":
         table = DeltaSink(
-            to.table, application=name, partition_by=to.partition_by, add_columns=to.add_columns
+            to.table,
+            application=name,
+            partition_by=to.partition_by,
+            add_columns=to.add_columns,
+            codec=to.codec,
         )
         return lambda frame, batch_id: table.write(frame.drop(RECORD), batch_id).rows
     merged = DeltaUpsert(
@@ -70,6 +74,7 @@ def _table_writer(to: TableSink, name: str) -> Write:
         keys=to.keys,
         order_by=to.order_by,
         delete_when=to.delete_when,
+        codec=to.codec,
     )
     return lambda frame, batch_id: merged.write(frame.drop(RECORD), batch_id).rows
 

@@ -37,6 +37,7 @@ from pyspark.sql.types import StructType
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.query_id import query_of
+from penstock.spark.tables.codecs import checked, spark_options
 from penstock.spark.tables.collection import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.files import WrittenFile, written_files
@@ -69,6 +70,7 @@ class DeltaSink:
         application: str,
         partition_by: Sequence[str] = (),
         add_columns: bool = False,
+        codec: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
@@ -79,6 +81,8 @@ class DeltaSink:
                 compared within it. A query that starts anew needs another.
             partition_by: partition columns; fixed when the table is made.
             add_columns: take new columns of a batch into the table's schema; refused otherwise.
+            codec: of its files: none, gzip, snappy, lz4 or zstd. None: what the session has in
+                `spark.sql.parquet.compression.codec`, by default snappy.
             storage_options: for object stores, as `deltalake` names them.
         """
         if not application:
@@ -87,6 +91,7 @@ class DeltaSink:
         self.application = application
         self._partition_by = tuple(partition_by)
         self._add_columns = add_columns
+        self._codec = checked(codec)
         self._storage_options = dict(storage_options or {}) or None
         self._randomness = randomness
 
@@ -163,6 +168,7 @@ class DeltaSink:
     def _stage(self, batch: DataFrame, directory: str) -> list[WrittenFile]:
         counted = Observation()
         writer = batch.observe(counted, F.count(F.lit(1)).alias(ROWS)).write.mode("error")
+        writer = writer.options(**spark_options(self._codec))
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.parquet(f"{self.table}/{directory}")

@@ -1,8 +1,9 @@
 """Many small files of a table made few: what continuous appends need now and then.
 
 Theory of operation. Small files of one partition are gathered into bins of about the target's
-size; each bin is streamed into one new file; one commit adds the new files, removes the old ones
-and says that no data changed. It runs in this process, without Spark, a few row groups in memory.
+size; each bin is streamed into one new file, with the codec of the bin's first; one commit adds the
+new files, removes the old ones and says that no data changed. It runs in this process, without
+Spark, a few row groups in memory.
 What runs beside it:
 
 - Appends conflict with nothing: they remove no file, and the bins hold only files that were
@@ -38,6 +39,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.spark.errors import InvalidOption
+from penstock.spark.tables.codecs import codec_of
 from penstock.spark.tables.errors import UnreadableTable
 from penstock.spark.tables.features import check_readable
 from penstock.spark.tables.files import written_files
@@ -210,7 +212,7 @@ class _Rewriting:
             target,
             format=form,
             filesystem=self._filesystem,
-            file_options=form.make_write_options(compression="snappy"),
+            file_options=form.make_write_options(compression=codec_of(self._filesystem, paths[0])),
             use_threads=False,  # keeps the order of rows
             min_rows_per_group=GROUP_ROWS_MIN,
             max_rows_per_group=GROUP_ROWS_MAX,

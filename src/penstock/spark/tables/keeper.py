@@ -78,7 +78,12 @@ class TableKeeper:
     def make_sink(self, location: str, storage_options: Mapping[str, str] | None) -> DeltaSink:
         """The sink of the table; its application's name is the topic's id, for good."""
         application = f"penstock.table/{self.wanted.topic_id}"
-        return DeltaSink(location, application=application, storage_options=storage_options)
+        return DeltaSink(
+            location,
+            application=application,
+            codec=self.wanted.codec,
+            storage_options=storage_options,
+        )
 
     def check(self, client: Client) -> None:
         """Compare the table with the log.

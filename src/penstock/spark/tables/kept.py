@@ -37,6 +37,7 @@ class WantedTable:
     topic_id: str
     location: str
     commit_interval_ms: int
+    codec: str | None = None
     partitions: tuple[int, ...] = ()
     problem: str | None = None
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "table.format"
 LOCATION: Final = "table.location"
 COMMIT_INTERVAL: Final = "table.commit.interval.ms"
+CODEC: Final = "table.codec"
 
 
 def wanted_tables(client: Client, root: str) -> dict[str, WantedTable]:
@@ -53,6 +54,7 @@ def wanted_table(client: Client, topic: TopicMetadata, root: str) -> WantedTable
         topic_id=str(topic.topic_id),
         location=location,
         commit_interval_ms=int(configs[COMMIT_INTERVAL]),
+        codec=configs.get(CODEC),
         partitions=tuple(sorted(item.index for item in topic.partitions)),
         problem=problem,
     )

@@ -33,6 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.query_id import query_of
 from penstock.spark.tables.append import DeltaSink, Written, check_schema, schema_of
+from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
 
 BATCH_ROWS_MAX: Final = 5_000_000
@@ -54,6 +55,7 @@ class DeltaUpsert:
         keys: Sequence[str],
         order_by: str | None = None,
         delete_when: str | None = None,
+        codec: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         batch_rows_max: int = BATCH_ROWS_MAX,
     ) -> None:
@@ -66,6 +68,7 @@ class DeltaUpsert:
                 two rows of a key, or either may win. None: a batch holds each key at most once
                 and a later batch wins.
             delete_when: SQL condition on a batch's row; where it holds, the key's row is removed.
+            codec: of the files that it writes: none, gzip, snappy, lz4 or zstd. None: snappy.
             storage_options: for object stores, as `deltalake` names them.
             batch_rows_max: a batch with more keys is refused.
         """
@@ -77,6 +80,7 @@ class DeltaUpsert:
         self._keys = tuple(keys)
         self._order_by = order_by
         self._delete_when = delete_when
+        self._properties = delta_properties(checked(codec))
         self._batch_rows_max = batch_rows_max
         self._storage_options = dict(storage_options or {}) or None
 
@@ -189,6 +193,7 @@ class DeltaUpsert:
             self._sink.table,
             kept,
             mode="error",
+            writer_properties=self._properties,
             storage_options=self._storage_options,
             commit_properties=commit.properties(),
         )
@@ -206,6 +211,7 @@ class DeltaUpsert:
             same,
             source_alias="new",
             target_alias="kept",
+            writer_properties=self._properties,
             commit_properties=commit.properties(),
         )
         if self._delete_when is not None:
