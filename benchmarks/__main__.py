@@ -32,6 +32,7 @@ ALL = (
     "spark_pipelines",
     "spark_pipelines_1kib",
     "spark_triggers",
+    "table_codecs",
     "host_socket",
     "outbox",
     "diskless_fetch",
