@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import socket
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -54,7 +53,6 @@ def test_restart_keeps_port_and_records() -> None:
             assert client.read_arrow("orders")["value"].to_pylist() == [b"a", b"b"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot hold a port")
 @pytest.mark.parametrize("process", [False, True])
 def test_nobody_else_is_given_the_port_meanwhile(process: bool) -> None:
     with Broker(process=process) as broker:

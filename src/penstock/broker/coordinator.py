@@ -77,7 +77,6 @@ SAVE_ATTEMPTS_MAX: Final = 5
 OFFSETS_EXPIRED_AT_ONCE_MAX: Final = 10_000
 """Offsets that one pass of the housekeeping deletes; the rest waits for the next."""
 
-
 HEARD_MS: Final = 1000
 """How long members are listened to after the process was held up, before any is expired."""
 

@@ -2,8 +2,8 @@
 
 By default it runs in a thread of this process with an event loop of its own. With
 `process=True` it is `python -m penstock serve` in a process of its own, which can be killed.
-Ports are chosen by the system, so any number run side by side; a restart keeps the port, which
-nobody else is given while the broker is down.
+Ports are chosen by the system, so any number run side by side; a restart keeps the port, which on
+Linux nobody else is given while the broker is down.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Broker:
         self._held.close()
         for listener in (self._listener, self._admin_listener):
             if listener not in ("", _LOOPBACK):
-                _hold(listener, self._held)
+                _hold_port(listener, self._held)
 
     def _discard(self) -> None:
         self._held.close()
@@ -259,7 +259,7 @@ class _BrokerProcess:
             self._log = None
 
 
-def _hold(listener: str, held: ExitStack) -> None:
+def _hold_port(listener: str, held: ExitStack) -> None:
     """Bind a port without listening, so that the system gives it to nobody who asks for any.
 
     Linux lets a server that names the port listen beside that, and connections are refused until
