@@ -19,6 +19,7 @@ from penstock.diskless.writing import ObjectWriter
 from penstock.objects import DirectoryStore
 from tests.apps.conftest import Run
 from tests.diskless.submissions import TOPIC, Sent
+from tests.diskless.world import guard_of
 
 INCARNATION = UUID(int=99)
 
@@ -38,7 +39,8 @@ async def fill(plane: SqliteControlPlane | PostgresControlPlane, directory: Path
         name="orders", topic_id=TOPIC, partitions=[[1], [1]], configs={"diskless.enable": "true"}
     )
     store = DirectoryStore(directory / "objects")
-    marks = ObjectMarks(plane=plane, store=store, cluster_id=(await plane.image()).cluster_id)
+    guard = guard_of(plane, store, cluster_id=(await plane.image()).cluster_id)
+    marks = ObjectMarks(plane=plane, store=store, guard=guard)
     writer = ObjectWriter(
         DisklessSettings(lease_block_objects=4),
         plane=plane,

@@ -18,7 +18,7 @@ from penstock.diskless.verification import Verifier
 from penstock.diskless.writing import ObjectWriter
 from penstock.objects import ObjectStore, open_store
 from tests.diskless.submissions import TOPIC, Sent
-from tests.diskless.world import QUICK, answered
+from tests.diskless.world import QUICK, answered, guard_of
 from tests.s3 import S3Server
 
 PARTITIONS = 4
@@ -63,7 +63,7 @@ class Broker:
             SETTINGS,
             plane=self.plane,
             store=self.store,
-            cluster_id=image.cluster_id,
+            guard=guard_of(self.plane, self.store, cluster_id=image.cluster_id),
             clock=SYSTEM_CLOCK,
             targets=lambda: [RetentionTarget(TOPIC, index, -1, 0) for index in range(PARTITIONS)],
             on_marks=lambda key, marks: None,

@@ -12,9 +12,10 @@ from penstock.base.system import SYSTEM_CLOCK
 from penstock.control.diskless_values import CommitAnswer, DisklessExtent, PartitionMarks
 from penstock.diskless.collection import Collection, RetentionTarget
 from penstock.diskless.formats.wal import decode_footer, decode_header
+from penstock.diskless.identity import StoreGuard
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
-from penstock.objects import MemoryStore
+from penstock.objects import MemoryStore, ObjectStore
 from penstock.objects.port import Buffer
 from tests.diskless.faults import FaultyPlane, FaultyStore
 from tests.diskless.submissions import TOPIC, Sent
@@ -45,6 +46,14 @@ class SeededRandomness:
 
     def uniform(self) -> float:
         return self._random.random()
+
+
+def guard_of(
+    plane: Any, store: ObjectStore, *, cluster_id: str = "here", place: str = "", seed: int = 0
+) -> StoreGuard:
+    """What knows whether a store is a plane's."""
+    dice = SeededRandomness(seed)
+    return StoreGuard(plane=plane, store=store, cluster_id=cluster_id, randomness=dice, place=place)
 
 
 class World:
@@ -94,11 +103,12 @@ class World:
         return writer
 
     def collection(self, *, plane: Any = None, store: Any = None) -> Collection:
+        plane, store = plane or self.plane, store or self.store
         return Collection(
             self.settings,
-            plane=plane or self.plane,
-            store=store or self.store,
-            cluster_id="here",
+            plane=plane,
+            store=store,
+            guard=guard_of(plane, store),
             clock=self.clock,
             targets=lambda: self.targets,
             on_marks=lambda key, marks: self.moved.append((key[1], marks)),

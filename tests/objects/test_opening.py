@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import InvalidSetting
-from penstock.objects import DirectoryStore, MemoryStore, is_local, open_store
+from penstock.objects import (
+    DirectoryStore,
+    MemoryStore,
+    is_local,
+    open_store,
+    place_of,
+    without_credentials,
+)
 
 
 async def test_a_directory(tmp_path: Path) -> None:
@@ -53,3 +60,22 @@ def test_which_are_local() -> None:
     assert is_local("file:///x")
     assert is_local("memory://x")
     assert not is_local("s3://bucket")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("s3://bucket/prefix", "s3://bucket/prefix"),
+        ("s3://user:word@bucket/prefix?sig=secret#x", "s3://bucket/prefix"),
+        ("file:///data/a%20b", "file:///data/a%20b"),
+        ("", ""),
+    ],
+)
+def test_a_stores_url_is_told_without_credentials(url: str, told: str) -> None:
+    assert without_credentials(url) == told
+
+
+def test_a_place_has_the_endpoint_that_was_given() -> None:
+    options = {"aws_region": "r", "aws_endpoint": "http://u:secret@127.0.0.1:9000", "aws_key": "k"}
+    assert place_of("s3://u@b/p?sig=x", options) == "s3://b/p at http://127.0.0.1:9000"
+    assert place_of("file:///data") == "file:///data"

@@ -84,7 +84,7 @@ async def _status(configuration: Configuration) -> tuple[Status, dict[PartitionK
         plane = places.plane
         totals = await plane.object_totals()
         backlogs = await plane.backlogs(min_extents=1, limit=BACKLOGS_SHOWN)
-        marks = ObjectMarks(plane=plane, store=places.store, cluster_id=places.cluster_id)
+        marks = ObjectMarks(plane=plane, store=places.store, guard=places.guard)
         try:
             standing = await marks.check()
             found = Status(totals, backlogs, standing.highest_id, standing.marked_id, "")

@@ -109,7 +109,7 @@ async def _consolidate(
 
     async with opened(configuration) as places:
         names = await wanted_partitions(places, topic)
-        marks = ObjectMarks(plane=places.plane, store=places.store, cluster_id=places.cluster_id)
+        marks = ObjectMarks(plane=places.plane, store=places.store, guard=places.guard)
         await marks.claim()
 
         def tell(made: Made) -> None:

@@ -20,7 +20,7 @@ from penstock.control import DatabaseLocked, SqliteControlPlane
 if TYPE_CHECKING:
     from penstock.control.diskless_values import PartitionKey
     from penstock.control.postgres import PostgresControlPlane
-    from penstock.objects import ObjectStore
+    from penstock.diskless.identity import GuardedStore, StoreGuard
 
 
 class NoDatabase(InvalidError):
@@ -34,8 +34,8 @@ class Places:
     """Both, opened."""
 
     plane: SqliteControlPlane | PostgresControlPlane
-    store: ObjectStore
-    cluster_id: str
+    store: GuardedStore
+    guard: StoreGuard
 
 
 def installation_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,12 +69,15 @@ async def opened(configuration: Configuration) -> AsyncIterator[Places]:
         NoDatabase: no broker has run in the directory.
         DatabaseLocked: a broker runs there; with SQLite there is one owner.
         InvalidSetting: with `control.url`, no store is named.
+        StoreMismatch: the store is not the database's.
         PenstockError: database or store cannot be opened.
     """
-    from penstock.objects import open_store
+    from penstock.base.system import SYSTEM_RANDOMNESS
+    from penstock.diskless.identity import GuardedStore, StoreGuard
+    from penstock.objects import open_store, place_of
 
     plane = _plane(configuration)
-    url = _store_url(configuration)
+    url, options = _store_url(configuration), store_options(configuration.places)
     try:
         await plane.start()
     except DatabaseLocked as error:
@@ -83,11 +86,19 @@ async def opened(configuration: Configuration) -> AsyncIterator[Places]:
     try:
         store = open_store(
             url,
-            options=store_options(configuration.places),
+            options=options,
             request_timeout_ms=configuration.diskless.put_timeout_ms,
         )
         try:
-            yield Places(plane, store, (await plane.image()).cluster_id)
+            guard = StoreGuard(
+                plane=plane,
+                store=store,
+                cluster_id=(await plane.image()).cluster_id,
+                randomness=SYSTEM_RANDOMNESS,
+                place=place_of(url, options),
+            )
+            await guard.check()
+            yield Places(plane, GuardedStore(store, guard), guard)
         finally:
             await store.close()
     finally:

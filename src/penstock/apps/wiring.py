@@ -106,7 +106,7 @@ def _diskless(
 ) -> DisklessService | None:
     """The service of diskless topics; None where the store that brokers share is not named."""
     from penstock.diskless.service import DisklessService
-    from penstock.objects import open_store
+    from penstock.objects import open_store, place_of, without_credentials
 
     places = configuration.places
     url = places.diskless_storage_url
@@ -125,7 +125,9 @@ def _diskless(
         randomness=SYSTEM_RANDOMNESS,
         broker_id=configuration.broker.node_id,
         config_of=config_of,
-        store_url=url,
+        store_url=without_credentials(url),
+        store_place=place_of(url, options),
+        needed=bool(places.diskless_storage_url),
     )
 
 

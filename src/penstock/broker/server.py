@@ -121,6 +121,7 @@ class BrokerServer:
         """Bind, register, load the image, accept.
 
         Raises:
+            StoreMismatch: the object store is not the control plane's; nothing is registered.
             OSError: a listener's address cannot be bound.
         """
         self._loop = loop = asyncio.get_running_loop()
@@ -142,13 +143,14 @@ class BrokerServer:
         host, port = self._servers[0].sockets[0].getsockname()[:2]
         self._bound = (str(host), int(port))
         state.advertised = self._advertised()
-        await self._register()
         if state.diskless is not None:
             await state.diskless.start(
+                image=await state.control.image(),
                 incarnation=self._incarnation,
                 advanced=state.fetch_hub.advanced,
                 awaited=state.fetch_hub.awaited,
             )
+        await self._register()
         await state.refresh()
         self._liveness = Liveness(
             state,

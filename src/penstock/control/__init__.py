@@ -35,6 +35,7 @@ from penstock.control.diskless_values import (
     Placed,
     Retained,
     SegmentSwap,
+    StoreIdentity,
 )
 from penstock.control.errors import (
     CommitForgotten,
@@ -143,6 +144,7 @@ __all__ = [
     "StaleSink",
     "StaleSwitch",
     "StaleTopic",
+    "StoreIdentity",
     "SwitchRefused",
     "SwitchRequest",
     "SwitchShare",

@@ -41,6 +41,7 @@ from penstock.control.diskless_values import (
     PartitionMarks,
     Retained,
     SegmentSwap,
+    StoreIdentity,
 )
 from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.values import SinkCommit, Topic
@@ -48,6 +49,14 @@ from penstock.control.values import SinkCommit, Topic
 
 class DisklessPlane(Protocol):
     """Objects and the batch index. Partitions come to be with the first commit to them."""
+
+    async def store_identity(self) -> StoreIdentity | None:
+        """The store that the objects lie in; None until one is adopted."""
+        ...
+
+    async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
+        """Adopt a store if none is; returns the one that is, which never changes again."""
+        ...
 
     async def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int

@@ -32,6 +32,17 @@ class ObjectLease(NamedTuple):
     key: str
 
 
+class StoreIdentity(NamedTuple):
+    """Which object store the objects lie in: the random id that is written in it.
+
+    `place` is where it was when it was adopted, without credentials; it is for people alone, as a
+    store may move.
+    """
+
+    store_id: UUID
+    place: str
+
+
 class BatchEntry(NamedTuple):
     """Batches that are accepted or refused together, as they lie in an object.
 

@@ -30,6 +30,7 @@ from penstock.control.diskless_values import (
     PartitionMarks,
     Retained,
     SegmentSwap,
+    StoreIdentity,
 )
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
@@ -67,6 +68,7 @@ class MemoryDiskless(MemoryDisklessSwitch):
         super().__init__()
         self._clock = clock
         self._randomness = randomness
+        self._store: StoreIdentity | None = None
         self._highest_object_id = 0
         self._sinks: dict[str, SinkCommit] = {}
         self._highest_sink_version = 0
@@ -75,6 +77,14 @@ class MemoryDiskless(MemoryDisklessSwitch):
         self._extents: dict[PartitionKey, list[DisklessExtent]] = {}
         self._states: dict[rules.ProducerKey, Producer] = {}
         self._topics: tuple[MetadataImage | None, dict[UUID, Topic]] = (None, {})
+
+    async def store_identity(self) -> StoreIdentity | None:
+        return self._store
+
+    async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
+        if self._store is None:
+            self._store = identity
+        return self._store
 
     async def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int

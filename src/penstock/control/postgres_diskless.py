@@ -50,6 +50,7 @@ from penstock.control.diskless_values import (
     ObjectLease,
     PartitionKey,
     PartitionMarks,
+    StoreIdentity,
 )
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import FIND_EXTENTS_MAX
@@ -89,6 +90,14 @@ class PostgresDiskless(PostgresDisklessUpkeep):
     @abstractmethod
     async def _image_of(self, stamp: UUID | None) -> MetadataImage:
         """The image of a stamp, or a newer one."""
+
+    async def store_identity(self) -> StoreIdentity | None:
+        return await self._database.statement(objects.read_store)
+
+    async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
+        return await self._database.transaction(
+            lambda connection: objects.adopt_store(connection, identity)
+        )
 
     async def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int

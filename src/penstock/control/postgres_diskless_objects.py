@@ -1,4 +1,6 @@
-"""Rows of objects in PostgreSQL; the tables are in `migrations_postgres/0002_diskless.sql`.
+"""Rows of objects, and of their store, in PostgreSQL.
+
+The tables are in `0002_diskless.sql` and `0004_store_identity.sql` of `migrations_postgres/`.
 
 Reading and writing values, nothing else.
 """
@@ -15,6 +17,7 @@ from penstock.control.diskless_values import (
     ObjectLease,
     ObjectState,
     ObjectTotals,
+    StoreIdentity,
 )
 from penstock.control.postgres_connections import Connection
 from penstock.control.postgres_tables import uuid_of
@@ -47,6 +50,19 @@ async def highest_id(connection: Connection) -> int:
         "SELECT value FROM counters WHERE name = 'highest_object_id'"
     )
     return found
+
+
+async def read_store(connection: Connection) -> StoreIdentity | None:
+    row = await connection.fetchrow("SELECT store_id, place FROM diskless_store")
+    return None if row is None else StoreIdentity(uuid_of(row[0]), row[1])
+
+
+async def adopt_store(connection: Connection, identity: StoreIdentity) -> StoreIdentity:
+    """Keep the identity of the first store; the one that is kept."""
+    await connection.execute(
+        "INSERT INTO diskless_store VALUES (true, $1, $2) ON CONFLICT DO NOTHING", *identity
+    )
+    return await read_store(connection) or identity
 
 
 async def write_leases(connection: Connection, leases: Sequence[ObjectLease]) -> None:

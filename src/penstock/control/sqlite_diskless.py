@@ -32,6 +32,7 @@ from penstock.control.diskless_values import (
     ObjectLease,
     PartitionKey,
     PartitionMarks,
+    StoreIdentity,
 )
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import FIND_EXTENTS_MAX
@@ -51,6 +52,16 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
 
     def __init__(self) -> None:
         self._topics: tuple[MetadataImage | None, dict[UUID, Topic]] = (None, {})
+
+    async def store_identity(self) -> StoreIdentity | None:
+        identity: StoreIdentity | None = await self._writer.run(objects.read_store)
+        return identity
+
+    async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
+        adopted: StoreIdentity = await self._writer.run(
+            lambda connection: objects.adopt_store(connection, identity)
+        )
+        return adopted
 
     async def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int

@@ -1,4 +1,6 @@
-"""Rows of objects in the SQLite form; the tables are in `migrations/0003_diskless.sql`.
+"""Rows of objects, and of their store, in the SQLite form.
+
+The tables are in `migrations/0003_diskless.sql` and `migrations/0005_store_identity.sql`.
 
 Reading and writing values, nothing else. Every function runs on the writer's thread, inside its
 transaction.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from penstock.control.diskless_values import (
     Condemned,
@@ -16,6 +19,7 @@ from penstock.control.diskless_values import (
     ObjectLease,
     ObjectState,
     ObjectTotals,
+    StoreIdentity,
 )
 
 PENDING: Final = "state = 'pending'"
@@ -28,6 +32,20 @@ class ObjectRow(NamedTuple):
 
     lease: ObjectLease
     state: ObjectState
+
+
+def read_store(connection: sqlite3.Connection) -> StoreIdentity | None:
+    row = connection.execute("SELECT store_id, place FROM diskless_store").fetchone()
+    return None if row is None else StoreIdentity(UUID(bytes=row[0]), row[1])
+
+
+def adopt_store(connection: sqlite3.Connection, identity: StoreIdentity) -> StoreIdentity:
+    """Keep the identity of the first store; the one that is kept."""
+    connection.execute(
+        "INSERT INTO diskless_store VALUES (1, ?, ?) ON CONFLICT DO NOTHING",
+        (identity.store_id.bytes, identity.place),
+    )
+    return read_store(connection) or identity
 
 
 def write_leases(

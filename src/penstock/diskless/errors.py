@@ -89,15 +89,20 @@ class DatabaseRestored(FencedError):
         self.key = key
 
 
-class StoreOfAnotherCluster(InvalidError):
-    """The object store belongs to another cluster, whose objects would be taken for orphans."""
+class StoreMismatch(InvalidError):
+    """The object store is not the control plane's: what is written there, nobody finds."""
 
     code: ClassVar[str] = "inconsistent_cluster_id"
 
-    def __init__(self, *, found: str, expected: str, key: str) -> None:
+
+class StoreOfAnotherCluster(StoreMismatch):
+    """The object store belongs to another cluster, whose objects would be taken for orphans."""
+
+    def __init__(self, *, found: str, expected: str, key: str, store: str) -> None:
         super().__init__(
-            f"{key} in the object store names cluster {found!r}, this one is {expected!r}:"
-            " diskless.storage.url must name a place of its own for every cluster"
+            f"{key} in {store} names cluster {found!r}, this one is {expected!r}:"
+            " diskless.storage.url must name a place of its own for every cluster. If the control"
+            f" plane of {found!r} is lost, restore a copy of it; docs/guides/diskless.md says more"
         )
         self.found = found
         self.expected = expected

@@ -88,6 +88,9 @@ LISTED_ROWS_MAX: Final = 1_000
 ORPHANS_DELETED_MAX: Final = 1_000
 """Orphans that one pass deletes."""
 
+ADOPTION_SAMPLE_OBJECTS: Final = 16
+"""Committed objects that are looked for in a store without an identity before it is adopted."""
+
 ORPHANS_NAMED_MAX: Final = 20
 """Orphans that one pass names in the log."""
 

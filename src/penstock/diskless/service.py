@@ -5,9 +5,11 @@
     fetch <── DisklessPartition.read <── Reader <┘ <── FetchPaths <── store
 
 The service is *active* once the first diskless topic is seen, or if there ever were objects: only
-then are stores opened and keys leased. Before it serves, it makes sure that store and control
-plane belong together; while it cannot, its partitions answer with an error that may be retried, the
-readiness check names it, and it is tried again.
+then are stores opened and keys leased; where the store is named in the settings, from the start.
+Before it serves, it makes sure that store and control plane belong together. Where they do not, the
+broker does not start; where that shows later, writes are answered with an error that is not to be
+repeated. While it cannot be found out, partitions answer with an error that may be retried. In both
+cases the readiness check names it (`failure`), and it is tried again.
 
 What other brokers commit comes as notices (`others_committed`); where there are several brokers,
 the partitions that consumers wait for are also asked for every second, so that a lost notice
@@ -28,6 +30,7 @@ from penstock.base.ids import TopicPartition
 from penstock.base.pause import pause
 from penstock.control.diskless_rules import DISKLESS_CONFIG
 from penstock.control.limits import SINK_OBJECTS_MAX
+from penstock.diskless.errors import StoreMismatch
 from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
 from penstock.diskless.partition import DisklessPartition
 from penstock.diskless.reading.positions import Position, Positions
@@ -90,10 +93,14 @@ class DisklessService:
         broker_id: int,
         config_of: Callable[[str], LogConfig],
         store_url: str = "",
+        store_place: str = "",
+        needed: bool = False,
     ) -> None:
         """`open_store` makes a client of the store; it is called for each use of its own.
 
-        `store_url` is what others are told, who read the store themselves: no credentials.
+        `store_url` is what others are told, who read the store themselves, `store_place` how
+        people are told where it is: no credentials. `needed` opens the store at the start, even
+        if nothing is diskless yet.
         """
         self._settings = settings
         self._fetch_settings = fetch_settings
@@ -104,6 +111,7 @@ class DisklessService:
         self._broker_id = broker_id
         self.config_of = config_of
         self.store_url = store_url
+        self._store_place = store_place
         self._partitions: dict[PartitionKey, DisklessPartition] = {}
         self._image: MetadataImage | None = None
         self._incarnation: UUID | None = None
@@ -111,31 +119,48 @@ class DisklessService:
         self._awaited: Callable[[], Iterable[DisklessPartition]] = tuple
         self._tasks: set[asyncio.Task[None]] = set()
         self._active: _Active | None = None
-        self._wanted = False
-        self._stopped = False
-        self.failure = ""
+        self._wanted = needed
+        self._started = self._stopped = False
+        self._failed: PenstockError | None = None
+
+    @property
+    def failure(self) -> str:
         """Why diskless topics are not served, empty when they are, or nobody needs them."""
+        return str(self.mismatch or self._failed or "")
+
+    @property
+    def mismatch(self) -> StoreMismatch | None:
+        """That the store is not the control plane's, while it is not: nothing is written to it."""
+        if self._active is not None:
+            return self._active.guard.mismatch
+        return self._failed if isinstance(self._failed, StoreMismatch) else None
 
     # -- life --------------------------------------------------------------------------------
 
     async def start(
         self,
         *,
+        image: MetadataImage,
         incarnation: UUID,
         advanced: Callable[[Iterable[DisklessPartition]], None],
         awaited: Callable[[], Iterable[DisklessPartition]],
     ) -> None:
-        """Belong to the running loop and to a registered incarnation of the broker.
+        """Belong to the running loop and to an incarnation of the broker; prepare a first image.
 
         `advanced` is told of partitions that have more to read, or whose loads have ended;
         `awaited` names those that consumers wait for.
+
+        Raises:
+            StoreMismatch: the store is not the control plane's, and the broker must not start.
         """
         self._incarnation = incarnation
         self._advanced, self._awaited = advanced, awaited
         try:
-            self._wanted = await self._plane.highest_object_id() > 0
+            self._wanted = self._wanted or await self._plane.highest_object_id() > 0
         except PenstockError as error:
             logger.warning("the control plane was not asked for its objects: %s", error)
+        await self.prepare(image)
+        self._started = True
 
     async def stop(self) -> None:
         """Finish what is being written, end all else. Idempotent."""
@@ -158,7 +183,7 @@ class DisklessService:
             if (topic.topic_id, partition.index) not in self._partitions
         ]
         self._wanted = self._wanted or bool(fresh)
-        if self._wanted and self._active is None and not self.failure:
+        if self._wanted and self._active is None and self._failed is None:
             await self._activate()
         await self._try_marks(fresh)
 
@@ -191,16 +216,19 @@ class DisklessService:
     # -- becoming active ---------------------------------------------------------------------
 
     async def _activate(self) -> None:
-        """Try to begin; what fails is tried again later."""
+        """Try to begin; what fails is tried again later, but for a mismatch at the start."""
         try:
             async with asyncio.timeout(ACTIVATION_SECONDS):
                 self._active = await self._begin()
         except (PenstockError, TimeoutError) as error:
-            self.failure = str(error) or f"the object store took more than {ACTIVATION_SECONDS} s"
-            logger.error("diskless topics cannot be served: %s", self.failure)
+            if isinstance(error, StoreMismatch) and not self._started:
+                raise
+            slow = NotServing(f"the object store took more than {ACTIVATION_SECONDS} s")
+            self._failed = error if isinstance(error, PenstockError) else slow
+            logger.error("diskless topics cannot be served: %s", self._failed)
             self._spawn(self._activate_later())
             return
-        self.failure = ""
+        self._failed = None
         for job in self._active.collection.jobs():
             self._spawn(self._repeat(job.interval_ms / 1000, job.run))
         interval_ms = self._settings.consolidation_interval_ms
@@ -227,9 +255,15 @@ class DisklessService:
 
     def _serving(self) -> _Active:
         if self._active is None:
-            cause = self.failure or ("the broker stops" if self._stopped else "not started yet")
+            cause = self._failed or ("the broker stops" if self._stopped else "not started yet")
             raise NotServing(f"diskless topics cannot be served: {cause}")
         return self._active
+
+    def _writing(self) -> _Active:
+        """As `_serving`, for who writes; raises StoreMismatch too, while that is the cause."""
+        if self._active is None and isinstance(self._failed, StoreMismatch):
+            raise self._failed.with_traceback(None)
+        return self._serving()
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -259,11 +293,11 @@ class DisklessService:
         )
 
     async def _ready_store(self) -> ObjectStore:
-        """The store, for whoever is the first to need it; raises NotServing."""
-        if self._active is None and not self.failure:
+        """The store, for whoever is the first to need it; raises NotServing, StoreMismatch."""
+        if self._active is None and self._failed is None:
             self._wanted = True
             await self._activate()
-        return self._serving().store
+        return self._writing().store
 
     # -- what partitions ask -----------------------------------------------------------------
 
@@ -276,8 +310,11 @@ class DisklessService:
         lease: Lease | None,
         done: Callable[[Placed | PenstockError], None],
     ) -> None:
-        """Hand admitted batches to the writer; raises as `ObjectWriter.submit`, or NotServing."""
-        active = self._serving()
+        """Hand admitted batches to the writer.
+
+        Raises as `ObjectWriter.submit`, or NotServing, StoreMismatch.
+        """
+        active = self._writing()
         active.writer.submit(active.submission(*key, batches, headers, append_time, lease, done))
 
     @property
@@ -286,8 +323,8 @@ class DisklessService:
         return SINK_OBJECTS_MAX // 2 * self._settings.buffer_bytes_max
 
     def staged_objects(self, size_bytes: int) -> StagedObjects:
-        """Where a sink's commit of about this size is written; raises NotServing."""
-        return self._serving().staged_objects(size_bytes=size_bytes)
+        """Where a sink's commit of about this size is written; raises NotServing, StoreMismatch."""
+        return self._writing().staged_objects(size_bytes=size_bytes)
 
     async def commit_sink(self, record: SinkCommit, commits: Sequence[ObjectCommit]) -> SinkCommit:
         """Commit a sink's written objects and save its row, which follows on its own version.
@@ -463,15 +500,25 @@ class _Active:
     def __init__(self, service: DisklessService, cluster_id: str, incarnation: UUID) -> None:
         from penstock.diskless.collection import Collection
         from penstock.diskless.consolidation import ConsolidationDesk, Consolidator
+        from penstock.diskless.identity import GuardedStore, StoreGuard
         from penstock.diskless.writing import ObjectPlace, ObjectWriter, StagedObjects, Submission
+        from penstock.objects import DirectoryStore, MemoryStore
         from penstock.objects.fetch_paths import FetchPaths
 
         self.submission = Submission
         plane, clock = service._plane, service._clock
         open_store = service._open_store
         self._stores: list[ObjectStore] = []
-        writing, hot, cold = (self._opened(open_store) for _ in range(3))
-        self.store = writing
+        raw, hot, cold = (self._opened(open_store) for _ in range(3))
+        self.guard = StoreGuard(
+            plane=plane,
+            store=raw,
+            cluster_id=cluster_id,
+            randomness=service._randomness,
+            place=service._store_place,
+        )
+        self.store = writing = GuardedStore(raw, self.guard)
+        hot, cold = GuardedStore(hot, self.guard), GuardedStore(cold, self.guard)
         self.paths = FetchPaths(
             service._fetch_settings, hot=hot, cold=cold, clock=clock, randomness=service._randomness
         )
@@ -492,6 +539,7 @@ class _Active:
             randomness=service._randomness,
             on_commit=service.committed,
             keep=self.paths.keep,
+            local=isinstance(raw, (DirectoryStore, MemoryStore)),
         )
         self.reader = Reader(
             plane=plane, paths=self.paths, clock=clock, learn=service.learn, wake=service.wake
@@ -501,7 +549,7 @@ class _Active:
             service._settings,
             plane=plane,
             store=writing,
-            cluster_id=cluster_id,
+            guard=self.guard,
             clock=clock,
             targets=service.targets,
             on_marks=service.learn,

@@ -17,7 +17,7 @@ from penstock.objects.errors import (
 )
 from penstock.objects.fetch_paths import FetchPaths, ObjectRange
 from penstock.objects.memory import MemoryStore
-from penstock.objects.opening import is_local, open_store
+from penstock.objects.opening import is_local, open_store, place_of, without_credentials
 from penstock.objects.port import Buffer, ObjectInfo, ObjectStore
 from penstock.objects.settings import FetchSettings
 
@@ -44,4 +44,6 @@ __all__ = [
     "StoreUnavailable",
     "is_local",
     "open_store",
+    "place_of",
+    "without_credentials",
 ]

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 from weakref import WeakValueDictionary
 
 from penstock.base.errors import InvalidSetting
@@ -71,6 +71,18 @@ def open_store(
 def is_local(url: str) -> bool:
     """Whether a store answers within milliseconds: memory or a directory."""
     return url.partition("://")[0].lower() in ("file", "memory")
+
+
+def without_credentials(url: str) -> str:
+    """A store's URL as others may see it: no user, no password, no query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def place_of(url: str, options: Mapping[str, str] = _NO_OPTIONS) -> str:
+    """Where a store is, for people: its URL, and the endpoint that is asked for it."""
+    endpoint = next((options[name] for name in _ENDPOINTS if name in options), "")
+    return without_credentials(url) + (f" at {without_credentials(endpoint)}" if endpoint else "")
 
 
 def _directory(url: str) -> Path:

@@ -11,7 +11,6 @@ from penstock.base.errors import InvalidSetting
 from penstock.base.http_listener import parse_address
 from penstock.base.metrics import Metric, Sample
 from penstock.broker.admin import AdminServer
-from penstock.broker.admin.extents import without_credentials
 from penstock.broker.state import BrokerState
 from tests.broker.handlers.test_topics import create, creation
 
@@ -149,16 +148,3 @@ def test_refuses_addresses(text: str) -> None:
 def test_reads_addresses() -> None:
     assert parse_address("127.0.0.1:0", setting="admin.listener") == ("127.0.0.1", 0)
     assert parse_address("[::1]:9644", setting="admin.listener") == ("::1", 9644)
-
-
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("s3://bucket/prefix", "s3://bucket/prefix"),
-        ("s3://user:word@bucket/prefix?sig=secret#x", "s3://bucket/prefix"),
-        ("file:///data/a%20b", "file:///data/a%20b"),
-        ("", ""),
-    ],
-)
-def test_a_stores_url_is_told_without_credentials(url: str, told: str) -> None:
-    assert without_credentials(url) == told

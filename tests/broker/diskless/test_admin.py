@@ -9,6 +9,7 @@ import pytest
 
 from penstock.broker.admin.health import health_of
 from penstock.broker.server import BrokerServer
+from penstock.diskless.service import NotServing
 from tests.broker.admin.test_admin import fetch
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.wire_client import WireClient, batch
@@ -81,6 +82,6 @@ async def test_a_broker_without_a_store_says_so(
     assert "no object store" in checks["diskless"]
     broker.state.diskless = service
     assert service is not None
-    service.failure = "the bucket is gone"
+    service._failed = NotServing("the bucket is gone")
     assert not health_of(broker.state).ready
     assert health_of(broker.state).alive

@@ -84,7 +84,10 @@ class DisklessHouse(House):
             config_of=configs.config_of,
         )
         await self.service.start(
-            incarnation=self.incarnation, advanced=self._advanced, awaited=tuple
+            image=await self.control.image(),
+            incarnation=self.incarnation,
+            advanced=self._advanced,
+            awaited=tuple,
         )
 
     def _advanced(self, partitions: Iterable[DisklessPartition]) -> None:

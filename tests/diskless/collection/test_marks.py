@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.control import MemoryControlPlane
 from penstock.diskless.collection.marks import ObjectMarks, judge
 from penstock.diskless.errors import CorruptObject, DatabaseRestored, StoreOfAnotherCluster
 from penstock.diskless.formats.mark import mark_key
 from penstock.diskless.limits import MARKS_KEPT
 from penstock.objects import ObjectInfo
 from tests.diskless.faults import CrashingPlane, Steps
-from tests.diskless.world import BROKER, World
+from tests.diskless.world import BROKER, World, guard_of
 
 
 async def lease(world: World, count: int = 10) -> None:
@@ -37,7 +38,11 @@ async def test_an_empty_store_becomes_the_clusters_and_no_other_may_have_it() ->
     await collection.start()
     assert await marks_of(world) == [mark_key(0)]
     await collection.start()
-    stranger = ObjectMarks(plane=world.plane, store=world.store, cluster_id="elsewhere")
+    stranger = ObjectMarks(
+        plane=world.plane,
+        store=world.store,
+        guard=guard_of(MemoryControlPlane(), world.store, cluster_id="elsewhere"),
+    )
     with pytest.raises(StoreOfAnotherCluster, match="'here', this one is 'elsewhere'"):
         await stranger.claim()
 

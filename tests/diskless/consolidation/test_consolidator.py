@@ -25,7 +25,7 @@ from penstock.objects import MemoryStore, StoreUnavailable
 from tests.diskless.consolidation.conftest import furnished
 from tests.diskless.consolidation.desk import KEY, START_MS, TOPIC, Desk, Sent, produced, seen
 from tests.diskless.faults import Crash, CrashingPlane, FaultyStore, Steps
-from tests.diskless.world import SeededRandomness
+from tests.diskless.world import SeededRandomness, guard_of
 from tests.storage.batches import FakeClock
 
 DAY_MS = 86_400_000
@@ -97,7 +97,7 @@ async def sweep(desk: Desk, clock: FakeClock) -> None:
         settings(),
         plane=desk.plane,
         store=desk.store,
-        cluster_id="here",
+        guard=guard_of(desk.plane, desk.store),
         clock=clock,
         targets=list,
         on_marks=lambda key, marks: None,
@@ -359,7 +359,8 @@ async def test_readers_of_old_extents_go_on_until_their_grace_is_over(
     await consolidator(desk, clock).consolidate()
     collection = Collection(
         settings(sweep_unreferenced_grace_ms=1_000), plane=desk.plane, store=desk.store,
-        cluster_id="here", clock=clock, targets=list, on_marks=lambda key, marks: None,
+        guard=guard_of(desk.plane, desk.store), clock=clock, targets=list,
+        on_marks=lambda key, marks: None,
     )  # fmt: skip
     clock.ms += 999
     assert await collection.sweeper.sweep() == 0

@@ -17,6 +17,7 @@ from penstock.diskless.verification import Verifier
 from penstock.objects import DirectoryStore, ObjectStore, open_store
 from tests.diskless.consolidation.conftest import furnished
 from tests.diskless.consolidation.desk import START_MS, TOPIC, Desk, Sent, produced
+from tests.diskless.world import guard_of
 from tests.s3 import S3Server
 
 SETTINGS = DisklessSettings(consolidation_min_extents=2, sweep_unreferenced_grace_ms=0)
@@ -31,8 +32,8 @@ def job_over(plane: DisklessPlane, store: ObjectStore) -> Consolidator:
 
 async def swept(plane: DisklessPlane, store: ObjectStore) -> int:
     collection = Collection(
-        SETTINGS, plane=plane, store=store, cluster_id="here", clock=SYSTEM_CLOCK, targets=list,
-        on_marks=lambda key, marks: None,
+        SETTINGS, plane=plane, store=store, guard=guard_of(plane, store),
+        clock=SYSTEM_CLOCK, targets=list, on_marks=lambda key, marks: None,
     )  # fmt: skip
     return await collection.sweeper.sweep()
 

@@ -14,7 +14,6 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-from urllib.parse import urlsplit, urlunsplit
 
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
@@ -127,7 +126,7 @@ async def object_extents(
         "last_stable_offset": partition.last_stable_offset,
         "machine_id": machine_id(),
         "extents": [],
-        "store": without_credentials(service.store_url),
+        "store": service.store_url,
         "objects": [extent_to_json(extent) for extent in page],
         "next_start": page[-1].next_offset if more else None,
     }
@@ -138,12 +137,6 @@ def first_page(extents: Sequence[DisklessExtent]) -> Sequence[DisklessExtent]:
     ends = accumulate(len(extent.layout) for extent in extents)
     count = sum(1 for end in ends if end <= OBJECT_LAYOUTS_PER_PAGE_BYTES)
     return extents[: max(1, count)]
-
-
-def without_credentials(url: str) -> str:
-    """A store's URL as others may see it: no user, no password, no query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 async def partition_extents(state: BrokerState, request: Request) -> dict[str, Any]:

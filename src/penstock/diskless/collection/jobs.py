@@ -16,6 +16,7 @@ from penstock.diskless.collection.marks import ObjectMarks
 from penstock.diskless.collection.orphans import OrphanCollector
 from penstock.diskless.collection.retention import Retention, RetentionTarget
 from penstock.diskless.collection.sweeping import Sweeper
+from penstock.diskless.identity import StoreGuard
 from penstock.diskless.metrics import collection_samples
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectStore
@@ -40,16 +41,14 @@ class Collection:
         *,
         plane: DisklessPlane,
         store: ObjectStore,
-        cluster_id: str,
+        guard: StoreGuard,
         clock: Clock,
         targets: Callable[[], Iterable[RetentionTarget]],
         on_marks: Callable[[PartitionKey, PartitionMarks], None],
     ) -> None:
         self.counters = counters = CollectionCounters()
         self._settings = settings
-        self.marks = marks = ObjectMarks(
-            plane=plane, store=store, cluster_id=cluster_id, counters=counters
-        )
+        self.marks = marks = ObjectMarks(plane=plane, store=store, guard=guard, counters=counters)
         self.sweeper = Sweeper(settings, plane=plane, store=store, marks=marks, counters=counters)
         self.orphans = OrphanCollector(
             settings, plane=plane, store=store, marks=marks, counters=counters
@@ -67,7 +66,7 @@ class Collection:
         """Before the broker serves diskless topics.
 
         Raises:
-            DatabaseRestored, StoreOfAnotherCluster: it must not serve them.
+            StoreMismatch, DatabaseRestored: it must not serve them.
         """
         await self.marks.claim()
 

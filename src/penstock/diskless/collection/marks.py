@@ -26,6 +26,7 @@ from penstock.diskless.formats.mark import (
     mark_key,
     marked_id,
 )
+from penstock.diskless.identity import StoreGuard
 from penstock.diskless.limits import MARKS_KEPT, MARKS_READ_MAX
 from penstock.objects import ObjectExists, ObjectInfo, ObjectStore
 
@@ -50,20 +51,22 @@ class ObjectMarks:
         *,
         plane: DisklessPlane,
         store: ObjectStore,
-        cluster_id: str,
+        guard: StoreGuard,
         counters: CollectionCounters | None = None,
     ) -> None:
         self._plane = plane
         self._store = store
-        self._cluster_id = cluster_id
+        self._guard = guard
         self._counters = counters or CollectionCounters()
 
     async def check(self) -> Standing:
         """Compare plane and store, as before anything is deleted.
 
         Raises:
+            StoreMismatch: the store is not the plane's.
             DatabaseRestored: the store knows of a higher id than the plane.
         """
+        await self._guard.check()
         return judge(await self._listed(), await self._plane.highest_object_id())
 
     async def claim(self) -> Standing:
@@ -71,12 +74,14 @@ class ObjectMarks:
 
         Raises:
             StoreOfAnotherCluster: its newest mark names another one.
-            DatabaseRestored: as `check`.
+            StoreMismatch, DatabaseRestored: as `check`, and as `StoreGuard.adopt`.
         """
+        found = await self._guard.check()
         listed = await self._listed()
         if listed:
             await self._check_cluster(listed[-1])
         standing = judge(listed, await self._plane.highest_object_id())
+        await self._guard.adopt(found)
         if not listed:
             await self._write(standing.highest_id)
         return standing
@@ -85,8 +90,9 @@ class ObjectMarks:
         """Write a mark if ids were given out since the last one, and delete old ones.
 
         Raises:
-            DatabaseRestored: as `check`.
+            StoreMismatch, DatabaseRestored: as `check`.
         """
+        await self._guard.check()
         listed = await self._listed()
         standing = judge(listed, await self._plane.highest_object_id())
         if not listed or standing.highest_id > standing.marked_id:
@@ -95,7 +101,7 @@ class ObjectMarks:
             await self._store.delete([info.key for info in listed[:-MARKS_KEPT]])
 
     async def _write(self, highest_id: int) -> None:
-        mark = encode_mark(Mark(self._cluster_id, highest_id))
+        mark = encode_mark(Mark(self._guard.cluster_id, highest_id))
         with suppress(ObjectExists):  # another broker was quicker
             await self._store.put(mark_key(highest_id), [mark])
         self._counters.marked_object_id = highest_id
@@ -115,9 +121,12 @@ class ObjectMarks:
         if not size_bytes:
             raise CorruptObject(f"{newest.key} is empty")
         mark = decode_mark(bytes(await self._store.get(newest.key, 0, size_bytes)))
-        if mark.cluster_id != self._cluster_id:
+        if mark.cluster_id != self._guard.cluster_id:
             raise StoreOfAnotherCluster(
-                found=mark.cluster_id, expected=self._cluster_id, key=newest.key
+                found=mark.cluster_id,
+                expected=self._guard.cluster_id,
+                key=newest.key,
+                store=self._guard.name,
             )
 
 

@@ -124,7 +124,8 @@ class OrphanCollector:
         """Compare the whole store with the plane, and delete the orphans that are due.
 
         Raises:
-            DatabaseRestored: nothing was deleted, for the database may not know what it needs.
+            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the plane's, or
+                the database may not know what it needs.
             PenstockError: store or plane failed; the next pass begins anew.
         """
         standing = await self._marks.check()

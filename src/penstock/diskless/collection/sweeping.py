@@ -102,7 +102,8 @@ class Sweeper:
         """One pass; returns how many objects were deleted. What is left waits for the next.
 
         Raises:
-            DatabaseRestored: nothing was deleted, for the database may not know what it needs.
+            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the plane's, or
+                the database may not know what it needs.
             PenstockError: store or plane failed; the next pass goes on.
         """
         await self._marks.check()

@@ -13,6 +13,7 @@ order in which they came. `objects.py` has the table of what happens to one obje
 | a commit's outcome is unknown | again, for the same object: the first answer comes back      |
 | its key was swept             | the object is written again, under another key               |
 | store or plane refuse it      | its submissions are answered with `WriteFailed`              |
+| the store is not the plane's  | with `StoreMismatch`, which no producer repeats              |
 | its time is over              | with `WriteTimedOut`: whether it was committed is unknown     |
 | keys cannot be reserved       | again after a pause; fenced: everything ends                 |
 
@@ -38,6 +39,7 @@ from penstock.control.errors import DatabaseStopped, ObjectLeaseLost, StaleBroke
 from penstock.control.limits import OBJECT_ENTRIES_MAX
 from penstock.diskless.errors import (
     EarlierWriteFailed,
+    StoreMismatch,
     WriteBacklog,
     WriteFailed,
     WriterStopped,
@@ -223,7 +225,8 @@ class Gathering:
         if item is None or lease is None or item.phase not in _UNWRITTEN:
             return
         if not isinstance(error, (RetriableError, ObjectExists)):
-            self._give_up(item, WriteFailed(f"writing {lease.key}: {error}"))
+            refused = WriteFailed(f"writing {lease.key}: {error}")
+            self._give_up(item, error if isinstance(error, StoreMismatch) else refused)
         elif item.lease is lease or item.attempt_ends_ms == inf:
             self._pause_put(item, now_ms, chance)
         self._go_on(now_ms)

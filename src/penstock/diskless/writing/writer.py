@@ -37,7 +37,6 @@ from penstock.diskless.writing.effects import (
 )
 from penstock.diskless.writing.gathering import Gathering
 from penstock.diskless.writing.submission import Submission
-from penstock.objects import DirectoryStore, MemoryStore
 from penstock.objects.port import Buffer, ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -61,8 +60,9 @@ class ObjectWriter:
         randomness: Randomness,
         on_commit: OnCommit,
         keep: Keep,
+        local: bool = False,
     ) -> None:
-        local = isinstance(store, (DirectoryStore, MemoryStore))
+        """`local` says that the store answers within milliseconds."""
         self.core = Gathering(
             settings, interval_ms=settings.interval_ms(local=local), broker_id=broker_id
         )
