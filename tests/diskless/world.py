@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from penstock.base.system import SYSTEM_CLOCK
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
 from penstock.control.diskless_values import CommitAnswer, DisklessExtent, PartitionMarks
 from penstock.diskless.collection import Collection, RetentionTarget
 from penstock.diskless.formats.wal import decode_footer, decode_header
@@ -49,11 +49,17 @@ class SeededRandomness:
 
 
 def guard_of(
-    plane: Any, store: ObjectStore, *, cluster_id: str = "here", place: str = "", seed: int = 0
+    plane: Any,
+    store: ObjectStore,
+    *,
+    cluster_id: str = "here",
+    place: str = "",
+    randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> StoreGuard:
     """What knows whether a store is a plane's."""
-    dice = SeededRandomness(seed)
-    return StoreGuard(plane=plane, store=store, cluster_id=cluster_id, randomness=dice, place=place)
+    return StoreGuard(
+        plane=plane, store=store, cluster_id=cluster_id, randomness=randomness, place=place
+    )
 
 
 class World:
@@ -103,12 +109,13 @@ class World:
         return writer
 
     def collection(self, *, plane: Any = None, store: Any = None) -> Collection:
-        plane, store = plane or self.plane, store or self.store
+        plane = plane or self.plane
+        store = self.store if store is None else store  # an empty one is false
         return Collection(
             self.settings,
             plane=plane,
             store=store,
-            guard=guard_of(plane, store),
+            guard=guard_of(plane, store, randomness=self.randomness),
             clock=self.clock,
             targets=lambda: self.targets,
             on_marks=lambda key, marks: self.moved.append((key[1], marks)),

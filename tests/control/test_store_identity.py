@@ -1,0 +1,86 @@
+"""Which object store the objects lie in: kept once, by every form, and in databases from before."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from uuid import UUID
+
+from penstock.control import SqliteControlPlane, StoreIdentity
+from penstock.control.postgres import PostgresControlPlane
+from tests.control.conftest import execute
+from tests.control.diskless import Plane
+
+ONE = StoreIdentity(UUID(int=1), "s3://bucket/one at http://127.0.0.1:9000")
+OTHER = StoreIdentity(UUID(int=2), "file:///other")
+
+
+async def test_the_first_store_stays(plane: Plane) -> None:
+    assert await plane.store_identity() is None
+    assert await plane.adopt_store(ONE) == ONE
+    assert await plane.adopt_store(OTHER) == ONE
+    assert await plane.adopt_store(ONE._replace(place="moved")) == ONE
+    assert await plane.store_identity() == ONE
+
+
+async def test_of_many_at_once_one_is_adopted(plane: Plane) -> None:
+    offered = [StoreIdentity(UUID(int=number), "") for number in range(1, 9)]
+    adopted = await asyncio.gather(*map(plane.adopt_store, offered))
+    assert len(set(adopted)) == 1
+    assert adopted[0] in offered
+    assert await plane.store_identity() == adopted[0]
+
+
+async def test_of_many_brokers_at_once_one_wins(postgres_url: str) -> None:
+    planes = [PostgresControlPlane(postgres_url) for _ in range(4)]
+    await asyncio.gather(*(plane.start() for plane in planes))
+    try:
+        adopted = await asyncio.gather(
+            *(
+                plane.adopt_store(StoreIdentity(UUID(int=number), "x"))
+                for number, plane in enumerate(planes, 1)
+            )
+        )
+        assert len(set(adopted)) == 1
+        assert [await plane.store_identity() for plane in planes] == adopted
+    finally:
+        await asyncio.gather(*(plane.close() for plane in planes))
+
+
+async def test_a_file_from_before_is_migrated_and_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    plane = SqliteControlPlane(path)
+    await plane.start()
+    cluster_id = (await plane.image()).cluster_id
+    await plane.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE diskless_store")
+        connection.execute("PRAGMA user_version = 4")
+    connection.close()
+    for expected in (None, ONE):
+        plane = SqliteControlPlane(path)
+        await plane.start()
+        assert (await plane.image()).cluster_id == cluster_id
+        assert await plane.store_identity() == expected
+        assert await plane.adopt_store(ONE) == ONE
+        await plane.close()
+
+
+async def test_a_schema_from_before_is_migrated_and_keeps_it(postgres_url: str) -> None:
+    plane = PostgresControlPlane(postgres_url)
+    await plane.start()
+    cluster_id = (await plane.image()).cluster_id
+    await plane.close()
+    await execute(
+        postgres_url,
+        "DROP TABLE diskless_store",
+        "DELETE FROM penstock_schema WHERE number = 4",
+    )
+    for expected in (None, ONE):
+        plane = PostgresControlPlane(postgres_url)
+        await plane.start()
+        assert (await plane.image()).cluster_id == cluster_id
+        assert await plane.store_identity() == expected
+        assert await plane.adopt_store(ONE) == ONE
+        await plane.close()
