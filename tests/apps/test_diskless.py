@@ -14,6 +14,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control import SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
 from penstock.diskless.collection import ObjectMarks
+from penstock.diskless.formats.store_properties import KEY
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
 from penstock.objects import DirectoryStore
@@ -99,6 +100,24 @@ def test_status_says_that_the_database_was_set_back(bare: Run, data: Path) -> No
     assert found["marked_object_id"] is None
     assert "1000000" in found["warning"]
     assert bare("diskless", "status", "--data-dir", str(data)).status == 1
+
+
+@pytest.mark.parametrize("command", ["status", "objects", "verify", "consolidate"])
+def test_a_store_that_is_not_the_databases_is_refused(bare: Run, data: Path, command: str) -> None:
+    assert bare("diskless", "status", "--data-dir", str(data)).status == 0
+    assert not (data / "objects" / KEY).exists()  # looking changes nothing
+    assert bare("diskless", "consolidate", "--data-dir", str(data)).status == 0
+    assert (data / "objects" / KEY).exists()
+    assert bare("diskless", command, "--data-dir", str(data)).status == 0
+    (data / "objects").rename(data / "moved")
+    ran = bare("diskless", command, "--data-dir", str(data))
+    assert ran.status == 1
+    assert ran.err.count("\n") == 1
+    assert "has no identity" in ran.err
+    assert (data / "objects").as_uri() in ran.err
+    assert not (data / "objects" / "marks").exists()
+    moved = f"diskless.storage.url={(data / 'moved').as_uri()}"
+    assert bare("diskless", command, "--data-dir", str(data), "-X", moved).status == 0
 
 
 def test_objects_lists_partitions_by_their_footers(bare: Run, data: Path) -> None:

@@ -66,8 +66,8 @@ class PlaceSettings:
         name="diskless.storage.url",
         doc=(
             "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
-            " az://…; the same for all brokers. Empty is the directory objects below log.dirs;"
-            " with control.url it must be named."
+            " az://…; the same for all brokers: one with another store does not start. Empty is the"
+            " directory objects below log.dirs; with control.url it must be named."
         ),
     )
     diskless_storage_options: tuple[str, ...] = setting(
