@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from penstock.diskless.collection import RetentionTarget
     from penstock.diskless.consolidation import ConsolidationDesk
+    from penstock.diskless.identity import StoreGuard
     from penstock.diskless.settings import DisklessSettings
     from penstock.diskless.switching import SwitchingPart
     from penstock.diskless.writing import StagedObjects
@@ -500,25 +501,17 @@ class _Active:
     def __init__(self, service: DisklessService, cluster_id: str, incarnation: UUID) -> None:
         from penstock.diskless.collection import Collection
         from penstock.diskless.consolidation import ConsolidationDesk, Consolidator
-        from penstock.diskless.identity import GuardedStore, StoreGuard
+        from penstock.diskless.identity import GuardedStore
         from penstock.diskless.writing import ObjectPlace, ObjectWriter, StagedObjects, Submission
         from penstock.objects import DirectoryStore, MemoryStore
         from penstock.objects.fetch_paths import FetchPaths
 
         self.submission = Submission
         plane, clock = service._plane, service._clock
-        open_store = service._open_store
-        self._stores: list[ObjectStore] = []
-        raw, hot, cold = (self._opened(open_store) for _ in range(3))
-        self.guard = StoreGuard(
-            plane=plane,
-            store=raw,
-            cluster_id=cluster_id,
-            randomness=service._randomness,
-            place=service._store_place,
-        )
-        self.store = writing = GuardedStore(raw, self.guard)
-        hot, cold = GuardedStore(hot, self.guard), GuardedStore(cold, self.guard)
+        opened = self._stores = [service._open_store() for _ in range(3)]
+        self.guard = guard = _guard(service, cluster_id, opened[0])
+        writing, hot, cold = (GuardedStore(store, guard) for store in opened)
+        self.store = writing
         self.paths = FetchPaths(
             service._fetch_settings, hot=hot, cold=cold, clock=clock, randomness=service._randomness
         )
@@ -539,7 +532,7 @@ class _Active:
             randomness=service._randomness,
             on_commit=service.committed,
             keep=self.paths.keep,
-            local=isinstance(raw, (DirectoryStore, MemoryStore)),
+            local=isinstance(opened[0], (DirectoryStore, MemoryStore)),
         )
         self.reader = Reader(
             plane=plane, paths=self.paths, clock=clock, learn=service.learn, wake=service.wake
@@ -549,7 +542,7 @@ class _Active:
             service._settings,
             plane=plane,
             store=writing,
-            guard=self.guard,
+            guard=guard,
             clock=clock,
             targets=service.targets,
             on_marks=service.learn,
@@ -562,10 +555,6 @@ class _Active:
             randomness=service._randomness,
         )
         self.desk = ConsolidationDesk(service._settings, plane=plane, store=cold, clock=clock)
-
-    def _opened(self, open_store: Callable[[], ObjectStore]) -> ObjectStore:
-        self._stores.append(open_store())
-        return self._stores[-1]
 
     async def stop(self) -> None:
         await self.reader.stop()
@@ -580,6 +569,18 @@ class _Active:
         yield from self.paths.samples()
         yield from self.collection.samples()
         yield from self.consolidator.samples()
+
+
+def _guard(service: DisklessService, cluster_id: str, store: ObjectStore) -> StoreGuard:
+    from penstock.diskless.identity import StoreGuard
+
+    return StoreGuard(
+        plane=service._plane,
+        store=store,
+        cluster_id=cluster_id,
+        randomness=service._randomness,
+        place=service._store_place,
+    )
 
 
 def _nobody(partitions: Iterable[DisklessPartition]) -> None:
