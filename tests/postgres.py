@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,16 @@ class PostgresServer:
         self._process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
         self._process.wait(START_SECONDS)
         self._process = None
+
+    def freeze(self, *, thaw: bool = False) -> None:
+        """Have it hold still, connections and all, as a machine that hangs; `thaw` ends that."""
+        assert self._process is not None
+        pid = self._process.pid
+        number = signal.SIGCONT if thaw else signal.SIGSTOP
+        self._process.send_signal(number)
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(child), number)
 
     def log(self) -> str:
         """The end of the server's log."""

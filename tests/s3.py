@@ -8,6 +8,7 @@ into the cache of foreign parts. Where it cannot be had tests are skipped, or fa
 from __future__ import annotations
 
 import itertools
+import signal
 import socket
 import subprocess
 import tempfile
@@ -81,6 +82,11 @@ class S3Server:
             self._process.kill()
             self._process.wait(START_SECONDS)
             self._process = None
+
+    def freeze(self, *, thaw: bool = False) -> None:
+        """Have it hold still, connections and all; `thaw` ends that."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT if thaw else signal.SIGSTOP)
 
     def log(self) -> str:
         """The end of the server's log."""

@@ -67,6 +67,10 @@ async def test_a_new_plane_is_empty_and_knows_its_cluster(control: ControlPlane)
     assert (image.brokers, dict(image.topics), dict(image.broker_configs)) == ((), {}, {})
 
 
+async def test_an_open_plane_answers_a_ping(control: ControlPlane) -> None:
+    await control.ping(1.0)
+
+
 async def test_a_created_topic_is_in_the_image(control: ControlPlane) -> None:
     before = await control.image()
     topic = await create(control, partitions=[[3, 1], [1, 3]], configs={"retention.ms": "5"})

@@ -35,6 +35,16 @@ HELD_UP_SECONDS: Final = 2.0
 """A timer that comes later than this shows that the loop itself was held up: what arrived
 meanwhile is read before clients are taken to be slow or gone."""
 
+READINESS_PROBE_SECONDS: Final = 2.0
+"""How long a look at the control plane, the object store or the disk may take before it counts as
+away; `/readyz` takes no longer, as they are looked at together."""
+
+READINESS_KEPT_SECONDS: Final = 1.0
+"""How long a look is answered again, however often it is asked for."""
+
+FREE_BYTES_MIN: Final = 256 << 20
+"""Free bytes of the data directory's disk below which the broker is not ready for more."""
+
 METADATA_CACHE_ENTRIES: Final = 256
 """Encoded Metadata answers kept until the image changes."""
 

@@ -45,6 +45,9 @@ class MemoryControlPlane(MemoryDiskless):
     async def close(self) -> None:
         """Nothing to close."""
 
+    async def ping(self, within_seconds: float) -> None:
+        """There is nothing that could be away."""
+
     async def image(self) -> MetadataImage:
         return self._image
 

@@ -43,6 +43,14 @@ class ControlPlane(Protocol):
         """Finish what was queued and close the store. Idempotent."""
         ...
 
+    async def ping(self, within_seconds: float) -> None:
+        """Have the store itself answer the cheapest question there is, in about this time.
+
+        Raises:
+            ControlUnavailable, ControlBusy: it does not; the message says why.
+        """
+        ...
+
     async def image(self) -> MetadataImage:
         """The newest committed image; the same object as long as nothing changed."""
         ...

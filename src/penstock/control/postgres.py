@@ -141,6 +141,9 @@ class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch):
 
     # Metadata
 
+    async def ping(self, within_seconds: float) -> None:
+        await self._database.statement(tables.read_stamp, within_seconds=within_seconds)
+
     async def image(self) -> MetadataImage:
         stamp = await self._database.statement(tables.read_stamp)
         async with self._loading:

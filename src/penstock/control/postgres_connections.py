@@ -171,13 +171,18 @@ class Connections:
             lambda connection: _in_transaction(connection, work, begin, self.where)
         )
 
-    async def statement(self, work: Work[T]) -> T:
-        """Run one statement that may be repeated without harm, without a transaction around it."""
+    async def statement(
+        self, work: Work[T], *, within_seconds: float = OPERATION_TIMEOUT_SECONDS
+    ) -> T:
+        """Run one statement that may be repeated without harm, without a transaction around it.
+
+        `within_seconds` is how long it waits for a connection and is tried again, in all.
+        """
 
         async def once(connection: _Asyncpg) -> T:
             return await work(connection)
 
-        return await self._repeated(once)
+        return await self._repeated(once, within_seconds)
 
     async def close(self) -> None:
         """Let what runs finish, within a bound, and close the connections. Idempotent."""
@@ -190,7 +195,11 @@ class Connections:
             await _within(CONNECT_TIMEOUT_SECONDS, connection.close())
         self._idle.clear()
 
-    async def _repeated(self, once: Callable[[_Asyncpg], Awaitable[T]]) -> T:
+    async def _repeated(
+        self,
+        once: Callable[[_Asyncpg], Awaitable[T]],
+        within_seconds: float = OPERATION_TIMEOUT_SECONDS,
+    ) -> T:
         if self.closed:
             raise ControlUnavailable(f"{self.where} is closed")
         if self._running >= WAITING_OPERATIONS_MAX:
@@ -198,15 +207,15 @@ class Connections:
         self._running += 1
         self._finished.clear()
         try:
-            return await self._attempts(once)
+            return await self._attempts(once, within_seconds)
         finally:
             self._running -= 1
             if not self._running:
                 self._finished.set()
 
-    async def _attempts(self, once: Callable[[_Asyncpg], Awaitable[T]]) -> T:
+    async def _attempts(self, once: Callable[[_Asyncpg], Awaitable[T]], within_seconds: float) -> T:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + OPERATION_TIMEOUT_SECONDS
+        deadline = loop.time() + within_seconds
         last: PenstockError | None = None
         for number in range(OPERATION_ATTEMPTS_MAX):
             try:
@@ -226,15 +235,14 @@ class Connections:
             if loop.time() + seconds >= deadline:
                 break
             await pause(seconds)
-        raise last or self._no_connection()
+        raise last or self._no_connection(within_seconds)
 
-    def _no_connection(self) -> PenstockError:
+    def _no_connection(self, seconds: float) -> PenstockError:
         """Why an operation that waited for a connection never got one."""
         if self._failure is not None:
             return of_connecting(self._failure, where=self.where).error
         return DatabaseSlow(
-            f"all {self._size} connections to {self.where} were in use"
-            f" for {OPERATION_TIMEOUT_SECONDS} s"
+            f"all {self._size} connections to {self.where} were in use for {seconds:g} s"
         )
 
     async def _on_connection(self, once: Callable[[_Asyncpg], Awaitable[T]], deadline: float) -> T:

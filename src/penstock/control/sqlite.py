@@ -72,6 +72,9 @@ class SqliteControlPlane(SqliteDiskless):
     async def close(self) -> None:
         await self._writer.close()
 
+    async def ping(self, within_seconds: float) -> None:
+        await self._writer.run(lambda connection: connection.execute("SELECT 1").fetchone())
+
     async def image(self) -> MetadataImage:
         if self._committed is None:
             raise ControlUnavailable(f"the metadata database {self._path} is not open")

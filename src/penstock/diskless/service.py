@@ -489,6 +489,16 @@ class DisklessService:
         except PenstockError as error:
             logger.warning("%d diskless partitions, ends unknown: %s", len(partitions), error)
 
+    async def probe(self) -> None:
+        """Ask the store, where it is in use, whether it still is the control plane's: one GET.
+
+        Raises:
+            StoreMismatch: it was emptied or replaced.
+            PenstockError: it does not answer.
+        """
+        if self._active is not None:
+            await self._active.guard.check()
+
     def samples(self) -> Iterator[Sample]:
         """Metrics of all parts."""
         if self._active is not None:

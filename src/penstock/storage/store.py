@@ -164,6 +164,11 @@ class LogStore:
                 worker.drain()
 
     @property
+    def directory(self) -> str:
+        """The root of it all, absolute."""
+        return self._environment.root
+
+    @property
     def failed(self) -> StorageError | None:
         """Set for good when a sync failed: all appends raise from then on."""
         return self._environment.failed

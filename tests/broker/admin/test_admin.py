@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +12,7 @@ from penstock.base.errors import InvalidSetting
 from penstock.base.http_listener import parse_address
 from penstock.base.metrics import Metric, Sample
 from penstock.broker.admin import AdminServer
+from penstock.broker.coordinator import owner_of
 from penstock.broker.state import BrokerState
 from tests.broker.handlers.test_topics import create, creation
 
@@ -40,6 +42,11 @@ async def fetch(
     return status, json.loads(data) if kind == "application/json" else data.decode()
 
 
+def failing(answer: dict[str, Any]) -> dict[str, str]:
+    """What is wrong, by the name of the check."""
+    return {check["name"]: check["cause"] for check in answer["checks"] if not check["ok"]}
+
+
 async def test_healthy(admin: AdminServer) -> None:
     for path in ("/health", "/livez", "/readyz"):
         status, answer = await fetch(admin, path)
@@ -52,8 +59,7 @@ async def test_stopping_is_alive_but_not_ready(state: BrokerState, admin: AdminS
     assert (await fetch(admin, "/livez"))[0] == 200
     status, answer = await fetch(admin, "/readyz")
     assert status == 503
-    causes = [check["cause"] for check in answer["checks"] if not check["ok"]]
-    assert causes == ["the broker is stopping"]
+    assert failing(answer) == {"serving": "the broker is stopping"}
 
 
 async def test_a_partition_without_a_log_is_named(state: BrokerState, admin: AdminServer) -> None:
@@ -119,6 +125,43 @@ async def test_errors_are_json(
     found, answer = await fetch(admin, path)
     assert (found, answer["error"]) == (status, error)
     assert answer["message"]
+
+
+async def test_a_group_of_another_broker_is_not_said_to_be_absent(
+    state: BrokerState, admin: AdminServer
+) -> None:
+    await state.control.register_broker(
+        broker_id=2, host="127.0.0.1", port=9093, rack=None, incarnation=UUID(int=2)
+    )
+    await state.refresh()
+    groups = [f"g{number}" for number in range(100)]
+    owners = {owner_of(state.metadata, name).broker_id: name for name in groups}
+    assert (await fetch(admin, f"/v1/groups/{owners[1]}"))[0] == 404
+    status, answer = await fetch(admin, f"/v1/groups/{owners[2]}")
+    assert (status, answer["error"]) == (421, "not_coordinator")
+    assert "broker 2 coordinates" in answer["message"]
+
+
+async def test_groups_that_may_be_anothers_now_are_no_empty_list(
+    state: BrokerState, admin: AdminServer
+) -> None:
+    state.coordinator.suspend()
+    for path in ("/v1/groups", "/v1/groups/g"):
+        status, answer = await fetch(admin, path)
+        assert (status, answer["error"]) == (503, "coordinator_not_available")
+        assert "lost touch with the control plane" in answer["message"]
+    assert "penstock_group_metrics_missing 1.0" in (await fetch(admin, "/metrics"))[1]
+
+
+async def test_sizes_that_nobody_here_can_know_are_null(
+    state: BrokerState, admin: AdminServer
+) -> None:
+    await state.control.create_topic(
+        name="far", topic_id=UUID(int=7), partitions=[[1]], configs={"diskless.enable": "true"}
+    )
+    _, answer = await fetch(admin, "/v1/topics")
+    (far,) = answer["topics"]
+    assert (far["diskless"], far["size_bytes"], far["offset_span"]) == (True, None, None)
 
 
 async def test_refuses_large_bodies_and_other_methods(admin: AdminServer) -> None:

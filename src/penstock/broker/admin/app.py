@@ -27,7 +27,7 @@ from penstock.base.errors import InvalidError, PenstockError, RetriableError, Un
 from penstock.base.metrics import render
 from penstock.broker.admin import consolidation, sinks, views
 from penstock.broker.admin.extents import partition_extents
-from penstock.broker.admin.health import health_of
+from penstock.broker.admin.health import Health, Readiness, alive
 from penstock.broker.admin.metrics import group_samples
 from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
 
@@ -47,6 +47,7 @@ _STATUS_OF_CODE: Final = {
     "group_id_not_found": 404,
     "offset_out_of_range": 416,
     "not_leader_or_follower": 421,
+    "not_coordinator": 421,
     "resource_not_found": 404,
     "duplicate_resource": 409,
     "inconsistent_topic_id": 409,
@@ -60,13 +61,17 @@ _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 View = Callable[["BrokerState", Request], Awaitable[Any]]
 
 
-def build_app(state: BrokerState) -> ASGIApp:
+def build_app(state: BrokerState, readiness: Readiness) -> ASGIApp:
     """The ASGI application over one broker's state."""
+
+    async def living() -> Health:
+        return alive(state)
+
     app = Starlette(
         routes=[
-            Route("/health", _health(state, probe="health")),
-            Route("/livez", _health(state, probe="livez")),
-            Route("/readyz", _health(state, probe="readyz")),
+            Route("/health", _health(state, readiness.look)),
+            Route("/livez", _health(state, living)),
+            Route("/readyz", _health(state, readiness.look)),
             Route("/metrics", _metrics(state)),
             Route("/v1/cluster", _json(state, views.cluster)),
             Route("/v1/topics", _json(state, views.topics)),
@@ -156,11 +161,12 @@ def _json(
     return endpoint
 
 
-def _health(state: BrokerState, *, probe: str) -> Callable[[Request], Awaitable[Response]]:
+def _health(
+    state: BrokerState, look: Callable[[], Awaitable[Health]]
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        report = health_of(state)
-        good = report.alive if probe == "livez" else report.ready
-        response = json_response(report.as_json(), 200 if good else 503)
+        report = await look()
+        response = json_response(report.as_json(), 200 if report.good else 503)
         # `penstock doctor` compares clocks by it.
         response.headers["date"] = formatdate(state.clock.now_ms() / 1000, usegmt=True)
         return response

@@ -1,17 +1,33 @@
 """Whether the broker is alive and ready, each with the cause when it is not.
 
-*Alive* is false only when nothing but a restart helps: the store has failed for good. *Ready*
-also asks that the metadata is loaded, that every partition this broker leads has its log, and
-that the broker is not stopping.
+*Alive* is false only when nothing but a restart helps: the log store has failed for good. It is
+answered from memory, so that nothing that is away gets the broker restarted.
+
+*Ready* means that every call can be served: metadata and logs are there, and what the broker needs
+beside itself answers. `Readiness` asks the control plane (a round trip), the object store where it
+is in use (a listing) and the disk (a write), together, each within `READINESS_PROBE_SECONDS`. What
+it found is answered again for `READINESS_KEPT_SECONDS`, and never is one of them asked twice at
+once: a question that outlives its time is waited for by the next look, so that one that is away for
+long has one question waiting, not one per scrape.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.base.errors import PenstockError
+from penstock.broker.limits import FREE_BYTES_MIN, READINESS_KEPT_SECONDS, READINESS_PROBE_SECONDS
+
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +50,12 @@ class Health:
     checks: tuple[Check, ...]
 
     @property
-    def ready(self) -> bool:
+    def good(self) -> bool:
         return all(check.ok for check in self.checks)
-
-    @property
-    def alive(self) -> bool:
-        return all(check.ok for check in self.checks if check.vital)
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "status": "ok" if self.ready else "failing",
+            "status": "ok" if self.good else "failing",
             "checks": [
                 {"name": check.name, "ok": check.ok, "cause": check.cause or None}
                 for check in self.checks
@@ -51,20 +63,115 @@ class Health:
         }
 
 
-def health_of(state: BrokerState) -> Health:
-    """Look at the broker's state; touches neither disk nor control plane."""
-    failed = state.store.failed
-    return Health(
-        checks=(
-            Check(name="storage", vital=True, cause="" if failed is None else str(failed)),
-            Check(
-                name="metadata",
-                cause="" if state.image is not None else "the metadata has not been loaded yet",
-            ),
-            Check(name="diskless", cause=_diskless(state)),
-            Check(name="partitions", cause=_missing_logs(state)),
-            Check(name="serving", cause="the broker is stopping" if state.stopping else ""),
+def alive(state: BrokerState) -> Health:
+    """Whether a restart is not what is needed; from memory alone."""
+    return Health(checks=tuple(check for check in _known(state) if check.vital))
+
+
+class Readiness:
+    """The looks at what a broker needs; belongs to the event loop. `stop` gives up what waits."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._probes = (
+            _Probe("control plane", self._control),
+            _Probe("object store", self._objects),
+            _Probe("disk", self._disk),
         )
+        self._found: tuple[Check, ...] = ()
+        self._found_at = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+
+    async def look(self) -> Health:
+        """All checks, those of memory as of now, the others at most as old as they are kept."""
+        if self._state.clock.monotonic() - self._found_at >= READINESS_KEPT_SECONDS:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look())
+            await asyncio.shield(self._looking)
+        return Health(checks=(*_known(self._state), *self._found))
+
+    async def stop(self) -> None:
+        """Give up what waits for an answer. Idempotent."""
+        tasks = [self._looking, *(probe.task for probe in self._probes)]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+
+    async def _look(self) -> None:
+        self._found = tuple(await asyncio.gather(*(probe.check() for probe in self._probes)))
+        self._found_at = self._state.clock.monotonic()
+
+    async def _control(self) -> None:
+        # In half of the time, so that what it says comes before the time is over.
+        await self._state.control.ping(READINESS_PROBE_SECONDS / 2)
+
+    async def _objects(self) -> None:
+        if self._state.diskless is not None:
+            await self._state.diskless.probe()
+
+    async def _disk(self) -> None:
+        await asyncio.to_thread(check_disk, self._state.store.directory, FREE_BYTES_MIN)
+
+
+class _Probe:
+    """One question, which is not asked again before it is answered."""
+
+    def __init__(self, name: str, ask: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._ask = ask
+        self.task: asyncio.Task[str] | None = None
+
+    async def check(self) -> Check:
+        if self.task is None or self.task.done():
+            self.task = asyncio.get_running_loop().create_task(self._cause())
+        done, _ = await asyncio.wait([self.task], timeout=READINESS_PROBE_SECONDS)
+        cause = self.task.result() if done else f"no answer within {READINESS_PROBE_SECONDS:g} s"
+        return Check(name=self._name, cause=cause)
+
+    async def _cause(self) -> str:
+        try:
+            await self._ask()
+        except (PenstockError, OSError) as error:
+            return str(error) or type(error).__name__
+        except Exception as error:
+            logger.exception("looking at the %s failed", self._name)
+            return f"the look failed: {error!r}"
+        return ""
+
+
+def check_disk(directory: str, free_bytes_min: int) -> None:
+    """See that a file can be written in the data directory, and that there is room. Blocks.
+
+    Raises:
+        OSError: it cannot be written, or there is less room than that.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            file.write(b"\0")
+        place = os.statvfs(directory)
+    except OSError as error:
+        raise OSError(f"data directory {directory} cannot be written: {error.strerror}") from error
+    free_bytes = place.f_bavail * place.f_frsize
+    if free_bytes < free_bytes_min:
+        raise OSError(
+            f"data directory {directory} has {free_bytes} bytes free, at least {free_bytes_min}"
+            " are needed"
+        )
+
+
+def _known(state: BrokerState) -> tuple[Check, ...]:
+    """What the broker knows of itself; asks nobody."""
+    failed = state.store.failed
+    return (
+        Check(name="storage", vital=True, cause="" if failed is None else str(failed)),
+        Check(
+            name="metadata",
+            cause="" if state.image is not None else "the metadata has not been loaded yet",
+        ),
+        Check(name="diskless", cause=_diskless(state)),
+        Check(name="partitions", cause=_missing_logs(state)),
+        Check(name="serving", cause="the broker is stopping" if state.stopping else ""),
     )
 
 

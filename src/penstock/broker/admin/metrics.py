@@ -1,21 +1,30 @@
 """Metrics of consumer groups, under kafka_exporter's names, so that its dashboards work.
 
 Committed offsets live in the control plane, so they are read when a scrape asks for them, group
-by group, `GROUPS_MAX` groups at most; nothing is counted on the commit path.
+by group, `GROUPS_MAX` groups at most; nothing is counted on the commit path. While the control
+plane is away, a scrape has everything else, and says that these are missing.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.errors import PenstockError
 from penstock.base.metrics import Metric, Sample
 from penstock.broker.coordinator import coordinator_of
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
 
+logger = logging.getLogger(__name__)
+
 GROUPS_MAX: Final = 1_000
 """Groups whose offsets one scrape reads."""
+
+GROUPS_SECONDS: Final = 5.0
+"""How long a scrape waits for them, in all; Prometheus gives it ten by default."""
 
 _LABELS: Final = ("consumergroup", "topic", "partition")
 GROUP_OFFSET: Final = Metric(
@@ -37,9 +46,24 @@ GROUP_MEMBERS: Final = Metric(
     labels=("consumergroup",),
 )
 
+GROUPS_MISSING: Final = Metric(
+    name="penstock_group_metrics_missing",
+    kind="gauge",
+    doc="1 while groups and their offsets could not be read for this scrape, else 0.",
+)
+
 
 async def group_samples(state: BrokerState) -> list[Sample]:
-    """Members, offsets and lag of every group of this coordinator."""
+    """Members, offsets and lag of every group of this coordinator; none where one is missing."""
+    try:
+        async with asyncio.timeout(GROUPS_SECONDS):
+            return [Sample(GROUPS_MISSING, 0), *await _groups(state)]
+    except (PenstockError, TimeoutError) as error:
+        logger.warning("a scrape goes without groups: %s", str(error) or "they took too long")
+        return [Sample(GROUPS_MISSING, 1)]
+
+
+async def _groups(state: BrokerState) -> list[Sample]:
     samples: list[Sample] = []
     coordinator = coordinator_of(state)
     for group in (await coordinator.list_groups())[:GROUPS_MAX]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.http_listener import HttpListener, parse_address
+from penstock.broker.admin.health import Readiness
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
@@ -21,6 +22,7 @@ class AdminServer:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self._readiness = Readiness(state)
         self._listener = HttpListener()
 
     @property
@@ -38,7 +40,7 @@ class AdminServer:
 
         settings = self._state.settings
         return await self._listener.start(
-            build_app(self._state),
+            build_app(self._state, self._readiness),
             parse_address(settings.admin_listener, setting=SETTING),
             connections_max=settings.admin_max_connections,
         )
@@ -46,3 +48,4 @@ class AdminServer:
     async def stop(self) -> None:
         """Stop listening, let open requests finish for a moment, close connections."""
         await self._listener.stop()
+        await self._readiness.stop()

@@ -1,0 +1,144 @@
+"""Readiness touches what it promises; liveness does not; what is asked is asked once."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import UnavailableError
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.broker.admin import AdminServer
+from penstock.broker.admin.health import Readiness, check_disk
+from penstock.broker.limits import READINESS_KEPT_SECONDS
+from penstock.broker.state import BrokerState
+from penstock.control import MemoryControlPlane
+from tests.broker.admin.test_admin import failing, fetch
+
+
+class Control(MemoryControlPlane):
+    """Counts what it is asked; answers when it may, and fails as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pings = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.failure: Exception | None = None
+
+    async def ping(self, within_seconds: float) -> None:
+        self.pings += 1
+        await self.open.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return SYSTEM_CLOCK.now_ms()
+
+
+@pytest.fixture
+def control(state: BrokerState) -> Control:
+    control = Control()
+    state.control = control
+    return control
+
+
+@pytest.fixture
+def clock(state: BrokerState) -> Clock:
+    clock = Clock()
+    state.clock = clock
+    return clock
+
+
+async def test_a_control_plane_that_is_away_is_named(
+    state: BrokerState, control: Control, clock: Clock, admin: AdminServer
+) -> None:
+    control.failure = UnavailableError("the database hides")
+    for path in ("/readyz", "/health"):
+        status, answer = await fetch(admin, path)
+        assert (status, failing(answer)) == (503, {"control plane": "the database hides"})
+    assert (await fetch(admin, "/livez"))[0] == 200, "a restart would not bring it back"
+    control.failure = None
+    assert (await fetch(admin, "/readyz"))[0] == 503, "it was not asked again yet"
+    clock.now += READINESS_KEPT_SECONDS
+    assert (await fetch(admin, "/readyz"))[0] == 200
+
+
+async def test_many_scrapes_are_one_question(
+    state: BrokerState, control: Control, clock: Clock
+) -> None:
+    readiness = Readiness(state)
+    control.open.clear()
+    looks = [asyncio.ensure_future(readiness.look()) for _ in range(50)]
+    while not control.pings:
+        await asyncio.sleep(0)
+    control.open.set()
+    assert all(health.good for health in await asyncio.gather(*looks))
+    await readiness.look()
+    assert control.pings == 1
+    clock.now += READINESS_KEPT_SECONDS
+    await readiness.look()
+    assert control.pings == 2
+
+
+async def test_one_that_does_not_answer_is_asked_once(
+    state: BrokerState, control: Control, clock: Clock
+) -> None:
+    readiness = Readiness(state)
+    control.open.clear()
+    for _ in range(2):
+        health = await readiness.look()
+        assert failing(health.as_json()) == {"control plane": "no answer within 2 s"}
+        clock.now += READINESS_KEPT_SECONDS
+    assert control.pings == 1
+    control.open.set()
+    assert (await readiness.look()).good
+    clock.now += READINESS_KEPT_SECONDS
+    control.open.clear()
+    asked = control.pings
+    look = asyncio.ensure_future(readiness.look())
+    while control.pings == asked:
+        await asyncio.sleep(0)
+    await readiness.stop()
+    await asyncio.wait([look])
+    assert look.cancelled()
+
+
+async def test_what_nobody_expected_is_a_cause_too(state: BrokerState, control: Control) -> None:
+    control.failure = ZeroDivisionError("of ours")
+    health = await Readiness(state).look()
+    assert "of ours" in failing(health.as_json())["control plane"]
+
+
+async def test_a_data_directory_that_is_gone_is_named(
+    state: BrokerState, clock: Clock, admin: AdminServer
+) -> None:
+    directory = Path(state.store.directory)
+    away = directory.with_name("away")
+    directory.rename(away)
+    try:
+        status, answer = await fetch(admin, "/readyz")
+    finally:
+        away.rename(directory)
+    assert status == 503
+    assert str(directory) in failing(answer)["disk"]
+    clock.now += READINESS_KEPT_SECONDS
+    assert (await fetch(admin, "/readyz"))[0] == 200
+
+
+def test_too_little_room_is_told_with_both_numbers(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    check_disk(str(tmp_path), free // 2)
+    with pytest.raises(OSError, match=f"at least {free * 2} are needed"):
+        check_disk(str(tmp_path), free * 2)
