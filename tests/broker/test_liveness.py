@@ -9,6 +9,7 @@ import pytest
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import load
+from penstock.broker.coordinator import CoordinatorNotAvailable, owner_of
 from penstock.broker.groups import Refused
 from penstock.broker.liveness import Liveness, Session
 from penstock.broker.settings import BrokerSettings
@@ -180,8 +181,10 @@ async def test_groups_are_refused_while_the_registration_may_be_lost(house: Hous
     async with asyncio.timeout(60):
         while not house.state.coordinator.suspended:
             await asyncio.sleep(0.001)
-        answer = await house.state.coordinator.describe("g")
-        assert answer is None
+        with pytest.raises(CoordinatorNotAvailable, match="lost touch"):
+            await house.state.coordinator.describe("g")
+        with pytest.raises(CoordinatorNotAvailable, match="lost touch"):
+            await house.state.coordinator.list_groups()
         listed = await house.state.coordinator.subscribed(owned(house), ())
         assert isinstance(listed, Refused)
         assert listed.error == "coordinator_not_available"
@@ -194,8 +197,6 @@ async def test_groups_are_refused_while_the_registration_may_be_lost(house: Hous
 
 def owned(house: House) -> str:
     """A group of this broker."""
-    from penstock.broker.coordinator import owner_of
-
     names = (f"g{number}" for number in range(100))
     return next(name for name in names if owner_of(house.state.metadata, name).broker_id == 1)
 

@@ -120,6 +120,13 @@ def coordinator_of(state: BrokerState) -> Coordinator:
     return state.coordinator
 
 
+def _unanswered(response: Response) -> PenstockError:
+    """Why a question about groups has no answer, which must not be taken for an empty one."""
+    if isinstance(response, Refused):
+        return CoordinatorNotAvailable(response.message)
+    return BugError(f"the group core answered with {type(response).__name__}")
+
+
 class Coordinator:
     """The group coordinator of one broker; belongs to the event-loop thread."""
 
@@ -190,16 +197,24 @@ class Coordinator:
     async def list_groups(
         self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
     ) -> tuple[ListedGroup, ...]:
-        """The groups of this coordinator, by id."""
+        """The groups of this coordinator, by id.
+
+        Raises:
+            CoordinatorNotAvailable: they may be another broker's now, or it is stopping.
+        """
         response = await self.call(ListGroups(states=states, types=types))
-        return response.groups if isinstance(response, ListedGroups) else ()
+        if isinstance(response, ListedGroups):
+            return response.groups
+        raise _unanswered(response)
 
     async def describe(self, group_id: str) -> DescribedGroup | None:
-        """One group; None if there is none of this id."""
+        """One group; None if there is none of this id. Raises as `list_groups`."""
         response = await self.call(DescribeGroup(group_id=group_id))
-        if isinstance(response, DescribedGroup) and response.state != DEAD:
-            return response
-        return None
+        if isinstance(response, DescribedGroup):
+            return None if response.state == DEAD else response
+        if isinstance(response, Refused) and response.error == GroupIdNotFound.code:
+            return None
+        raise _unanswered(response)
 
     async def check_commit(self, check: CommitCheck) -> Refused | None:
         """Whether a commit may be stored: None if so, else why not."""
@@ -235,9 +250,11 @@ class Coordinator:
         """Which of these topics members read, so that their offsets must stay."""
         self.check_owner(group_id)
         response = await self.call(OffsetDeleteCheck(group_id=group_id, topics=tuple(topics)))
-        if isinstance(response, (Refused, OffsetsDeletable)):
-            return response if isinstance(response, Refused) else response.subscribed
-        return frozenset()
+        if isinstance(response, Refused):
+            return response
+        if isinstance(response, OffsetsDeletable):
+            return response.subscribed
+        raise _unanswered(response)
 
     # The core
 

@@ -246,3 +246,23 @@ async def test_deletes(state: BrokerState, version: int) -> None:
 async def test_refuses_to_join(state: BrokerState, more: dict[str, Any], code: str) -> None:
     assert names((await join(state, "g", **more)).error_code) == code
     assert names((await join(state, "")).error_code) == "invalid_group_id"
+
+
+@pytest.mark.parametrize("version", versions("ListGroups"))
+async def test_a_list_that_may_be_anothers_now_is_an_error(
+    state: BrokerState, version: int
+) -> None:
+    state.coordinator.suspend()
+    request = {"states_filter": (), "types_filter": ()}
+    listed = await call(state, "ListGroups", version, request)
+    assert names(listed.error_code) == "coordinator_not_available"
+
+
+@pytest.mark.parametrize("version", versions("DescribeGroups"))
+async def test_a_group_that_may_be_anothers_now_is_not_dead(
+    state: BrokerState, version: int
+) -> None:
+    state.coordinator.suspend()
+    request = {"groups": ["g"], "include_authorized_operations": False}
+    (group,) = (await call(state, "DescribeGroups", version, request)).groups
+    assert (names(group.error_code), group.group_state) == ("coordinator_not_available", "")

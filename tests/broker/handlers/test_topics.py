@@ -10,6 +10,7 @@ from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.broker.state import BrokerState
+from penstock.control import ControlUnavailable, MemoryControlPlane, MetadataImage, Topic
 from tests.broker.handlers.calls import call, names, versions
 
 
@@ -261,3 +262,34 @@ async def test_metadata_know_what_another_broker_has_just_created(state: BrokerS
     )
     (known,) = (await call(state, "Metadata", 12, asked)).topics
     assert (names(known.error_code), known.topic_id) == ("none", created.topic_id)
+
+
+class AwayControl(MemoryControlPlane):
+    """A control plane that is away."""
+
+    async def image(self) -> MetadataImage:
+        raise ControlUnavailable("away")
+
+    async def create_topic(self, **_: object) -> Topic:
+        raise ControlUnavailable("away")
+
+
+@pytest.mark.parametrize("create", [False, True])
+async def test_a_topic_that_cannot_be_looked_for_is_not_said_to_be_unknown(
+    state: BrokerState, create: bool
+) -> None:
+    state.metadata_cache = MetadataCache()
+    state.control = AwayControl()
+    unheard_of = SYSTEM_RANDOMNESS.uuid()
+    topics = [{"topic_id": None, "name": "new"}, {"topic_id": None, "name": "no name"}]
+    if not create:
+        topics.append({"topic_id": unheard_of, "name": None})
+    asked = {
+        "topics": topics,
+        "allow_auto_topic_creation": create,
+        "include_topic_authorized_operations": False,
+    }
+    answers = (await call(state, "Metadata", 12, asked)).topics
+    codes = {answer.topic_id or answer.name: names(answer.error_code) for answer in answers}
+    expected = {"new": "leader_not_available", "no name": "invalid_topic_exception"}
+    assert codes == (expected if create else {**expected, unheard_of: "leader_not_available"})

@@ -84,9 +84,11 @@ async def groups(state: BrokerState, request: Request) -> dict[str, Any]:
 
 
 async def group(state: BrokerState, request: Request) -> dict[str, Any]:
-    """One group: its members, and its offsets with their lag."""
+    """One group: its members, and its offsets with their lag; only its coordinator knows it."""
     group_id = request.path_params["group"]
-    described = await coordinator_of(state).describe(group_id)
+    coordinator = coordinator_of(state)
+    coordinator.check_owner(group_id)
+    described = await coordinator.describe(group_id)
     if described is None:
         raise GroupIdNotFound(f"there is no group {group_id!r}")
     offsets = await state.control.committed_offsets(group_id, None)
@@ -113,6 +115,7 @@ async def group(state: BrokerState, request: Request) -> dict[str, Any]:
 def _summary(state: TopicState) -> dict[str, Any]:
     logs = [log for log in state.views if log is not None]
     partitions = state.topic.partitions
+    unknown = state.diskless and not state.remotes  # this broker has no object store
     return {
         "topic": state.topic.name,
         "topic_id": str(state.topic.topic_id),
@@ -120,8 +123,12 @@ def _summary(state: TopicState) -> dict[str, Any]:
         "diskless": state.diskless,
         "partition_count": len(partitions),
         "replication_factor": len(partitions[0].replicas) if partitions else 0,
-        "size_bytes": sum(log.size_bytes for log in logs),
-        "offset_span": sum(max(0, log.high_watermark - log.log_start_offset) for log in logs),
+        "size_bytes": None if unknown else sum(log.size_bytes for log in logs),
+        "offset_span": (
+            None
+            if unknown
+            else sum(max(0, log.high_watermark - log.log_start_offset) for log in logs)
+        ),
     }
 
 

@@ -13,10 +13,10 @@ Source: `MetadataRequest.json`; KIP-430 (authorised operations), KIP-516 (topic 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import validate_topic_name
 from penstock.broker.context import RequestContext
 from penstock.broker.diskless import rack_of
@@ -35,6 +35,15 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = APIS[METADATA].name
 Wanted = list[tuple[str | None, Any]]
+
+
+class NotLookedUp(RetriableError):
+    """A topic that is not known here, while the control plane cannot be asked for it.
+
+    Clients ask again for metadata at this error, and at few others.
+    """
+
+    code: ClassVar[str] = "leader_not_available"
 
 
 class MetadataCache:
@@ -90,13 +99,21 @@ async def _look_and_answer(
     """Ask the control plane before a topic is said to be unknown.
 
     Another broker may have created it just now. A consumer that subscribes to it is told so once,
-    and would not ask again before its metadata expire, minutes later.
+    and would not ask again before its metadata expire, minutes later. Where it cannot be asked,
+    whether there is such a topic is not known: clients are told to ask again.
     """
     try:
         await state.refresh()
     except PenstockError as error:
         logger.warning("looking for new topics failed: %s", error)
+        return _answer(state, context, request, wanted, _not_looked_up(wanted, error))
     return _answer(state, context, request, wanted, {})
+
+
+def _not_looked_up(wanted: Wanted, cause: PenstockError) -> dict[Any, PenstockError]:
+    """The error of each topic that turns out not to be known, by name or id."""
+    error = NotLookedUp(str(cause))
+    return {topic_id or name: error for name, topic_id in wanted}
 
 
 def _key(state: BrokerState, context: RequestContext, request: Any) -> tuple[int, Any, str]:
@@ -125,14 +142,18 @@ def _to_create(state: BrokerState, request: Any, wanted: Wanted) -> list[str]:
 async def _create_and_answer(
     state: BrokerState, context: RequestContext, request: Any, wanted: Wanted, missing: list[str]
 ) -> bytes:
-    errors: dict[str, PenstockError] = {}
+    errors: dict[Any, PenstockError] = {}
     valid: list[str] = []
     for name in dict.fromkeys(missing):
         try:
             valid.append(validate_topic_name(name))
         except PenstockError as error:
             errors[name] = error
-    results = zip(valid, await auto_create(state, valid), strict=True)
+    try:
+        results = zip(valid, await auto_create(state, valid), strict=True)
+    except UnavailableError as error:
+        logger.warning("creating topics failed: %s", error)
+        return _answer(state, context, request, wanted, _not_looked_up(wanted, error) | errors)
     errors |= {name: result for name, result in results if isinstance(result, PenstockError)}
     return _answer(state, context, request, wanted, errors)
 
@@ -142,7 +163,7 @@ def _answer(
     context: RequestContext,
     request: Any,
     wanted: Wanted | None,
-    errors: dict[str, PenstockError],
+    errors: Mapping[Any, PenstockError],
 ) -> bytes:
     with_operations = getattr(request, "include_topic_authorized_operations", False)
     operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
@@ -187,24 +208,25 @@ def _wanted_topic(
     topic_id: Any,
     rack: str,
     operations: int,
-    errors: dict[str, PenstockError],
+    errors: Mapping[Any, PenstockError],
 ) -> dict[str, Any]:
     if topic_id is not None:
         by_id = state.topics_by_id.get(topic_id.bytes)
         if by_id is not None:
             return _topic(by_id.topic, state.shown(by_id.topic, rack), operations)
-        return _missing(None, topic_id, error_number("unknown_topic_id"))
+        code = errors[topic_id].code if topic_id in errors else "unknown_topic_id"
+        return _missing(None, topic_id, error_number(code))
     if name is None:
         return _missing("", None, error_number("invalid_topic_exception"))
     found = state.topics.get(name)
     if found is not None:
         return _topic(found.topic, state.shown(found.topic, rack), operations)
-    if name in errors:
-        return _missing(name, None, error_of(errors[name])[0])
     try:
         validate_topic_name(name)
     except PenstockError as error:
         return _missing(name, None, error_of(error)[0])
+    if name in errors:
+        return _missing(name, None, error_of(errors[name])[0])
     return _missing(name, None, error_number("unknown_topic_or_partition"))
 
 
