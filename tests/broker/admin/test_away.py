@@ -15,6 +15,7 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.client import Client
+from penstock.diskless.formats.store_properties import KEY
 from penstock.testing import Broker
 from tests.broker.admin.test_admin import failing
 from tests.postgres import PostgresServer, postgres_server
@@ -166,12 +167,12 @@ def test_a_directory_of_objects_that_was_emptied() -> None:
     with Broker() as broker:
         broker.create_topic("orders", configs={"diskless.enable": "true"})
         until_ready(broker, 200)
-        marks = broker.directory / "objects" / "marks"
-        away = marks.with_name("away")
-        marks.rename(away)
+        identity = broker.directory / "objects" / KEY
+        away = broker.directory / "away"
+        identity.rename(away)
         try:
             answer = until_ready(broker, 503)
         finally:
-            away.rename(marks)
-        assert "emptied or replaced" in failing(answer)["object store"]
+            away.rename(identity)
+        assert "It was emptied, or this is another place" in failing(answer)["object store"]
         until_ready(broker, 200)
