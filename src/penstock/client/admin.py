@@ -11,6 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from penstock.base.ids import validate_topic_name
+from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.client.arguments import (
+    REPLICAS_MAX,
+    offsets_by_partition,
+    partition_list,
+    text,
+    whole,
+)
 from penstock.client.errors import (
     BrokerBusy,
     InvalidArgument,
@@ -64,7 +72,9 @@ class AdminCalls:
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
         """Brokers, and the topics named (all of them by default), freshly asked for."""
-        names = None if topics is None else list(topics)
+        if isinstance(topics, str):
+            raise InvalidArgument(f"topics = {topics!r}: must be a list of topic names")
+        names = None if topics is None else [text("topics", name) for name in topics]
         return self._session.retrying(lambda: self._session.refresh(names))
 
     def unsupported_calls(self, node_id: int) -> list[str]:
@@ -74,6 +84,7 @@ class AdminCalls:
             BrokerBusy: there is no broker of this number.
             Disconnected, TimedOut: its advertised address does not answer.
         """
+        whole("node_id", node_id, 0, INT_MAX)
         self._session.refresh(())
         connection = self._session.lease(node_id)
         try:
@@ -92,6 +103,7 @@ class AdminCalls:
         Raises:
             UnknownTopic: there is none of this name.
         """
+        text("name", name)
         return self._session.retrying(lambda: self._session.fetch_topic(name))
 
     def create_topic(
@@ -111,11 +123,10 @@ class AdminCalls:
             BrokerRefused: an invalid configuration or number.
         """
         validate_topic_name(name)
-        if partitions == 0 or partitions < -1:
-            raise InvalidArgument(
-                f"topic {name!r}: partitions = {partitions}: must be at least 1, or -1 for the"
-                " broker's default"
-            )
+        if partitions != -1:  # the broker's default
+            whole("partitions", partitions, 1, INT_MAX)
+        if replication_factor != -1:
+            whole("replication_factor", replication_factor, 1, REPLICAS_MAX)
         body = {
             "topics": [
                 {
@@ -154,7 +165,7 @@ class AdminCalls:
             UnknownTopic: there is none of this name.
         """
         body = {
-            "topic_names": [name],
+            "topic_names": [text("name", name)],
             "topics": [{"name": name}],
             "timeout": self._request_timeout_ms,
         }
@@ -169,7 +180,13 @@ class AdminCalls:
             BrokerRefused: the topic has as many or more already.
         """
         body = {
-            "topics": [{"name": name, "count": total, "assignments": None}],
+            "topics": [
+                {
+                    "name": text("name", name),
+                    "count": whole("total", total, 1, INT_MAX),
+                    "assignments": None,
+                }
+            ],
             "timeout": self._request_timeout_ms,
             "validate_only": False,
         }
@@ -182,8 +199,11 @@ class AdminCalls:
         """Delete the records below an offset per partition (-1: all); returns the new starts.
 
         Raises:
+            InvalidArgument: an offset below -1, or no offset.
             OffsetOutOfRange: an offset above the high watermark.
         """
+        text("topic", topic)
+        before = offsets_by_partition("before", before, minimum=-1)
 
         def once() -> dict[int, int]:
             starts: dict[int, int] = {}
@@ -220,14 +240,17 @@ class AdminCalls:
         Raises:
             UnknownTopic: there is none of this name, or no such partition.
         """
-        timestamp = at if isinstance(at, int) else _AT.get(at)
-        if timestamp is None:
+        text("topic", topic)
+        whole("isolation", isolation, 0, 1)
+        given = partition_list(partitions)
+        if isinstance(at, str) and at not in _AT:
             raise InvalidArgument(
-                f"offsets at {at!r}: must be earliest, latest, or a timestamp in milliseconds"
+                f"at = {at!r}: must be {', '.join(_AT)}, or a timestamp in milliseconds from 0"
             )
+        timestamp = _AT[at] if isinstance(at, str) else whole("at", at, 0, LONG_MAX)
 
         def once() -> dict[int, int]:
-            chosen = partitions
+            chosen = given
             if chosen is None:
                 chosen = [item.index for item in self._session.topic(topic).partitions]
             offsets: dict[int, int] = {}
@@ -268,7 +291,7 @@ class AdminCalls:
             UnknownTopic: there is no topic of this name.
         """
         resource = {
-            "resource_type": _RESOURCES[kind],
+            "resource_type": _resource(kind),
             "resource_name": str(name),
             "configuration_keys": None,
         }
@@ -310,7 +333,7 @@ class AdminCalls:
         ]
         entries += [{"name": key, "config_operation": _DELETE, "value": None} for key in delete]
         resource = {
-            "resource_type": _RESOURCES[kind],
+            "resource_type": _resource(kind),
             "resource_name": str(name),
             "configs": entries,
         }
@@ -328,7 +351,7 @@ class AdminCalls:
 
     def _call_resource(self, kind: ResourceKind, name: str | int, api: str, body: Any) -> Any:
         if kind == "broker" and str(name):
-            if not str(name).isdigit():
+            if not (str(name).isascii() and str(name).isdigit()):
                 raise InvalidArgument(f"broker {name!r}: a broker is named by its number")
             self._session.refresh(())
             return self._session.call_node(int(name), api, body)
@@ -346,6 +369,13 @@ class AdminCalls:
                     raise broker_error(code, subject(item), message)
 
         self._session.retrying(once)
+
+
+def _resource(kind: str) -> int:
+    number = _RESOURCES.get(kind)
+    if number is None:
+        raise InvalidArgument(f"kind = {kind!r}: must be {' or '.join(_RESOURCES)}")
+    return number
 
 
 def _entry(item: Any) -> ConfigEntry:

@@ -15,8 +15,17 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
+from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.client import limits
 from penstock.client.admin import AdminCalls
+from penstock.client.arguments import (
+    optional_whole,
+    partition_list,
+    position,
+    positive,
+    text,
+    whole,
+)
 from penstock.client.columns import choose, open_stream, pick
 from penstock.client.errors import InvalidArgument, OffsetOutOfRange
 from penstock.client.fetch import (
@@ -40,8 +49,9 @@ from penstock.client.writer import (
     WriteReport,
     parse_acks,
     parse_codec,
+    parse_level,
 )
-from penstock.records import split_batches
+from penstock.records import HEADER_BYTES, split_batches
 from penstock.records.columnar import RECORD_SCHEMA, decode_batches
 
 Position = str | int | Mapping[int, int]
@@ -79,7 +89,7 @@ class Client(AdminCalls, GroupCalls):
         delivery_timeout_ms: longest time for a batch, or a stalled read, with its retries.
 
     Raises:
-        InvalidArgument: an address that is none. Nothing is connected yet.
+        InvalidArgument: an address that is none, or a time below 1 ms. Nothing is connected yet.
     """
 
     def __init__(
@@ -92,10 +102,17 @@ class Client(AdminCalls, GroupCalls):
         api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
         delivery_timeout_ms: int = limits.DELIVERY_TIMEOUT_MS,
     ) -> None:
+        for name, value in (
+            ("request_timeout_ms", request_timeout_ms),
+            ("connect_timeout_ms", connect_timeout_ms),
+            ("api_timeout_ms", api_timeout_ms),
+            ("delivery_timeout_ms", delivery_timeout_ms),
+        ):
+            whole(name, value, 1, INT_MAX)
         self._request_timeout_ms = request_timeout_ms
         self._session = Session(
             bootstrap,
-            client_id=client_id,
+            client_id=text("client_id", client_id),
             request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
             api_timeout_ms=api_timeout_ms,
@@ -160,6 +177,7 @@ class Client(AdminCalls, GroupCalls):
             batch_bytes=batch_bytes,
             records_per_second=records_per_second,
         )
+        text("topic", topic)
         stream = open_stream(data)
         names = choose(
             stream.schema,
@@ -194,6 +212,7 @@ class Client(AdminCalls, GroupCalls):
         the epoch, or offsets per partition. `latest` is what it is when the call begins.
 
         Raises:
+            InvalidArgument: an argument that cannot be; nothing is sent.
             OffsetOutOfRange: a start that the log does not hold.
             UnknownTopic: there is no such topic or partition.
         """
@@ -225,19 +244,22 @@ class Client(AdminCalls, GroupCalls):
         by default). The next fetch is under way while a batch is decoded and used.
 
         Raises:
+            InvalidArgument: an argument that cannot be; nothing is sent.
             OffsetOutOfRange: a start that the log does not hold.
             UnknownTopic: there is no such topic or partition.
         """
+        positive("idle_timeout_ms", idle_timeout_ms)
+        whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
         bounds = ReadLimits(
             max_bytes=max_bytes,
             partition_max_bytes=min(max_bytes, limits.FETCH_PARTITION_BYTES),
-            max_wait_ms=max_wait_ms,
+            max_wait_ms=whole("max_wait_ms", max_wait_ms, 0, INT_MAX),
             idle_timeout_ms=idle_timeout_ms,
         )
-        for _, batch in self._batches(
+        found = self._batches(
             topic, partitions, start, end, columns, max_records, isolation, bounds
-        ):
-            yield batch
+        )
+        return (batch for _, batch in found)
 
     def fetch_raw(
         self,
@@ -252,15 +274,17 @@ class Client(AdminCalls, GroupCalls):
         """Fetch batches of one partition as they are stored, from the one that holds `offset`.
 
         Raises:
+            InvalidArgument: an argument that cannot be; nothing is sent.
             OffsetOutOfRange: the log does not hold `offset`.
         """
+        whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
         body = fetch_body(
-            topic,
-            {partition: offset},
+            text("topic", topic),
+            {whole("partition", partition, 0, INT_MAX): whole("offset", offset, 0, LONG_MAX)},
             isolation=_isolation(isolation),
             max_bytes=max_bytes,
             partition_max_bytes=max_bytes,
-            max_wait_ms=max_wait_ms,
+            max_wait_ms=whole("max_wait_ms", max_wait_ms, 0, INT_MAX),
         )
         found = self._session.retrying(
             lambda: fetch_once(self._session, topic, partition, offset, body)
@@ -285,28 +309,38 @@ class Client(AdminCalls, GroupCalls):
         isolation: Isolation,
         bounds: ReadLimits,
     ) -> Iterator[tuple[int, Any]]:
-        schema = _schema(columns)
-        core = FetchCore(
-            topic=topic,
-            cursors=self._cursors(topic, partitions, start, end, _isolation(isolation)),
-            isolation=_isolation(isolation),
-            max_bytes=bounds.max_bytes,
-            partition_max_bytes=bounds.partition_max_bytes,
-            max_wait_ms=bounds.max_wait_ms,
-        )
-        left = max_records
-        reader = Reader(self._session, core, bounds)
-        for runs in reader.runs():
-            for run in runs:
-                batch = _decode(run, columns, schema)
-                if left is not None:
-                    batch = batch.slice(0, left)
-                    left -= batch.num_rows
-                if batch.num_rows:
-                    yield run.partition, batch
-                if left == 0:
-                    reader.close()
-                    return
+        """The range's batches with their partitions; arguments are checked by the call itself."""
+        text("topic", topic)
+        schema, level = _schema(columns), _isolation(isolation)
+        left = optional_whole("max_records", max_records, 0, LONG_MAX)
+        chosen = partition_list(partitions)
+        first, last = position("start", start), None if end is None else position("end", end)
+
+        def read(left: int | None) -> Iterator[tuple[int, Any]]:
+            core = FetchCore(
+                topic=topic,
+                cursors=self._cursors(topic, chosen, first, last, level),
+                isolation=level,
+                max_bytes=bounds.max_bytes,
+                partition_max_bytes=bounds.partition_max_bytes,
+                max_wait_ms=bounds.max_wait_ms,
+            )
+            if left == 0:
+                return
+            reader = Reader(self._session, core, bounds)
+            for runs in reader.runs():
+                for run in runs:
+                    batch = _decode(run, columns, schema)
+                    if left is not None:
+                        batch = batch.slice(0, left)
+                        left -= batch.num_rows
+                    if batch.num_rows:
+                        yield run.partition, batch
+                    if left == 0:
+                        reader.close()
+                        return
+
+        return read(left)
 
     def _cursors(
         self,
@@ -380,19 +414,17 @@ def _write_options(
     batch_bytes: int,
     records_per_second: float | None,
 ) -> WriteOptions:
-    if not 1 <= max_in_flight <= limits.IN_FLIGHT_MAX:
-        raise InvalidArgument(
-            f"max_in_flight = {max_in_flight}: must be 1 to {limits.IN_FLIGHT_MAX}"
-        )
-    if records_per_second is not None and not records_per_second > 0:
-        raise InvalidArgument(f"records_per_second = {records_per_second}: must be above 0")
+    positive("records_per_second", records_per_second)
+    chosen = parse_codec(codec)
     return WriteOptions(
-        codec=parse_codec(codec),
-        level=level,
+        codec=chosen,
+        level=parse_level(chosen, level),
         acks=parse_acks(acks),
-        partition=partition if isinstance(partition, int) else None,
-        max_in_flight=max_in_flight,
-        batch_bytes=batch_bytes,
+        partition=None
+        if isinstance(partition, str)
+        else optional_whole("partition", partition, 0, INT_MAX),
+        max_in_flight=whole("max_in_flight", max_in_flight, 1, limits.IN_FLIGHT_MAX),
+        batch_bytes=whole("batch_bytes", batch_bytes, HEADER_BYTES + 1, INT_MAX),
         records_per_second=records_per_second,
     )
 

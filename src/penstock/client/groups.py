@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from penstock.base.settings import LONG_MAX
+from penstock.client.arguments import text, topic_partition, whole
 from penstock.client.errors import broker_error, is_retriable
 from penstock.client.session import Session
 
@@ -147,6 +149,7 @@ class GroupCalls:
         """Commit offsets for a group without members.
 
         Raises:
+            InvalidArgument: a negative offset, or what is no topic, partition or offset.
             BrokerRefused: the group has members, or the metadata is too long.
             UnknownTopic: a topic or partition that is not there.
         """
@@ -156,7 +159,9 @@ class GroupCalls:
                 "partitions": [
                     {
                         "partition_index": index,
-                        "committed_offset": offsets[name, index],
+                        "committed_offset": whole(
+                            f"offset of {name}-{index}", offsets[name, index], 0, LONG_MAX
+                        ),
                         "committed_metadata": metadata,
                     }
                     for index in indexes
@@ -206,6 +211,7 @@ class GroupCalls:
     def _coordinated(
         self, group: str, api: str, body: Mapping[str, Any], read: Callable[[Any], T]
     ) -> T:
+        text("group", group)
         return self._session.retrying(
             lambda: read(self._session.call_coordinator(group, api, body))
         )
@@ -219,7 +225,7 @@ class GroupCalls:
 
 def _by_topic(partitions: Iterable[TopicAndPartition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
-    for name, index in sorted(partitions):
+    for name, index in sorted(map(topic_partition, partitions)):
         topics.setdefault(name, []).append(index)
     return topics
 

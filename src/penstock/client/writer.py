@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.client import limits
+from penstock.client.arguments import whole
 from penstock.client.columns import ColumnNames, chunks, normalise
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokersUnreachable, InvalidArgument
@@ -34,6 +35,7 @@ from penstock.client.session import Session
 from penstock.client.spreading import check_partitions, spread
 from penstock.records import Codec
 from penstock.records.columnar import encode_batches, read_input
+from penstock.records.compression import LEVELS
 
 ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0, -1: -1, 1: 1, 0: 0}
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
@@ -82,10 +84,24 @@ def parse_codec(name: str) -> Codec:
     Raises:
         InvalidArgument: not one of none, gzip, snappy, lz4, zstd.
     """
-    codec = _CODECS.get(name.lower())
+    codec = _CODECS.get(name.lower()) if isinstance(name, str) else None
     if codec is None:
         raise InvalidArgument(f"codec {name!r}: must be one of none, gzip, snappy, lz4, zstd")
     return codec
+
+
+def parse_level(codec: Codec, level: int | None) -> int | None:
+    """A compression level that the codec has; None is the codec's default.
+
+    Raises:
+        InvalidArgument: the codec has no such level.
+    """
+    if level is None:
+        return None
+    if codec not in LEVELS:
+        raise InvalidArgument(f"level = {level!r}: codec {codec.name.lower()} has no levels")
+    smallest, _, largest = LEVELS[codec]
+    return whole(f"level of {codec.name.lower()}", level, smallest, largest)
 
 
 def parse_acks(acks: str | int) -> int:
@@ -94,7 +110,7 @@ def parse_acks(acks: str | int) -> int:
     Raises:
         InvalidArgument: not one of all, 1, 0.
     """
-    if acks not in ACKS:
+    if not isinstance(acks, (str, int)) or isinstance(acks, bool) or acks not in ACKS:
         raise InvalidArgument(f"acks {acks!r}: must be one of all, 1, 0")
     return ACKS[acks]
 

@@ -1,0 +1,105 @@
+"""Arguments of the public calls, refused before anything is sent.
+
+Each error names the argument, its limit and the value. A number that cannot be is refused here and
+not left to the wire, whose encoder would wrap it, or to the broker, which may take it at its word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.client.errors import InvalidArgument
+
+REPLICAS_MAX: Final = 32_767
+POSITIONS: Final = ("earliest", "latest")
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is an integer, Python's or NumPy's; True and False are none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def whole(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """The value as an `int`.
+
+    Raises:
+        InvalidArgument: it is no whole number from `minimum` to `maximum`.
+    """
+    if not is_whole(value) or not minimum <= value <= maximum:
+        raise InvalidArgument(
+            f"{name} = {value!r}: must be a whole number from {minimum} to {maximum}"
+        )
+    return int(value)
+
+
+def optional_whole(name: str, value: Any, minimum: int, maximum: int) -> int | None:
+    """As `whole`; None stays None."""
+    return None if value is None else whole(name, value, minimum, maximum)
+
+
+def positive(name: str, value: Any) -> None:
+    """Raise `InvalidArgument` unless a value is a finite number above 0, or None."""
+    if value is None:
+        return
+    known = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not known or not 0 < value < float("inf"):
+        raise InvalidArgument(f"{name} = {value!r}: must be a number above 0")
+
+
+def text(name: str, value: Any) -> str:
+    """The value, if it is a text that is not empty; raises `InvalidArgument`."""
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(f"{name} = {value!r}: must be a text that is not empty")
+    return value
+
+
+def partition_list(partitions: Iterable[int] | None) -> Sequence[int] | None:
+    """Partition numbers, each once; raises `InvalidArgument`."""
+    if partitions is None:
+        return None
+    if isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable):
+        raise InvalidArgument(f"partitions = {partitions!r}: must be a list of partition numbers")
+    return list(dict.fromkeys(whole("partitions", item, 0, INT_MAX) for item in partitions))
+
+
+def offsets_by_partition(
+    name: str, offsets: Mapping[int, int], *, minimum: int = 0
+) -> dict[int, int]:
+    """An offset per partition; raises `InvalidArgument`."""
+    if not isinstance(offsets, Mapping):
+        raise InvalidArgument(f"{name} = {offsets!r}: must have an offset per partition")
+    return {
+        whole(f"{name}: partition", partition, 0, INT_MAX): whole(
+            f"{name}: offset of partition {partition}", offset, minimum, LONG_MAX
+        )
+        for partition, offset in offsets.items()
+    }
+
+
+def position(name: str, value: Any) -> Any:
+    """One end of a range: a word, milliseconds, or an offset per partition.
+
+    Raises:
+        InvalidArgument: it is none of them.
+    """
+    if isinstance(value, Mapping):
+        return offsets_by_partition(name, value)
+    if isinstance(value, str) and value in POSITIONS:
+        return value
+    if is_whole(value) and 0 <= value <= LONG_MAX:
+        return int(value)
+    raise InvalidArgument(
+        f"{name} = {value!r}: must be {' or '.join(POSITIONS)}, milliseconds since the epoch from"
+        " 0, or an offset per partition"
+    )
+
+
+def topic_partition(value: Any) -> tuple[str, int]:
+    """A topic and a partition number; raises `InvalidArgument`."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise InvalidArgument(f"{value!r}: must be a topic and a partition, as ('orders', 0)")
+    return text("topic", value[0]), whole(f"partition of {value[0]!r}", value[1], 0, INT_MAX)
