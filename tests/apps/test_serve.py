@@ -125,6 +125,39 @@ def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
     assert "Not a directory" in said
 
 
+def test_settings_without_effect_are_told_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text('log.cleanup.policy = "compact"\nlog.preallocate = false\n')
+    words = ("--config", str(file), *LOCAL, "-X", "request.timeout.ms=5")
+    with serving(tmp_path / "data", *words) as (process, line):
+        found = READY.fullmatch(line)
+        assert found is not None
+        create = [sys.executable, "-m", "penstock", "topic", "create", "a", "-b", found.group(1)]
+        done = subprocess.run(
+            [*create, "-c", "preallocate=true"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            env=environment(),
+            check=True,
+        )
+        assert done.stdout == "topic a has 1 partitions\n"
+        assert done.stderr == (
+            "topic 'a': setting preallocate = 'true': it has no effect: segment files grow as they"
+            " are written\n"
+        )
+        process.terminate()
+        assert process.wait(TIMEOUT_SECONDS) == 0
+        assert process.stderr is not None
+        said = process.stderr.read().splitlines()
+    assert len(said) == 3
+    assert "log.cleanup.policy = 'compact': compact has no effect" in said[0]
+    assert f"({file}, line 1)" in said[0]
+    assert "request.timeout.ms = '5': it has no effect" in said[1]
+    assert "(flag -X)" in said[1]
+    assert "topic a: setting preallocate" in said[2]
+
+
 def test_bad_settings(tmp_path: Path) -> None:
     status, said = refused("--data-dir", str(tmp_path), *LOCAL, "-X", "num.partitions=none")
     assert status == 1
@@ -146,9 +179,16 @@ def test_bad_settings(tmp_path: Path) -> None:
         (("diskless.storage.url=s4://bucket",), "must begin with one of file"),
         (("diskless.storage.options=plain",), "an option must read name=value"),
         (
-            ("control.url=postgresql://somebody@127.0.0.1:1/x", "log.diskless.enable=true"),
+            ("control.url=postgresql://somebody@127.0.0.1:1/x",),
             "diskless.storage.url is not set",
         ),
+        (
+            ("control.url=mysql://me:word@h/x", "diskless.storage.url=s3://b"),
+            "setting control.url = 'mysql://…': must begin with postgresql:// or postgres://",
+        ),
+        (("control.url=me:word@h/x", "diskless.storage.url=s3://b"), "control.url = '…': must"),
+        (("log.local.retention.ms=60000",), "there is no tiered storage yet"),
+        (("log.retentoin.ms=60000",), "did you mean log.retention.ms?"),
         (
             ("diskless.fetch.lagging.consumer.threshold.ms=5",),
             "diskless.consume.cache.expiration.lifespan.sec",
@@ -160,6 +200,7 @@ def test_stores_that_cannot_be(tmp_path: Path, settings: tuple[str, ...], match:
     status, said = refused("--data-dir", str(tmp_path / "data"), *LOCAL, *words)
     assert status == 1
     assert match in said
+    assert "word" not in said
     assert said.count("\n") == 1
     assert not (tmp_path / "data").exists()
 

@@ -1,5 +1,6 @@
 """Configurations are looked up through their levels, described with them, and changed safely."""
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -112,6 +113,7 @@ def test_the_empty_broker_name_shows_only_what_is_dynamic() -> None:
     ("configs", "named"),
     [
         ({"no.such": "1"}, "no.such"),
+        ({"retention.msec": "1"}, "did you mean retention.ms?"),
         ({"retention.ms": "soon"}, "soon"),
         ({"retention.ms": "-2"}, "at least -1"),
         ({"cleanup.policy": "burn"}, "delete"),
@@ -122,6 +124,40 @@ def test_refuses_topic_configurations(configs: Mapping[str, str | None], named: 
     with pytest.raises(InvalidConfig, match=named) as caught:
         check_topic_configs("orders", levels(), configs)
     assert "orders" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [
+        ("compression.gzip.level", ("-1", "1", "9"), ("0", "-2", "10", "fast")),
+        ("compression.lz4.level", ("1", "17"), ("0", "18")),
+        ("compression.zstd.level", ("-131072", "22"), ("-131073", "23")),
+        ("leader.replication.throttled.replicas", ("", "*", "0:1", "0:1,12:3"), ("0", "*,0:1")),
+        ("follower.replication.throttled.replicas", ("", "*", "0:1"), ("0:1:2", "a:b", "0:-1")),
+        ("internal.segment.bytes", ("0", "500"), ("-1", "2147483648")),
+    ],
+)
+def test_knows_what_kafka_4_knows(
+    name: str, taken: tuple[str, ...], refused: tuple[str, ...]
+) -> None:
+    for value in taken:
+        assert check_topic_configs("orders", levels(), {name: value}) == {name: value}
+    for value in refused:
+        with pytest.raises(InvalidConfig, match=rf"setting {name} = '{re.escape(value)}'"):
+            check_topic_configs("orders", levels(), {name: value})
+
+
+def test_segments_for_tests_are_smaller_than_any_others() -> None:
+    assert topic_config(levels(), {"internal.segment.bytes": "500"}).segment_bytes == 500
+    assert topic_config(levels(), {}).segment_bytes == 1 << 30
+
+
+def test_a_topic_that_was_promised_tiers_before_goes_on() -> None:
+    """Stored by a version that took it: its other configurations still hold."""
+    stored = {"remote.storage.enable": "true", "retention.ms": "-1"}
+    assert topic_config(levels(), stored).retention_ms == -1
+    by_name = {entry.name: entry.value for entry in describe_topic(levels(), stored)}
+    assert by_name["remote.storage.enable"] == "true"
 
 
 def test_refuses_broker_configurations() -> None:

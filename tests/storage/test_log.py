@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
 from penstock.base.ids import TopicPartition
+from penstock.base.settings import load
 from penstock.records import CorruptBatch, InvalidRecord, RecordTooLarge, decode_header, verify_crc
+from penstock.records.columnar import encode_batches
 from penstock.storage import (
     BatchesTooLarge,
     InvalidTimestamp,
@@ -167,6 +170,31 @@ def test_a_topics_codec_replaces_the_producers(tmp_path: Path, codec: str) -> No
         body = decompress(Codec(header.codec), stored[61:], max_bytes=1000)
         assert bytes(body) == bytes(batch(2, size=400, fill=3))[61:]
     harness.store.close()
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [("gzip", 1, 9), ("lz4", 1, 17), ("zstd", -50, 19)]
+)
+def test_a_topics_level_is_that_of_the_brokers_compression(
+    tmp_path: Path, codec: str, low: int, high: int
+) -> None:
+    from penstock.records import Codec, compress, decompress
+
+    plain = encode_batches(
+        pa.table({"value": [f"reading {n * n % 977} of sensor {n % 13}" for n in range(2000)]}),
+        now_ms=1000,
+    )[0].data
+    sizes = []
+    for level in (low, high):
+        config = load(LogConfig, {"compression.type": codec, f"compression.{codec}.level": level})
+        harness = Harness(tmp_path / str(level), config=config)
+        harness.put(bytearray(plain))
+        stored = read_all(harness.log())
+        assert bytes(stored[61:]) == compress(Codec.parse(codec), plain[61:], level)
+        assert bytes(decompress(Codec.parse(codec), stored[61:], max_bytes=1 << 20)) == plain[61:]
+        sizes.append(len(stored))
+        harness.store.close()
+    assert sizes[1] < sizes[0]
 
 
 def test_segments_roll_by_size_time_index_and_epoch(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from penstock.base.errors import InvalidError, InvalidSetting
-from penstock.base.settings import describe, load, setting
+from penstock.base.settings import describe, load, setting, unknown, without_effect
 from penstock.broker.settings import BrokerSettings
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects.settings import FetchSettings
@@ -28,6 +28,7 @@ from penstock.storage.settings import StorageSettings
 ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
 CONFIG_FILE_BYTES_MAX: Final = 1 << 20
 DEFAULT_DIRECTORY: Final = "penstock-data"
+CONTROL_SCHEMES: Final = ("postgresql", "postgres")
 
 S = TypeVar("S")
 
@@ -84,6 +85,26 @@ class PlaceSettings:
         doc="File of more options, one name=value per line, for those that are secrets.",
     )
 
+    def __post_init__(self) -> None:
+        if not self.control_url:
+            return
+        scheme, separator, _ = self.control_url.partition("://")
+        if not separator or scheme not in CONTROL_SCHEMES:
+            # Only the scheme is told: the rest may have a password in it.
+            raise InvalidSetting(
+                "control.url",
+                f"{scheme}://…" if separator else "…",
+                f"must begin with {' or '.join(f'{known}://' for known in CONTROL_SCHEMES)},"
+                " or be empty for SQLite below log.dirs",
+            )
+        if not self.diskless_storage_url:
+            raise InvalidSetting(
+                "diskless.storage.url",
+                "",
+                "with control.url the store that all its brokers share must be named, and"
+                " diskless.storage.url is not set",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -95,7 +116,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Everything a broker process is told."""
+    """Everything a broker process is told; `notes` are on settings that have no effect yet."""
 
     broker: BrokerSettings
     storage: StorageSettings
@@ -103,6 +124,7 @@ class Configuration:
     places: PlaceSettings = field(default_factory=PlaceSettings)
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
     fetching: FetchSettings = field(default_factory=FetchSettings)
+    notes: tuple[str, ...] = ()
 
 
 Kinds = tuple[type[Any], ...]
@@ -141,7 +163,20 @@ def configure(
         places=load_given(PlaceSettings, given),
         diskless=load_given(DisklessSettings, given),
         fetching=load_given(FetchSettings, given),
+        notes=tuple(_notes(given)),
     )
+
+
+def _notes(given: Mapping[str, Given]) -> Iterator[str]:
+    """A sentence for each value that has no effect yet; raises InvalidConfiguration as well."""
+    for info in (info for kind in _TYPES for info in describe(kind) if info.name in given):
+        item = given[info.name]
+        try:
+            sentence = without_effect(info, item.value)
+        except InvalidSetting as error:
+            raise InvalidConfiguration(f"{error} ({item.origin})") from None
+        if sentence:
+            yield f"{sentence} ({item.origin})"
 
 
 def gather(
@@ -164,10 +199,7 @@ def gather(
     known = known_names(kinds)
     for name, item in given.items():
         if name not in known:
-            raise InvalidConfiguration(
-                f"setting {name} ({item.origin}): there is no setting of this name"
-                + _suggestion(name, known)
-            )
+            raise InvalidConfiguration(f"setting {name} ({item.origin}): {unknown(name, known)}")
     return given
 
 
@@ -184,13 +216,6 @@ def load_given(kind: type[S], given: Mapping[str, Given]) -> S:
     except InvalidSetting as error:
         origin = given[error.name].origin if error.name in given else "default"
         raise InvalidConfiguration(f"{error} ({origin})") from None
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def read_file(path: Path) -> dict[str, Given]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from penstock.apps.configuration import Configuration, Given, configure, parse_override
-from penstock.apps.wiring import store_options
+from penstock.apps.wiring import store_options, store_url
 from penstock.base.errors import InvalidError
 from penstock.control import DatabaseLocked, SqliteControlPlane
 
@@ -68,7 +68,6 @@ async def opened(configuration: Configuration) -> AsyncIterator[Places]:
     Raises:
         NoDatabase: no broker has run in the directory.
         DatabaseLocked: a broker runs there; with SQLite there is one owner.
-        InvalidSetting: with `control.url`, no store is named.
         StoreMismatch: the store is not the database's.
         PenstockError: database or store cannot be opened.
     """
@@ -77,7 +76,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Places]:
     from penstock.objects import open_store, place_of
 
     plane = _plane(configuration)
-    url, options = _store_url(configuration), store_options(configuration.places)
+    url, options = store_url(configuration), store_options(configuration.places)
     try:
         await plane.start()
     except DatabaseLocked as error:
@@ -115,15 +114,6 @@ def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControl
     if not path.exists():
         raise NoDatabase(f"there is no database {path}: name the broker's directory (--data-dir)")
     return SqliteControlPlane(path)
-
-
-def _store_url(configuration: Configuration) -> str:
-    places = configuration.places
-    if places.diskless_storage_url:
-        return places.diskless_storage_url
-    if places.control_url:
-        raise NoDatabase("diskless.storage.url is not set: this installation has no object store")
-    return (configuration.directory / "objects").absolute().as_uri()
 
 
 async def partition_names(places: Places) -> dict[PartitionKey, str]:

@@ -69,7 +69,10 @@ def serve(
         flags["admin.listener"] = Given(admin, "flag --admin")
     for sentence in misspelt(os.environ):
         logger.warning("%s", sentence)
-    run(configure(file=file, environment=os.environ, flags=flags))
+    configuration = configure(file=file, environment=os.environ, flags=flags)
+    for sentence in configuration.notes:
+        logger.warning("%s", sentence)
+    run(configuration)
 
 
 def _with_protocol(text: str) -> str:

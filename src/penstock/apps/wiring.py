@@ -103,17 +103,13 @@ def _diskless(
     configuration: Configuration,
     plane: SqliteControlPlane | PostgresControlPlane,
     config_of: Callable[[str], LogConfig],
-) -> DisklessService | None:
-    """The service of diskless topics; None where the store that brokers share is not named."""
+) -> DisklessService:
+    """The service of diskless topics."""
     from penstock.diskless.service import DisklessService
     from penstock.objects import open_store, place_of, without_credentials
 
     places = configuration.places
-    url = places.diskless_storage_url
-    if not url:
-        if places.control_url:
-            return None
-        url = (configuration.directory / "objects").absolute().as_uri()
+    url = store_url(configuration)
     options = store_options(places)
     timeout_ms = configuration.diskless.put_timeout_ms
     return DisklessService(
@@ -135,11 +131,9 @@ def _check_store(configuration: Configuration) -> None:
     """Refuse a store that cannot be one before anything is opened; nothing is asked of it yet.
 
     Raises:
-        InvalidConfiguration: its options cannot be read, or it is needed and not named.
+        InvalidConfiguration: its options cannot be read.
         InvalidSetting: its URL or an option is none.
     """
-    from penstock.apps.configuration import InvalidConfiguration
-
     places = configuration.places
     options = store_options(places)
     if places.diskless_storage_url:
@@ -147,11 +141,12 @@ def _check_store(configuration: Configuration) -> None:
 
         if not is_local(places.diskless_storage_url):
             open_store(places.diskless_storage_url, options=options)
-    elif places.control_url and configuration.broker.log_diskless_enable:
-        raise InvalidConfiguration(
-            "setting log.diskless.enable = true: with control.url the store that all brokers share"
-            " must be named, and diskless.storage.url is not set"
-        )
+
+
+def store_url(configuration: Configuration) -> str:
+    """Where diskless topics are stored: as told, else below `log.dirs`."""
+    directory = configuration.directory / "objects"
+    return configuration.places.diskless_storage_url or directory.absolute().as_uri()
 
 
 def store_options(places: PlaceSettings) -> dict[str, str]:

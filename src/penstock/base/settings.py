@@ -11,8 +11,9 @@ Source: slatedb's RFC-0010 (settings are not components); Kafka's `ConfigDef`.
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
@@ -28,6 +29,23 @@ Value = int | float | bool | str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoEffect:
+    """Said of a setting that changes nothing yet: why, and what becomes of who gives it.
+
+    A value other than the default is refused where it would be a promise that is not kept
+    (`refused`), else it is taken with a warning. With `words`, only these words of a list have no
+    effect.
+    """
+
+    why: str
+    refused: bool = False
+    words: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{' and '.join(self.words) or 'it'} has no effect: {self.why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInfo:
     """What a setting's declaration says of it. `unit` is empty for plain words and counts."""
 
@@ -38,6 +56,8 @@ class SettingInfo:
     minimum: float | None
     maximum: float | None
     choices: tuple[str, ...]
+    pattern: str
+    no_effect: NoEffect | None
     type_name: str
     attribute: str
 
@@ -51,12 +71,17 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
+    pattern: str = "",
+    no_effect: NoEffect | None = None,
 ) -> Any:
     """Declare one field of a settings class.
 
     The field's annotation gives the type: `int`, `float`, `bool`, `str` or `tuple[str, ...]`
-    (a comma-separated list in text form). Bounds are inclusive; `choices` bounds each word.
+    (a comma-separated list in text form). Bounds are inclusive; `choices` bounds each word, the
+    regular expression `pattern` the text form. What has `no_effect` says so in its documentation.
     """
+    if no_effect is not None:
+        doc = f"{doc} Not yet: {no_effect}."
     metadata = {
         _KEY: {
             "name": name,
@@ -65,6 +90,8 @@ def setting(
             "minimum": minimum,
             "maximum": maximum,
             "choices": choices,
+            "pattern": pattern,
+            "no_effect": no_effect,
         }
     }
     return field(default=default, metadata=metadata)
@@ -99,9 +126,17 @@ def load(settings_type: type[S], values: Mapping[str, object]) -> S:
     for name, value in values.items():
         info = known.get(name)
         if info is None:
-            raise InvalidSetting(name, value, "there is no setting of this name")
+            raise InvalidSetting(name, value, unknown(name, known))
         arguments[info.attribute] = parse(info, value)
     return settings_type(**arguments)
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """The rule that a name breaks which is no setting's, with the nearest one that is."""
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return "there is no setting of this name" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def parse(info: SettingInfo, value: object) -> Value:
@@ -119,9 +154,27 @@ def parse(info: SettingInfo, value: object) -> Value:
     if info.choices:
         words = parsed if isinstance(parsed, tuple) else (parsed,)
         for word in words:
-            if word not in info.choices:
+            if str(word) not in info.choices:
                 raise InvalidSetting(info.name, value, f"must be one of {', '.join(info.choices)}")
+    if info.pattern and not re.fullmatch(info.pattern, render(parsed)):
+        raise InvalidSetting(info.name, value, f"must have the form {info.pattern}")
     return parsed
+
+
+def without_effect(info: SettingInfo, value: object) -> str:
+    """A sentence on a value that changes nothing yet; empty for the default and all others.
+
+    Raises:
+        InvalidSetting: as `parse`, and a value without effect that must be refused.
+    """
+    rule, parsed = info.no_effect, parse(info, value)
+    if rule is None or parsed == info.default:
+        return ""
+    if rule.words and not (isinstance(parsed, tuple) and set(rule.words) & set(parsed)):
+        return ""
+    if rule.refused:
+        raise InvalidSetting(info.name, value, str(rule))
+    return f"setting {info.name} = {render(parsed)!r}: {rule}"
 
 
 def render(value: Value) -> str:
@@ -150,7 +203,7 @@ def replace(settings: S, changes: Mapping[str, object]) -> S:
     parsed: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in known:
-            raise InvalidSetting(name, value, "there is no setting of this name")
+            raise InvalidSetting(name, value, unknown(name, known))
         parsed[known[name].attribute] = parse(known[name], value)
     return typing.cast("S", dataclasses.replace(typing.cast("Any", settings), **parsed))
 

@@ -15,13 +15,23 @@ KIP-339, KIP-569.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
 from typing import Any, Final
 
 from penstock.base.errors import InvalidSetting
-from penstock.base.settings import INT_MAX, SettingInfo, Value, describe, load, parse, render
+from penstock.base.settings import (
+    INT_MAX,
+    SettingInfo,
+    Value,
+    describe,
+    load,
+    parse,
+    render,
+    unknown,
+    without_effect,
+)
 from penstock.broker.admin_errors import BadRequest, InvalidConfig
 from penstock.broker.settings import UNSET, BrokerSettings, TopicDefaults
 from penstock.storage.config import LogConfig
@@ -106,7 +116,10 @@ _MINUTE_MS: Final = 60_000
 TOPIC_SYNONYMS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
     # topic name: (broker name, factor from its unit), the first that is set wins
     "cleanup.policy": (("log.cleanup.policy", 1),),
+    "compression.gzip.level": (("compression.gzip.level", 1),),
+    "compression.lz4.level": (("compression.lz4.level", 1),),
     "compression.type": (("compression.type", 1),),
+    "compression.zstd.level": (("compression.zstd.level", 1),),
     "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
     "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
     "flush.messages": (("log.flush.interval.messages", 1),),
@@ -169,7 +182,10 @@ def topic_config(levels: Levels, topic: Mapping[str, str]) -> LogConfig:
     """
     values: dict[str, object] = dict(_inherited(levels))
     values.update(topic)
-    return load(LogConfig, values)
+    config = load(LogConfig, values)
+    if config.internal_segment_bytes:
+        return replace(config, segment_bytes=config.internal_segment_bytes)
+    return config
 
 
 def describe_topic(
@@ -304,7 +320,8 @@ def check_topic_configs(
     """Return a topic's configurations if all are known and within their bounds.
 
     Raises:
-        InvalidConfig: the message names the topic, the configuration, the rule and the value.
+        InvalidConfig: the message names the topic, the configuration, the rule and the value;
+            also of one that has no effect and would be a promise.
     """
     missing = sorted(name for name, value in configs.items() if value is None)
     if missing:
@@ -312,6 +329,7 @@ def check_topic_configs(
     given = {name: value for name, value in configs.items() if value is not None}
     try:
         topic_config(levels, given)
+        idle_topic_configs(given)
     except InvalidSetting as error:
         raise InvalidConfig(f"topic {topic_name!r}: {error}") from error
     return given
@@ -329,14 +347,33 @@ def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     for name, value in configs.items():
         info = infos.get(name)
         if info is None:
-            raise InvalidConfig(f"broker setting {name}: there is no setting of this name")
+            raise InvalidConfig(f"broker setting {name}: {unknown(name, infos)}")
         if name not in DYNAMIC_BROKER_NAMES:
             raise BadRequest(f"broker setting {name}: cannot be changed while the broker runs")
         if value is None:
             raise InvalidConfig(f"broker setting {name}: no value given")
-        parse(info, value)
+        without_effect(info, value)
         given[name] = value
     return given
+
+
+def idle_topic_configs(configs: Mapping[str, str]) -> tuple[str, ...]:
+    """A sentence for each configuration of a topic that is taken and has no effect yet.
+
+    Raises:
+        InvalidSetting: one that is not taken.
+    """
+    return _idle(_infos(LogConfig), configs)
+
+
+def idle_broker_configs(configs: Mapping[str, str]) -> tuple[str, ...]:
+    """As `idle_topic_configs`, of a broker's dynamic configurations."""
+    return _idle(_infos(BrokerSettings), configs)
+
+
+def _idle(infos: Mapping[str, SettingInfo], configs: Mapping[str, str]) -> tuple[str, ...]:
+    found = (without_effect(infos[name], value) for name, value in configs.items())
+    return tuple(sentence for sentence in found if sentence)
 
 
 def apply_topic_changes(

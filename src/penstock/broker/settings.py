@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.base.errors import InvalidSetting
-from penstock.base.settings import INT_MAX, LONG_MAX, setting
+from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
 from penstock.broker.topic_defaults import UNSET, TopicDefaults
 
 __all__ = ["UNSET", "BrokerSettings", "TopicDefaults"]
@@ -159,6 +159,7 @@ class BrokerSettings(TopicDefaults):
         unit="ms",
         minimum=1,
         maximum=INT_MAX,
+        no_effect=NoEffect(why="administrative requests have no time limit of their own"),
     )
     shutdown_timeout_ms: int = setting(
         10_000,

@@ -14,6 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
+from penstock.storage.config import (
+    GZIP_LEVELS,
+    NO_COMPACTION,
+    NO_RESERVE,
+    NO_TIERS,
+    NOT_COMPACTED,
+    ONE_REPLICA,
+)
 
 UNSET: Final = -(2**31)
 """An integer setting that was not given; no bounds admit it, so nobody can give it."""
@@ -23,6 +31,26 @@ UNSET: Final = -(2**31)
 class TopicDefaults:
     """What a topic gets when it does not say."""
 
+    compression_gzip_level: int = setting(
+        -1,
+        name="compression.gzip.level",
+        doc="Level of batches that the broker compresses with gzip; -1 is zlib's own, 6.",
+        choices=GZIP_LEVELS,
+    )
+    compression_lz4_level: int = setting(
+        9,
+        name="compression.lz4.level",
+        doc="Level of batches that the broker compresses with lz4; 9 is the fast one, as in Kafka.",
+        minimum=1,
+        maximum=17,
+    )
+    compression_zstd_level: int = setting(
+        3,
+        name="compression.zstd.level",
+        doc="Level of batches that the broker compresses with zstd.",
+        minimum=-131_072,
+        maximum=22,
+    )
     compression_type: str = setting(
         "producer",
         name="compression.type",
@@ -48,12 +76,14 @@ class TopicDefaults:
         False,
         name="unclean.leader.election.enable",
         doc="Let a replica that is behind lead when no other is left, at the price of records.",
+        no_effect=ONE_REPLICA,
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
         name="log.cleanup.policy",
         doc="What happens to old segments: delete them, compact them by key, or both.",
         choices=("delete", "compact"),
+        no_effect=NOT_COMPACTED,
     )
     log_retention_ms: int = setting(
         UNSET,
@@ -165,6 +195,7 @@ class TopicDefaults:
         unit="ms",
         minimum=0,
         maximum=LONG_MAX,
+        no_effect=NO_COMPACTION,
     )
     log_cleaner_min_cleanable_ratio: float = setting(
         0.5,
@@ -172,6 +203,7 @@ class TopicDefaults:
         doc="Share of uncompacted bytes at which a log is worth compacting.",
         minimum=0,
         maximum=1,
+        no_effect=NO_COMPACTION,
     )
     log_cleaner_min_compaction_lag_ms: int = setting(
         0,
@@ -180,6 +212,7 @@ class TopicDefaults:
         unit="ms",
         minimum=0,
         maximum=LONG_MAX,
+        no_effect=NO_COMPACTION,
     )
     log_cleaner_max_compaction_lag_ms: int = setting(
         LONG_MAX,
@@ -188,11 +221,13 @@ class TopicDefaults:
         unit="ms",
         minimum=1,
         maximum=LONG_MAX,
+        no_effect=NO_COMPACTION,
     )
     log_preallocate: bool = setting(
         False,
         name="log.preallocate",
         doc="Reserve the space of a segment when it is created.",
+        no_effect=NO_RESERVE,
     )
     log_message_timestamp_type: str = setting(
         "CreateTime",
@@ -223,6 +258,7 @@ class TopicDefaults:
         unit="ms",
         minimum=-2,
         maximum=LONG_MAX,
+        no_effect=NO_TIERS,
     )
     log_local_retention_bytes: int = setting(
         -2,
@@ -231,4 +267,5 @@ class TopicDefaults:
         unit="bytes",
         minimum=-2,
         maximum=LONG_MAX,
+        no_effect=NO_TIERS,
     )

@@ -1,11 +1,12 @@
 """Administrative calls: topics, configurations, offsets of the log.
 
 Every call is one request, or one per leader, tried again while the error says that this may
-help. Results are plain values.
+help. Results are plain values; what a broker remarks on a success is logged as a warning.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -29,6 +30,8 @@ from penstock.client.errors import (
 )
 from penstock.client.metadata import ClusterMetadata, TopicMetadata
 from penstock.client.session import Session
+
+logger = logging.getLogger(__name__)
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -346,6 +349,8 @@ class AdminCalls:
                     raise broker_error(
                         int(result.error_code), f"{kind} {name!r}", result.error_message
                     )
+                if result.error_message:
+                    logger.warning("%s %r: %s", kind, name, result.error_message)
 
         self._session.retrying(once)
 
@@ -364,9 +369,11 @@ class AdminCalls:
             response = self._session.call_controller(api, body)
             for item in getattr(response, results):
                 code = int(item.error_code)
+                message = getattr(item, "error_message", None)
                 if code:
-                    message = getattr(item, "error_message", None)
                     raise broker_error(code, subject(item), message)
+                if message:
+                    logger.warning("%s: %s", subject(item), message)
 
         self._session.retrying(once)
 

@@ -36,6 +36,8 @@ _CODECS: Final = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
+_LZ4_FAST_LEVEL: Final = 9
+"""What Kafka calls the fast compressor's level, its default."""
 _CODEC_MASK: Final = 0x07
 _CHECKED_FROM: Final = 21
 _RECORD_BYTES_MIN: Final = 7
@@ -139,12 +141,22 @@ def recompressed(
     for header in headers:
         end = offset + header.size_bytes
         batch = batches[offset:end]
-        parts.append(batch if header.codec == codec else _packed(batch, header, codec))
+        same = header.codec == codec
+        parts.append(batch if same else _packed(batch, header, codec, _level(codec, config)))
         offset = end
     return memoryview(bytearray().join(parts))
 
 
-def _packed(batch: memoryview, header: BatchHeader, codec: Codec) -> bytearray:
+def _level(codec: Codec, config: LogConfig) -> int | None:
+    """The topic's level of a codec; None is the codec's own, which is Kafka's default too."""
+    if codec == Codec.GZIP and config.compression_gzip_level > 0:
+        return config.compression_gzip_level
+    if codec == Codec.LZ4 and config.compression_lz4_level != _LZ4_FAST_LEVEL:
+        return config.compression_lz4_level
+    return config.compression_zstd_level if codec == Codec.ZSTD else None
+
+
+def _packed(batch: memoryview, header: BatchHeader, codec: Codec, level: int | None) -> bytearray:
     from penstock.records import compress, decompress
     from penstock.records.limits import DECOMPRESSED_BATCH_BYTES_MAX
 
@@ -155,7 +167,7 @@ def _packed(batch: memoryview, header: BatchHeader, codec: Codec) -> bytearray:
     if not records:
         raise CorruptBatch("a batch without records cannot change its codec")
     if codec != Codec.NONE:
-        records = bytes(compress(codec, records))
+        records = bytes(compress(codec, records, level))
     length = HEADER_BYTES - _LENGTH_OVERHEAD_BYTES + len(records)
     attributes = header.attributes & ~_CODEC_MASK | codec
     packed = bytearray(encode_header(header._replace(batch_length=length, attributes=attributes)))

@@ -10,8 +10,23 @@ Source: Kafka's `TopicConfig` and `LogConfig`; KIP-1030 (defaults and bounds of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from penstock.base.settings import INT_MAX, LONG_MAX, setting
+from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
+
+GZIP_LEVELS: Final = ("-1", *map(str, range(1, 10)))
+NOT_COMPACTED: Final = NoEffect(
+    why="nothing is compacted yet; without delete the topic keeps every record", words=("compact",)
+)
+NO_COMPACTION: Final = NoEffect(why="nothing is compacted yet")
+NO_TIERS: Final = NoEffect(
+    why="there is no tiered storage yet, and segments stay on the broker's disk for as long as"
+    " retention.ms and retention.bytes say",
+    refused=True,
+)
+ONE_REPLICA: Final = NoEffect(why="a partition has one replica")
+NO_RESERVE: Final = NoEffect(why="segment files grow as they are written")
+THROTTLED_REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +38,27 @@ class LogConfig:
         name="cleanup.policy",
         doc="What happens to old segments: delete them, compact them by key, or both.",
         choices=("delete", "compact"),
+        no_effect=NOT_COMPACTED,
+    )
+    compression_gzip_level: int = setting(
+        -1,
+        name="compression.gzip.level",
+        doc="Level of batches that the broker compresses with gzip; -1 is zlib's own, 6.",
+        choices=GZIP_LEVELS,
+    )
+    compression_lz4_level: int = setting(
+        9,
+        name="compression.lz4.level",
+        doc="Level of batches that the broker compresses with lz4; 9 is the fast one, as in Kafka.",
+        minimum=1,
+        maximum=17,
+    )
+    compression_zstd_level: int = setting(
+        3,
+        name="compression.zstd.level",
+        doc="Level of batches that the broker compresses with zstd.",
+        minimum=-131_072,
+        maximum=22,
     )
     compression_type: str = setting(
         "producer",
@@ -37,6 +73,7 @@ class LogConfig:
         unit="ms",
         minimum=0,
         maximum=LONG_MAX,
+        no_effect=NO_COMPACTION,
     )
     diskless_enable: bool = setting(
         False,
@@ -69,6 +106,13 @@ class LogConfig:
         minimum=0,
         maximum=LONG_MAX,
     )
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+        (),
+        name="follower.replication.throttled.replicas",
+        doc="Replicas, as partition:broker or *, whose following is throttled.",
+        pattern=THROTTLED_REPLICAS,
+        no_effect=ONE_REPLICA,
+    )
     index_interval_bytes: int = setting(
         4096,
         name="index.interval.bytes",
@@ -77,6 +121,21 @@ class LogConfig:
         minimum=0,
         maximum=INT_MAX,
     )
+    internal_segment_bytes: int = setting(
+        0,
+        name="internal.segment.bytes",
+        doc="In the place of segment.bytes where it is above 0, for tests with small segments.",
+        unit="bytes",
+        minimum=0,
+        maximum=INT_MAX,
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+        (),
+        name="leader.replication.throttled.replicas",
+        doc="Replicas, as partition:broker or *, whose being followed is throttled.",
+        pattern=THROTTLED_REPLICAS,
+        no_effect=ONE_REPLICA,
+    )
     local_retention_bytes: int = setting(
         -2,
         name="local.retention.bytes",
@@ -84,6 +143,7 @@ class LogConfig:
         unit="bytes",
         minimum=-2,
         maximum=LONG_MAX,
+        no_effect=NO_TIERS,
     )
     local_retention_ms: int = setting(
         -2,
@@ -92,6 +152,7 @@ class LogConfig:
         unit="ms",
         minimum=-2,
         maximum=LONG_MAX,
+        no_effect=NO_TIERS,
     )
     max_compaction_lag_ms: int = setting(
         LONG_MAX,
@@ -100,6 +161,7 @@ class LogConfig:
         unit="ms",
         minimum=1,
         maximum=LONG_MAX,
+        no_effect=NO_COMPACTION,
     )
     max_message_bytes: int = setting(
         1_048_588,
@@ -137,6 +199,7 @@ class LogConfig:
         doc="Share of uncompacted bytes at which a log is worth compacting.",
         minimum=0,
         maximum=1,
+        no_effect=NO_COMPACTION,
     )
     min_compaction_lag_ms: int = setting(
         0,
@@ -145,6 +208,7 @@ class LogConfig:
         unit="ms",
         minimum=0,
         maximum=LONG_MAX,
+        no_effect=NO_COMPACTION,
     )
     min_insync_replicas: int = setting(
         1,
@@ -157,11 +221,13 @@ class LogConfig:
         False,
         name="preallocate",
         doc="Reserve the space of a segment when it is created.",
+        no_effect=NO_RESERVE,
     )
     remote_storage_enable: bool = setting(
         False,
         name="remote.storage.enable",
         doc="Copy closed segments to the archive, so that local ones may be dropped earlier.",
+        no_effect=NO_TIERS,
     )
     retention_bytes: int = setting(
         -1,
@@ -240,4 +306,5 @@ class LogConfig:
         False,
         name="unclean.leader.election.enable",
         doc="Let a replica that is behind lead when no other is left, at the price of records.",
+        no_effect=ONE_REPLICA,
     )

@@ -132,6 +132,48 @@ async def test_incremental_changes(state: BrokerState) -> None:
     assert log.config.segment_bytes == 2_097_152
 
 
+async def test_a_change_without_effect_is_made_and_told(
+    state: BrokerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create(state, creation("a"))
+    compact = {"name": "cleanup.policy", "config_operation": SET, "value": "compact"}
+    unclean = {"name": "unclean.leader.election.enable", "config_operation": SET, "value": "true"}
+    usual = {"name": "preallocate", "config_operation": SET, "value": "false"}
+
+    async def told(kind: int, name: str, *configs: dict[str, Any]) -> str | None:
+        resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+        request = {"resources": [resource], "validate_only": False}
+        (answer,) = (await call(state, "IncrementalAlterConfigs", 1, request)).responses
+        assert names(answer.error_code) == "none"
+        found: str | None = answer.error_message
+        return found
+
+    said = await told(TOPIC, "a", compact, usual)
+    assert said is not None
+    assert "cleanup.policy = 'compact': compact has no effect: nothing is compacted yet" in said
+    assert "preallocate" not in said
+    assert state.log("a", 0).config.cleanup_policy == ("compact",)
+    # What was told once is not told again with the next change.
+    assert await told(TOPIC, "a", compact) is None
+    said = await told(BROKER, "", unclean)
+    assert said is not None
+    assert "it has no effect: a partition has one replica" in said
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "topic a: setting cleanup.policy" in caplog.text
+
+
+async def test_a_promise_that_cannot_be_kept_is_refused(state: BrokerState) -> None:
+    await create(state, creation("a"))
+    outcome = await alter(
+        state,
+        (TOPIC, "a", [("remote.storage.enable", SET, "true")]),
+        (BROKER, "", [("log.local.retention.ms", SET, "60000")]),
+    )
+    assert outcome == ["invalid_config", "invalid_config"]
+    assert state.topics["a"].topic.configs == {}
+    assert await alter(state, (TOPIC, "a", [("remote.storage.enable", SET, "false")])) == ["none"]
+
+
 async def test_incremental_changes_are_refused_one_by_one(state: BrokerState) -> None:
     await create(state, creation("a"), creation("b"), creation("c"))
     outcome = await alter(

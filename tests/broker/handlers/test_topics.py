@@ -53,6 +53,35 @@ async def test_creates_topics(state: BrokerState, version: int) -> None:
         assert answers[0].topic_id == state.topics["a"].topic.topic_id
 
 
+@pytest.mark.parametrize("version", versions("CreateTopics"))
+async def test_says_which_configurations_have_no_effect(
+    state: BrokerState, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def configs(**values: str) -> Any:
+        return [{"name": k.replace("_", "."), "value": v} for k, v in values.items()]
+
+    answers = await create(
+        state,
+        creation("compacted", configs=configs(cleanup_policy="compact", preallocate="true")),
+        creation("plain", configs=configs(cleanup_policy="delete", delete_retention_ms="86400000")),
+        creation("tiered", configs=configs(remote_storage_enable="true")),
+        creation("local", configs=configs(local_retention_bytes="5")),
+        version=version,
+    )
+    codes = [names(answer.error_code) for answer in answers]
+    assert codes == ["none", "none", "invalid_config", "invalid_config"]
+    assert sorted(state.topics) == ["compacted", "plain"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("topic compacted: setting cleanup.policy = 'compact'")
+    if version >= 1:
+        said = [answer.error_message for answer in answers]
+        assert "nothing is compacted yet" in said[0]
+        assert "preallocate = 'true': it has no effect" in said[0]
+        assert said[1] is None
+        assert "remote.storage.enable = 'true': it has no effect: there is no tiered" in said[2]
+        assert "local.retention.bytes = '5': it has no effect" in said[3]
+
+
 async def test_others_get_their_turns_while_many_partitions_come_and_go(state: BrokerState) -> None:
     turns = 0
     running = True

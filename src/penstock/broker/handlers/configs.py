@@ -10,6 +10,7 @@ Source: Kafka's `ConfigHelper` and `ConfigAdminManager`; KIP-133, KIP-226, KIP-3
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from penstock.broker.configs import (
     describe_broker,
     describe_cluster_defaults,
     describe_topic,
+    idle_broker_configs,
+    idle_topic_configs,
     topic_config,
 )
 from penstock.broker.context import RequestContext
@@ -43,9 +46,12 @@ from penstock.broker.topic_admin import levels_of
 from penstock.control import StaleConfigs, StaleTopic, Topic
 from penstock.control.diskless_rules import DISKLESS_CONFIG
 
+logger = logging.getLogger(__name__)
+
 TOPIC: Final = 2
 BROKER: Final = 4
 ATTEMPTS_MAX: Final = 5
+_NAMES: Final = {TOPIC: "topic", BROKER: "broker"}
 
 Entry = dict[str, Any]
 Configs = Mapping[str, str | None]
@@ -184,41 +190,55 @@ async def _alter(state: BrokerState, request: Any, read: Callable[[Any], _Altera
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise BadRequest("Each resource must appear at most once.")
-            await _apply(state, read(resource), validate_only=request.validate_only)
+            notes = await _apply(state, read(resource), validate_only=request.validate_only)
+            answer["error_message"] = "; ".join(notes) or None
         except PenstockError as error:
             answer.update(_failed(error))
         responses.append(answer)
     return {"responses": responses}
 
 
-async def _apply(state: BrokerState, alteration: _Alteration, *, validate_only: bool) -> None:
+async def _apply(
+    state: BrokerState, alteration: _Alteration, *, validate_only: bool
+) -> tuple[str, ...]:
+    """Make the change; returns what is to be said of settings without effect."""
     kind = alteration.resource.resource_type
     store = {TOPIC: _apply_topic, BROKER: _apply_broker}.get(kind)
     if store is None:
         raise BadRequest(f"resource type {kind} is not served, only topics (2) and brokers (4)")
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
-            await store(state, alteration, validate_only=validate_only)
-            await state.refresh()
-            return
+            notes = await store(state, alteration, validate_only=validate_only)
+            break
         except (StaleConfigs, StaleTopic):
             if attempt == ATTEMPTS_MAX:
                 raise
             await state.refresh()
+    await state.refresh()
+    if notes and not validate_only:
+        name = alteration.resource.resource_name
+        logger.warning("%s %s: %s", _NAMES[kind], name, "; ".join(notes))
+    return notes
 
 
-async def _apply_topic(state: BrokerState, alteration: _Alteration, *, validate_only: bool) -> None:
+async def _apply_topic(
+    state: BrokerState, alteration: _Alteration, *, validate_only: bool
+) -> tuple[str, ...]:
     topic = _topic(state, alteration.resource.resource_name)
     configs = _changed_topic(state, alteration, topic)
     if configs.get(DISKLESS_CONFIG) == "true" and not is_diskless(topic):
         check_switch(state, topic)
         if not validate_only:
             await state.switches.switch(topic, partial(_changed_topic, state, alteration))
-        return
-    if not validate_only and configs != topic.configs:
+    elif not validate_only and configs != topic.configs:
         await state.control.set_topic_configs(
             topic_id=topic.topic_id, configs=configs, expected=topic.configs
         )
+    return idle_topic_configs(_new(configs, topic.configs))
+
+
+def _new(configs: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in configs.items() if current.get(name) != value}
 
 
 def _changed_topic(state: BrokerState, alteration: _Alteration, topic: Topic) -> dict[str, str]:
@@ -230,7 +250,7 @@ def _changed_topic(state: BrokerState, alteration: _Alteration, topic: Topic) ->
 
 async def _apply_broker(
     state: BrokerState, alteration: _Alteration, *, validate_only: bool
-) -> None:
+) -> tuple[str, ...]:
     name = alteration.resource.resource_name
     if name:
         _check_broker_name(state, name)
@@ -238,6 +258,7 @@ async def _apply_broker(
     configs = check_broker_configs(alteration.broker(levels_of(state), current))
     if not validate_only and configs != current:
         await state.control.set_broker_configs(broker=name, configs=configs, expected=current)
+    return idle_broker_configs(_new(configs, current))
 
 
 def _named(resource: Any) -> Entry:

@@ -2,6 +2,8 @@
 
 What a request asks for is decided in `broker/topic_plan.py`; these functions read requests,
 store plans, and write the answers, one entry for every topic asked for, in the request's order.
+A topic that was created with configurations that have no effect yet has a message that says so,
+beside error code 0.
 
 Source: Kafka's `ControllerApis`; KIP-4, KIP-107, KIP-195, KIP-464, KIP-516, KIP-525, KIP-599.
 """
@@ -9,6 +11,7 @@ Source: Kafka's `ControllerApis`; KIP-4, KIP-107, KIP-195, KIP-464, KIP-516, KIP
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +19,7 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDeletionDisabled
-from penstock.broker.configs import describe_topic
+from penstock.broker.configs import describe_topic, idle_topic_configs
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_of
 from penstock.broker.state import BrokerState
@@ -30,6 +33,8 @@ from penstock.broker.topic_admin import (
 )
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions
 from penstock.control import Topic, UnknownTopic
+
+logger = logging.getLogger(__name__)
 
 Entry = dict[str, Any]
 
@@ -87,8 +92,12 @@ def _created(
         }
         for entry in describe_topic(levels_of(state), plan.configs)
     ]
+    notes = idle_topic_configs(plan.configs)
+    if notes and isinstance(outcome, Topic):
+        logger.warning("topic %s: %s", plan.name, "; ".join(notes))
     return {
         "topic_id": outcome.topic_id if isinstance(outcome, Topic) else None,
+        "error_message": "; ".join(notes) or None,
         "num_partitions": len(plan.partitions),
         "replication_factor": len(plan.partitions[0]),
         "configs": configs,

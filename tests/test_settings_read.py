@@ -1,0 +1,132 @@
+"""Each setting of topics and brokers is read by the code, or declared to have no effect yet.
+
+A setting is found by its declaration; what reads it, in the syntax trees of the rooms that it is
+handed to: as an attribute of a settings object, or, where a topic's configuration is read over the
+wire, as its name. A topic's default on the broker is read when the topic's own setting is.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.apps.configuration import DirectorySettings, PlaceSettings
+from penstock.base.settings import describe, setting
+from penstock.broker.configs import TOPIC_SYNONYMS
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.topic_defaults import TopicDefaults
+from penstock.diskless.settings import DisklessSettings
+from penstock.host.server.settings import HostSettings, SinkSettings
+from penstock.objects.settings import FetchSettings
+from penstock.storage.config import LogConfig
+from penstock.storage.settings import StorageSettings
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "penstock"
+ROOMS: Mapping[type[Any], tuple[str, ...]] = {
+    LogConfig: ("storage", "diskless", "broker"),
+    BrokerSettings: ("broker", "apps/wiring.py"),
+    StorageSettings: ("storage",),
+    DirectorySettings: ("apps/configuration.py",),
+    PlaceSettings: ("apps/wiring.py",),
+    DisklessSettings: ("diskless", "apps/wiring.py"),
+    FetchSettings: ("objects",),
+    HostSettings: ("host/server", "apps/host_wiring.py"),
+    SinkSettings: ("host/sinks", "apps/host_wiring.py"),
+}
+HOLDERS = {
+    "broker", "config", "configuration", "diskless", "directories", "effective", "places",
+    "settings", "sink", "sinks",
+}  # fmt: skip
+"""Names of variables and attributes that hold settings; `self` does in the settings' own file."""
+OVER_THE_WIRE = ("spark/tables",)
+"""Rooms that read a topic's configuration by name from what DescribeConfigs answers."""
+DECLARATIONS = ("settings.py", "config.py", "topic_defaults.py")
+
+
+def trees(rooms: Iterable[str]) -> Iterator[tuple[Path, ast.AST]]:
+    for room in rooms:
+        place = SOURCE / room
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            yield path, ast.parse(path.read_text())
+
+
+def attributes_read(rooms: Iterable[str]) -> set[str]:
+    """Attributes that are read of something that holds settings."""
+    found: set[str] = set()
+    for path, tree in trees(rooms):
+        own = path.name in DECLARATIONS
+        checks = [node for node in ast.walk(tree) if is_check(node)]
+        checked = {id(part) for check in checks for part in ast.walk(check)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or id(node) in checked:
+                continue
+            holder = node.value
+            name = getattr(holder, "attr", getattr(holder, "id", "")).lstrip("_")
+            if name in HOLDERS or (own and name == "self"):
+                found.add(node.attr)
+    return found
+
+
+def is_check(node: ast.AST) -> bool:
+    """Whether this only compares settings with each other."""
+    return isinstance(node, ast.FunctionDef) and node.name == "__post_init__"
+
+
+def names_read(rooms: Iterable[str]) -> set[str]:
+    constants = (node for _, tree in trees(rooms) for node in ast.walk(tree))
+    return {
+        node.value
+        for node in constants
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def unread(kind: type[Any], rooms: Iterable[str]) -> set[str]:
+    """Names of the settings of a class that no code reads."""
+    attributes, names = attributes_read(rooms), names_read(OVER_THE_WIRE)
+    return {
+        info.name
+        for info in describe(kind)
+        if info.attribute not in attributes and not (kind is LogConfig and info.name in names)
+    }
+
+
+def without_effect(kind: type[Any]) -> set[str]:
+    """Those that are declared to have none, whatever their value."""
+    return {
+        info.name
+        for info in describe(kind)
+        if info.no_effect is not None and not info.no_effect.words
+    }
+
+
+def test_every_setting_is_read_or_declared_to_have_no_effect() -> None:
+    for kind, rooms in ROOMS.items():
+        inherited = {info.name for info in describe(TopicDefaults)}
+        skipped = inherited if kind is BrokerSettings else set()
+        assert unread(kind, rooms) - skipped == without_effect(kind) - skipped, kind
+
+
+def test_a_topics_default_has_the_effect_of_the_topics_own_setting() -> None:
+    own = {info.name: info.no_effect for info in describe(LogConfig)}
+    topic_of = {broker: name for name, chain in TOPIC_SYNONYMS.items() for broker, _ in chain}
+    for info in describe(TopicDefaults):
+        assert info.no_effect == own[topic_of[info.name]], info.name
+
+
+def test_the_documentation_says_it() -> None:
+    for kind in ROOMS:
+        for info in describe(kind):
+            assert info.no_effect is None or str(info.no_effect) in info.doc
+
+
+def test_finds_a_setting_that_nothing_reads() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Planted:
+        flush_ms: int = setting(1, name="flush.ms", doc="Read.")
+        read_by_nobody: int = setting(1, name="read.by.nobody", doc="Not read.")
+
+    assert unread(Planted, ROOMS[LogConfig]) == {"read.by.nobody"}
