@@ -11,6 +11,7 @@ connections by `KEEP_ALIVE_SECONDS`; bodies are the application's to bound.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from penstock.base.errors import InvalidSetting
@@ -35,6 +36,22 @@ def parse_address(text: str, *, setting: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise InvalidSetting(setting, text, "the port must be 0 to 65535")
     return host, int(port)
+
+
+def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> str:
+    """What is wrong with a query's parameters; empty when each is known and is given once.
+
+    One that is dropped would be answered as if it had been heeded.
+    """
+    seen: set[str] = set()
+    for name, _ in given:
+        if name not in known:
+            there_are = f"there are {', '.join(known)}" if known else "this path takes none"
+            return f"parameter {name[:64]!r}: there is none of this name; {there_are}"
+        if name in seen:
+            return f"parameter {name!r}: given more than once"
+        seen.add(name)
+    return ""
 
 
 class HttpListener:

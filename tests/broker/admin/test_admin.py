@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import re
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,8 @@ from penstock.base.errors import InvalidSetting
 from penstock.base.http_listener import parse_address
 from penstock.base.metrics import Metric, Sample
 from penstock.broker.admin import AdminServer
+from penstock.broker.admin.app import build_app
+from penstock.broker.admin.health import Readiness
 from penstock.broker.coordinator import owner_of
 from penstock.broker.state import BrokerState
 from tests.broker.handlers.test_topics import create, creation
@@ -162,6 +165,38 @@ async def test_sizes_that_nobody_here_can_know_are_null(
     _, answer = await fetch(admin, "/v1/topics")
     (far,) = answer["topics"]
     assert (far["diskless"], far["size_bytes"], far["offset_span"]) == (True, None, None)
+
+
+async def test_every_route_refuses_parameters_that_it_does_not_know(
+    state: BrokerState, admin: AdminServer
+) -> None:
+    app: Any = build_app(state, Readiness(state))
+    routes = app._app.routes
+    assert len(routes) >= 18
+    for route in routes:
+        path = re.sub(r"\{[^}]*\}", "x", route.path)
+        method = min(route.methods - {"HEAD"})
+        status, answer = await fetch(admin, f"{path}?key=abc", method)
+        assert (status, answer["error"]) == (400, "invalid_request"), route
+        assert "parameter 'key': there is none of this name; " in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "named"),
+    [
+        ("GET", "/v1/topics?limit=1", "this path takes none"),
+        ("GET", "/v1/topics/a/partitions/0/extents?from=1", "there are start, end"),
+        ("GET", "/v1/topics/a/partitions/0/extents?start=1&start=2", "'start': given more than"),
+        ("DELETE", "/v1/sinks/q?abandon=yes", "abandon = 'yes': must be true or false"),
+    ],
+)
+async def test_says_which_parameters_there_are(
+    state: BrokerState, admin: AdminServer, method: str, path: str, named: str
+) -> None:
+    await create(state, creation("a"))
+    status, answer = await fetch(admin, path, method)
+    assert (status, answer["error"]) == (400, "invalid_request")
+    assert named in answer["message"]
 
 
 async def test_refuses_large_bodies_and_other_methods(admin: AdminServer) -> None:

@@ -256,6 +256,26 @@ async def test_malformed_requests(
         assert (await ingest(agent, b"fine")).status == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "named"),
+    [
+        ("POST", "/v1/ingest?key=abc", "'key': there is none of this name; there are topic, part"),
+        ("POST", "/v1/ingest?topic=a&topic=b", "'topic': given more than once"),
+        ("GET", "/livez?verbose", "'verbose': there is none of this name; this path takes none"),
+        ("GET", "/readyz?a=1", "'a': there is none"),
+        ("GET", "/metrics?name=x", "'name': there is none"),
+        ("GET", "/v1/status?a=1", "'a': there is none"),
+    ],
+)
+async def test_parameters_that_are_not_known(method: str, path: str, named: str) -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL) as agent:
+        answer = await call(agent, method, path, b"fine", {"content-type": OCTETS})
+        assert answer.status == 400
+        assert named in answer.json["message"]
+        assert sink.accepted == []
+
+
 async def test_partitions_take_turns() -> None:
     sink = GateSink(open_=False)
     async with serving(sink, http_listener=LOCAL) as agent:

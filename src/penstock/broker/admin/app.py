@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
+from penstock.base.http_listener import wrong_parameters
 from penstock.base.metrics import render
 from penstock.broker.admin import consolidation, sinks, views
 from penstock.broker.admin.extents import partition_extents
@@ -69,40 +70,47 @@ def build_app(state: BrokerState, readiness: Readiness) -> ASGIApp:
 
     app = Starlette(
         routes=[
-            Route("/health", _health(state, readiness.look)),
-            Route("/livez", _health(state, living)),
-            Route("/readyz", _health(state, readiness.look)),
-            Route("/metrics", _metrics(state)),
-            Route("/v1/cluster", _json(state, views.cluster)),
-            Route("/v1/topics", _json(state, views.topics)),
-            Route("/v1/topics/{topic}", _json(state, views.topic)),
-            Route(
+            _route("/health", _health(state, readiness.look)),
+            _route("/livez", _health(state, living)),
+            _route("/readyz", _health(state, readiness.look)),
+            _route("/metrics", _metrics(state)),
+            _route("/v1/cluster", _json(state, views.cluster)),
+            _route("/v1/topics", _json(state, views.topics)),
+            _route("/v1/topics/{topic}", _json(state, views.topic)),
+            _route(
                 "/v1/topics/{topic}/partitions/{partition}/extents",
                 _json(state, partition_extents),
+                ("start", "end"),
             ),
-            Route("/v1/groups", _json(state, views.groups)),
-            Route("/v1/groups/{group:path}", _json(state, views.group)),
-            Route("/v1/diskless/backlogs", _json(state, consolidation.backlogs)),
-            Route(
+            _route("/v1/groups", _json(state, views.groups)),
+            _route("/v1/groups/{group:path}", _json(state, views.group)),
+            _route("/v1/diskless/backlogs", _json(state, consolidation.backlogs)),
+            _route(
                 "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
                 _json(state, consolidation.offer),
+                ("start", "all_ages"),
                 methods=["POST"],
             ),
-            Route(
+            _route(
                 "/v1/diskless/topics/{topic_id}/partitions/{partition}/segments",
                 _json(state, consolidation.accept),
                 methods=["POST"],
             ),
-            Route("/v1/staging", _json(state, sinks.staging)),
-            Route("/v1/staging/{name}", _json(state, sinks.upload, 201), methods=["PUT"]),
-            Route("/v1/sinks", _json(state, sinks.sinks)),
-            Route(
+            _route("/v1/staging", _json(state, sinks.staging)),
+            _route("/v1/staging/{name}", _json(state, sinks.upload, 201), methods=["PUT"]),
+            _route("/v1/sinks", _json(state, sinks.sinks)),
+            _route(
                 "/v1/sinks/{query:path}/commits/{batch}",
                 _json(state, sinks.commit),
                 methods=["POST"],
             ),
-            Route("/v1/sinks/{query:path}", _json(state, sinks.sink)),
-            Route("/v1/sinks/{query:path}", _json(state, sinks.forget), methods=["DELETE"]),
+            _route("/v1/sinks/{query:path}", _json(state, sinks.sink)),
+            _route(
+                "/v1/sinks/{query:path}",
+                _json(state, sinks.forget),
+                ("abandon",),
+                methods=["DELETE"],
+            ),
         ],
         exception_handlers={HTTPException: _http_error},
     )
@@ -116,6 +124,22 @@ def build_app(state: BrokerState, readiness: Readiness) -> ASGIApp:
             ("POST", "/v1/diskless/"): consolidation.SEGMENT_POST_BYTES_MAX,
         },
     )
+
+
+def _route(
+    path: str,
+    endpoint: Callable[[Request], Awaitable[Response]],
+    parameters: tuple[str, ...] = (),
+    methods: list[str] | None = None,
+) -> Route:
+    """A route that refuses parameters other than these."""
+
+    async def checked(request: Request) -> Response:
+        if wrong := wrong_parameters(request.query_params.multi_items(), parameters):
+            return json_response({"error": "invalid_request", "message": wrong}, 400)
+        return await endpoint(request)
+
+    return Route(path, checked, methods=methods)
 
 
 def json_response(value: Any, status: int = 200) -> Response:

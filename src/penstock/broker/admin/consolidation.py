@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
-from penstock.broker.admin.extents import number
+from penstock.broker.admin.extents import flag, number
 from penstock.broker.errors import NoObjectStore, UnknownTopicId
 from penstock.control.diskless_values import SegmentSwap
 from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
@@ -71,7 +71,7 @@ async def offer(state: BrokerState, request: Request) -> dict[str, Any]:
     service, key = _service(state), _key(state, request)
     query = request.query_params
     start = number("start", query.get("start", "0"), LONG_MAX)
-    found = await service.desk.offer(key, start, all_ages=query.get("all_ages") == "true")
+    found = await service.desk.offer(key, start, all_ages=flag(query, "all_ages"))
     return {
         "store": service.store_url,
         "run": [extent_to_json(extent) for extent in found.run],

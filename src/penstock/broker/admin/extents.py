@@ -72,6 +72,18 @@ def number(name: str, text: str, maximum: int) -> int:
     return int(text)
 
 
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """Read `true` or `false`, which it is when it is not given.
+
+    Raises:
+        BadParameter: it is neither.
+    """
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise BadParameter(f"{name} = {text[:32]!r}: must be true or false")
+    return text == "true"
+
+
 def wanted(log: Log, query: Mapping[str, str]) -> tuple[int, int]:
     """The offsets [start, end) that a request asks for, within the log.
 

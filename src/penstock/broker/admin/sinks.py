@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.settings import LONG_MAX
-from penstock.broker.admin.extents import machine_id, number
+from penstock.broker.admin.extents import flag, machine_id, number
 from penstock.broker.sinks.errors import ManifestTooLarge, StagingUnavailable
 from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
 from penstock.broker.sinks.manifest import check_query, parse_post
@@ -122,7 +122,7 @@ async def sink(state: BrokerState, request: Request) -> dict[str, Any]:
 async def forget(state: BrokerState, request: Request) -> dict[str, Any]:
     """Forget a query; answers what was known."""
     query = check_query(request.path_params["query"])
-    abandon = request.query_params.get("abandon") == "true"
+    abandon = flag(request.query_params, "abandon")
     return _described(await _sinks(state).forget(query, abandon=abandon))
 
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -41,7 +42,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.base.errors import PenstockError
-from penstock.base.http_listener import HttpListener, parse_address
+from penstock.base.http_listener import HttpListener, parse_address, wrong_parameters
 from penstock.base.metrics import Sample, render
 from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
@@ -133,10 +134,10 @@ class HttpFront:
         return Starlette(
             routes=[
                 Route("/v1/ingest", self._ingest, methods=["POST"]),
-                Route("/livez", self._livez),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._metrics),
-                Route("/v1/status", self._status),
+                Route("/livez", _bare(self._livez)),
+                Route("/readyz", _bare(self._readyz)),
+                Route("/metrics", _bare(self._metrics)),
+                Route("/v1/status", _bare(self._status)),
             ],
             exception_handlers={HTTPException: _http_error},
         )
@@ -269,7 +270,20 @@ class HttpFront:
         return response
 
 
+def _bare(endpoint: Callable[[Request], Awaitable[Response]]) -> Any:
+    """An endpoint that takes no parameters."""
+
+    async def checked(request: Request) -> Response:
+        if wrong := wrong_parameters(request.query_params.multi_items(), ()):
+            return _json({"error": "invalid_request", "message": wrong}, 400)
+        return await endpoint(request)
+
+    return checked
+
+
 def _query(request: Request) -> tuple[str, int]:
+    if wrong := wrong_parameters(request.query_params.multi_items(), ("topic", "partition")):
+        raise _Refused(400, "invalid_request", wrong)
     topic = request.query_params.get("topic", "")
     text = request.query_params.get("partition", "")
     if not text:
