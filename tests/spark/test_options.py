@@ -87,6 +87,7 @@ def test_durations(text: str, milliseconds: int) -> None:
         ("startingOffsets", "[1]", "JSON object"),
         ("startingOffsets", '{"t": {"0": -3}}', "no partition and number"),
         ("startingOffsets", '{"t": {"zero": 3}}', "no partition and number"),
+        ("startingOffsets", '{"t": {"0": 9223372036854775808}}', "no partition and number"),
         ("endingOffsets", "earliest", "nothing ends"),
         ("startingTimestamp", "2013-01-01", "whole number"),
         ("startingOffsetsByTimestampStrategy", "guess", "one of error, latest"),

@@ -188,7 +188,7 @@ def test_a_topics_level_is_that_of_the_brokers_compression(
     for level in (low, high):
         config = load(LogConfig, {"compression.type": codec, f"compression.{codec}.level": level})
         harness = Harness(tmp_path / str(level), config=config)
-        harness.put(bytearray(plain))
+        harness.put(memoryview(bytearray(plain)))
         stored = read_all(harness.log())
         assert bytes(stored[61:]) == compress(Codec.parse(codec), plain[61:], level)
         assert bytes(decompress(Codec.parse(codec), stored[61:], max_bytes=1 << 20)) == plain[61:]

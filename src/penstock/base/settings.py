@@ -161,6 +161,16 @@ def parse(info: SettingInfo, value: object) -> Value:
     return parsed
 
 
+def check(settings: Any) -> None:
+    """Check a settings object that was made by its constructor, as `load` would have.
+
+    Raises:
+        InvalidSetting: wrong type, out of bounds, or not one of the choices.
+    """
+    for info in describe(type(settings)):
+        parse(info, getattr(settings, info.attribute))
+
+
 def without_effect(info: SettingInfo, value: object) -> str:
     """A sentence on a value that changes nothing yet; empty for the default and all others.
 

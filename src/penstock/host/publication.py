@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.base.errors import PenstockError
+from penstock.base.ids import TOPIC_NAME_CHARS_MAX
 from penstock.host import limits
 from penstock.host.credits import Credit
 from penstock.host.errors import InvalidChunks
@@ -152,6 +153,7 @@ def single(
         InvalidChunks: an event count out of range.
     """
     _check_events(event_count)
+    _check_target(topic, partition)
     return Publication(
         (payload,),
         payload_bytes=len(payload),
@@ -236,6 +238,7 @@ def _several(
         raise InvalidChunks(
             f"{count} chunks in one frame; 1 to {limits.CHUNKS_PER_FRAME_MAX} are allowed"
         )
+    _check_target(topic, partition)
     packed, events = b"", count
     if event_counts is not None:
         if len(event_counts) != count:
@@ -258,8 +261,26 @@ def _several(
     )
 
 
-def _check_events(events: int) -> None:
-    if not 0 <= events <= limits.EVENTS_PER_FRAME_MAX:
+def _check_events(events: Any) -> None:
+    if not _is_whole(events) or not 0 <= events <= limits.EVENTS_PER_FRAME_MAX:
         raise InvalidChunks(
-            f"{events} events in one frame; 0 to {limits.EVENTS_PER_FRAME_MAX} are allowed"
+            f"{events!r} events in one frame; 0 to {limits.EVENTS_PER_FRAME_MAX} are allowed"
         )
+
+
+def _check_target(topic: Any, partition: Any) -> None:
+    """Refuse what a header cannot have while its caller is there to hear of it."""
+    if not isinstance(topic, str) or len(topic) > TOPIC_NAME_CHARS_MAX:
+        raise InvalidChunks(
+            f"topic {str(topic)[:64]!r}: must be a text of at most"
+            f" {TOPIC_NAME_CHARS_MAX} characters"
+        )
+    if not _is_whole(partition) or not NO_PARTITION <= partition <= limits.PARTITION_MAX:
+        raise InvalidChunks(
+            f"partition {partition!r}: must be a whole number from 0 to {limits.PARTITION_MAX},"
+            f" or {NO_PARTITION} for the agent's choice"
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or isinstance(value, np.integer)

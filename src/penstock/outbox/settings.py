@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from penstock.base.settings import INT_MAX, setting
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import INT_MAX, LONG_MAX, check, setting
 from penstock.outbox import limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxSettings:
-    """How one writer writes below one root and publishes to one topic."""
+    """How one writer writes below one root and publishes to one topic.
+
+    Raises:
+        InvalidSetting: a value of the wrong type or out of its bounds.
+    """
 
     root: str = setting(
         "",
@@ -147,3 +153,18 @@ class OutboxSettings:
         minimum=1,
         maximum=1 << 40,
     )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def check_numbers(given: Any, **least: int) -> None:
+    """Check numbers of a value that is no settings class, by their names.
+
+    Raises:
+        InvalidSetting: one that is not whole or is below its least value.
+    """
+    for name, minimum in least.items():
+        value = getattr(given, name)
+        if type(value) is not int or not minimum <= value <= LONG_MAX:
+            raise InvalidSetting(name, value, f"must be a whole number from {minimum} up")

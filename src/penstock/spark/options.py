@@ -238,7 +238,7 @@ def _partition_map(name: str, value: str, floor: int) -> PartitionMap:
             raise InvalidOption(name, value, 'must look like {"topic": {"0": 42}}')
         for partition, number in partitions.items():
             whole = isinstance(number, int) and not isinstance(number, bool)
-            if not whole or not partition.isdecimal() or number < floor:
+            if not whole or not partition.isdecimal() or not floor <= number <= LONG_MAX:
                 raise InvalidOption(
                     name, value, f"{topic}: {partition!r}: {number!r} is no partition and number"
                 )

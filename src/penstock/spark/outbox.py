@@ -84,7 +84,7 @@ def read_outbox(
         policy: how long a payload that is missing or cannot be read is tried.
 
     Raises:
-        InvalidOption: a column is missing.
+        InvalidOption: a column is missing, or a number that cannot be.
     """
     missing = [name for name in NEEDED if name not in records.columns]
     if missing:
@@ -92,6 +92,8 @@ def read_outbox(
             "records", ", ".join(records.columns),
             f"there is no column {missing[0]}; read them with option includeHeaders=true",
         )  # fmt: skip
+    if isinstance(bytes_max, bool) or not isinstance(bytes_max, int) or bytes_max < 1:
+        raise InvalidOption("bytes_max", bytes_max, "must be a whole number from 1 up")
     kept = [name for name in PASSED_ON if name in records.columns]
     fields = [records.schema[name] for name in kept]
     made = cast("StructType", StructType.fromDDL(PAYLOAD_SCHEMA))

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from penstock.base.errors import InvalidSetting
+from penstock.client import InvalidArgument
 from penstock.host import HostClient
 from penstock.host.client.engine import Engine
 from penstock.host.client.options import client_options
@@ -262,6 +264,70 @@ def test_what_cannot_be_sent_is_said_at_once(path: str) -> None:
         with pytest.raises(FrameTooLarge):
             client.publish(bytes((1 << 20) + 1))
         client.send(b"fine", timeout=20)
+        assert len(agent.frames()) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [
+        ({"partition": -2}, "partition -2: must be a whole number from 0 to 2147483647"),
+        ({"partition": 2**31}, "partition 2147483648: must be"),
+        ({"partition": 2**40}, "partition 1099511627776: must be"),
+        ({"partition": "1"}, "partition '1': must be"),
+        ({"partition": True}, "partition True: must be"),
+        ({"topic": None}, "topic 'None': must be a text"),
+        ({"topic": "t" * 250}, "must be a text of at most 249 characters"),
+    ],
+)
+def test_a_target_that_cannot_be_ends_no_client(
+    path: str, target: dict[str, Any], named: str
+) -> None:
+    """It is refused to whoever gave it, and what others publish arrives."""
+    where: dict[str, Any] = {"topic": "t", "partition": 0, **target}
+    with ThreadAgent(path) as agent, HostClient(path) as client:
+        first = client.publish(b"first", topic="t", partition=0)
+        with pytest.raises(InvalidChunks, match=named):
+            client.publish(b"never", **where)
+        with pytest.raises(InvalidChunks, match=named):
+            client.publish_batch([b"never"], **where)
+        with pytest.raises(InvalidChunks, match="'1' events in one frame; 0 to"):
+            client.publish(b"never", events="1", topic="t", partition=0)  # type: ignore[arg-type]
+        client.send(b"last", topic="t", partition=0)
+        first.result(20)
+        assert len(agent.frames()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"producer_id": -5}, "producer_id = -5: must be from -1"),
+        ({"producer_id": "x"}, "producer_id = 'x'"),
+        ({"producer_epoch": -1}, "producer_epoch = -1: must be from 0 to 32767"),
+        ({"producer_epoch": 2**15}, "producer_epoch = 32768"),
+        ({"topics": "orders"}, "host.client.topics = 'orders': must be a list"),
+        ({"ring_byte": 1}, "ring_byte = 1: .* did you mean ring_bytes"),
+    ],
+)
+def test_options_that_no_producer_has(path: str, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidSetting, match=named):
+        HostClient(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"batch_bytes": 61}, "batch_bytes = 61: must be a whole number from 62"),
+        ({"partition": -1}, "partition = -1"),
+        ({"codec": "zstdd"}, "codec 'zstdd'"),
+        ({"codec": "gzip", "level": 0}, "level of gzip = 0: must be a whole number from 1 to 9"),
+        ({"kodec": "gzip"}, "option 'kodec': there is none of this name; there are key, value"),
+    ],
+)
+def test_options_of_records(path: str, options: dict[str, Any], named: str) -> None:
+    with ThreadAgent(path) as agent, HostClient(path) as client:
+        client.send(b"x", topic="t", partition=0)
+        with pytest.raises(InvalidArgument, match=named):
+            client.publish_records("t", pa.table({"value": ["x"]}), **options)
         assert len(agent.frames()) == 1
 
 

@@ -182,7 +182,7 @@ class AsyncHostClient(ProducerFacts):
         frames = record_frames(
             topic,
             data,
-            RecordOptions(**options),
+            RecordOptions.of(options),
             partitions=machine.partitions.get(topic, 0),
             frame_bytes_max=machine.frame_bytes_max,
             turns=self._turns,

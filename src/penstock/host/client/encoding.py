@@ -11,18 +11,22 @@ partition whose turn it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from penstock.base.settings import INT_MAX
+from penstock.client.arguments import optional_whole, whole
 from penstock.client.columns import ColumnNames, choose, chunks, normalise, open_stream, pick
+from penstock.client.errors import InvalidArgument
 from penstock.client.limits import BATCH_BYTES, CHUNK_ROWS_MAX
 from penstock.client.spreading import check_partitions, spread
-from penstock.client.writer import parse_codec
+from penstock.client.writer import parse_codec, parse_level
 from penstock.host.client.publications import Turns
 from penstock.host.errors import InvalidChunks
 from penstock.host.port import ChunkFormat
 from penstock.host.publication import Publication, single
+from penstock.records import HEADER_BYTES
 from penstock.records.columnar import encode_batches, read_input
 
 ENCODED_BYTES_MAX: Final = 32 << 20
@@ -48,6 +52,26 @@ class RecordOptions:
     level: int | None = None
     batch_bytes: int = BATCH_BYTES
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> RecordOptions:
+        """Options by their names.
+
+        Raises:
+            InvalidArgument: one that there is not, or a number out of its bounds.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise InvalidArgument(
+                    f"option {name!r}: there is none of this name; there are {', '.join(known)}"
+                )
+        made = cls(**options)
+        whole("batch_bytes", made.batch_bytes, HEADER_BYTES + 1, INT_MAX)
+        if not isinstance(made.partition, str):
+            optional_whole("partition", made.partition, 0, INT_MAX)
+        parse_level(parse_codec(made.codec), made.level)
+        return made
+
 
 def record_frames(
     topic: str,
@@ -68,10 +92,10 @@ def record_frames(
         InvalidChunks: the agent does not know how many partitions the topic has.
         InvalidRecord, RecordTooLarge: rows that cannot be encoded.
     """
-    own = options.partition if isinstance(options.partition, int) else None
+    own = None if isinstance(options.partition, str) else options.partition
     if partitions < 1 and own is None:
         raise InvalidChunks(f"the agent does not say how many partitions topic {topic!r} has")
-    if own is not None and (own < 0 or partitions):
+    if own is not None and partitions:
         check_partitions(topic, partitions, own, own)
     codec = parse_codec(options.codec)
     stream, names = _columns(data, options)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.base.errors import InvalidSetting
-from penstock.base.settings import INT_MAX, describe, parse, setting
+from penstock.base.ids import validate_topic_name
+from penstock.base.settings import INT_MAX, LONG_MAX, describe, parse, setting, unknown
 from penstock.host import limits
 from penstock.host.client_machine import ClientTerms
 from penstock.host.delivery import Delivery
+from penstock.host.port import NO_PRODUCER_ID
 from penstock.host.ring import RING_BYTES_MAX
 
 DEFAULT_PATH: Final = "/var/run/penstock/host.sock"
@@ -150,7 +152,17 @@ class ClientOptions:
         )
 
     def delivery(self, producer_id: int, producer_epoch: int) -> Delivery:
-        """The core that does what the options say."""
+        """The core that does what the options say.
+
+        Raises:
+            InvalidSetting: an id or epoch that no producer has.
+        """
+        for name, value, minimum, maximum in (
+            ("producer_id", producer_id, NO_PRODUCER_ID, LONG_MAX),
+            ("producer_epoch", producer_epoch, 0, limits.PRODUCER_EPOCH_MAX),
+        ):
+            if type(value) is not int or not minimum <= value <= maximum:
+                raise InvalidSetting(name, value, f"must be from {minimum} to {maximum}")
         return Delivery(
             self.terms(),
             producer_id=producer_id,
@@ -168,14 +180,18 @@ def client_options(path: str | os.PathLike[str], **values: Any) -> ClientOptions
 
     Raises:
         InvalidSetting: an option that is unknown, of the wrong type or out of its bounds.
+        InvalidTopicName: a topic that cannot be.
     """
     values["path"] = os.fspath(path)
-    values["topics"] = tuple(values.get("topics", ()))
+    topics = values.get("topics", ())
+    if isinstance(topics, str):
+        raise InvalidSetting("host.client.topics", topics, "must be a list of topics")
+    values["topics"] = tuple(topics)
     known = {info.attribute: info for info in describe(ClientOptions)}
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
-            raise InvalidSetting(name, value, "the client has no option of this name")
+            raise InvalidSetting(name, value, unknown(name, known))
         arguments[name] = parse(known[name], value)
     options = ClientOptions(**arguments)
     size = len(os.fsencode(options.path))
@@ -189,4 +205,6 @@ def client_options(path: str | os.PathLike[str], **values: Any) -> ClientOptions
             f"{len(options.topics)} topics",
             f"at most {limits.TOPICS_PER_HELLO_MAX}",
         )
+    for topic in options.topics:
+        validate_topic_name(topic)
     return options

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.base.errors import InvalidError
 from penstock.outbox.collection.pointer_index import Looked
+from penstock.outbox.settings import check_numbers
 
 
 class Verdict(IntEnum):
@@ -50,7 +50,7 @@ class SweepRules:
     """The ages of the sweeper, in milliseconds.
 
     Raises:
-        InvalidError: an age below 0.
+        InvalidSetting: an age below 0.
     """
 
     retention_ms: int
@@ -59,9 +59,7 @@ class SweepRules:
     remove_unreferenced: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("retention_ms", "orphan_age_ms", "unreferenced_grace_ms"):
-            if getattr(self, name) < 0:
-                raise InvalidError(f"sweeper: {name} = {getattr(self, name)}: must be at least 0")
+        check_numbers(self, retention_ms=0, orphan_age_ms=0, unreferenced_grace_ms=0)
 
     def judge_payloads(
         self, modified_ms: NDArray[np.int64], known: Looked, *, now_ms: int

@@ -38,7 +38,8 @@ from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.client.errors import OffsetOutOfRange
+from penstock.client.arguments import POSITIONS, partition_list, text
+from penstock.client.errors import InvalidArgument, OffsetOutOfRange
 from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
 from penstock.outbox.errors import InvalidPointer, OutboxClosed
@@ -98,6 +99,9 @@ class OutboxConsumer:
         read_payloads: False leaves the payloads of pointers empty; the caller opens
             `message.pointer` with the reader, for example as a stream, and says `give_up` where
             that fails.
+
+    Raises:
+        InvalidArgument: a name, partition or start that cannot be.
     """
 
     def __init__(
@@ -116,6 +120,8 @@ class OutboxConsumer:
         bounds: ConsumerLimits | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        if start not in POSITIONS:
+            raise InvalidArgument(f"start = {start!r}: must be {' or '.join(POSITIONS)}")
         self._client = client
         self._reader = reader
         self._start: Literal["earliest", "latest"] = start
@@ -128,11 +134,11 @@ class OutboxConsumer:
         self._stopped = threading.Event()
         self._current: OutboxMessage | None = None
         self._begun = False
-        self._given = partitions
+        self._given = partition_list(partitions)
         self._dead_letters: DeadLetters | None = None
         self._dead_letter_topic = dead_letter_topic
-        self.topic = topic
-        self.group = group
+        self.topic = text("topic", topic)
+        self.group = text("group", group)
 
     @property
     def counters(self) -> ConsumerCounters:

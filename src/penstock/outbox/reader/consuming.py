@@ -24,11 +24,16 @@ from dataclasses import dataclass, field
 from penstock.outbox import read_limits
 from penstock.outbox.metrics import OTHER
 from penstock.outbox.reader.dedup import BatchKey, DedupWindow
+from penstock.outbox.settings import check_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerLimits:
-    """Bounds of a consumer; see `read_limits` for their meaning."""
+    """Bounds of a consumer; see `read_limits` for their meaning.
+
+    Raises:
+        InvalidSetting: a number below what can be.
+    """
 
     dedup_entries_max: int = read_limits.DEDUP_ENTRIES_MAX
     dedup_age_ms: int = read_limits.DEDUP_AGE_MS
@@ -37,6 +42,17 @@ class ConsumerLimits:
     commit_messages: int = read_limits.COMMIT_MESSAGES
     dead_letters_in_a_row_max: int = read_limits.DEAD_LETTERS_IN_A_ROW_MAX
     """0: no bound."""
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            dedup_entries_max=1,
+            dedup_age_ms=0,
+            rebuild_records_max=0,
+            commit_interval_ms=0,
+            commit_messages=1,
+            dead_letters_in_a_row_max=0,
+        )
 
 
 @dataclass(slots=True)

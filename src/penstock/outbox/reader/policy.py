@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from penstock.outbox.settings import check_numbers
+
 
 class Trouble(Enum):
     """What went wrong with one payload."""
@@ -64,6 +66,9 @@ class ReadPolicy:
 
     `attempts_max` counts readings of one payload for each trouble that may heal, the first
     included; the pause doubles from `pause_first_ms` to `pause_max_ms`.
+
+    Raises:
+        InvalidSetting: no attempt, or a time below 0.
     """
 
     attempts_max: int = 8
@@ -71,6 +76,16 @@ class ReadPolicy:
     missing_grace_ms: int = 60_000
     pause_first_ms: int = 50
     pause_max_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            attempts_max=1,
+            corrupt_attempts_max=1,
+            missing_grace_ms=0,
+            pause_first_ms=0,
+            pause_max_ms=0,
+        )
 
     def judge(self, trouble: Trouble, *, attempts: int, record_age_ms: int) -> Judgement:
         """What follows the `attempts`-th reading in vain (1 is the first).

@@ -57,10 +57,13 @@ class OutboxReader:
         bytes_max: the largest payload that is read.
 
     Raises:
+        InvalidError: `bytes_max` is no number of bytes.
         RootUnavailable: there is no such directory.
     """
 
     def __init__(self, root: Path | str, *, bytes_max: int = read_limits.READ_BYTES_MAX) -> None:
+        if type(bytes_max) is not int or bytes_max < 1:
+            raise InvalidError(f"bytes_max = {bytes_max!r}: must be a whole number from 1 up")
         self._bytes_max = bytes_max
         self.root = Path(root)
         try:

@@ -74,7 +74,7 @@ def check(
     Raises:
         InvalidOption: what is missing or not allowed, by name.
     """
-    chosen = _CODECS.get(codec.lower())
+    chosen = _CODECS.get(codec.lower()) if isinstance(codec, str) else None
     if chosen is None:
         raise InvalidOption("codec", codec, "must be one of none, gzip, snappy, lz4, zstd")
     if application is not None and not _APPLICATION.fullmatch(application):
@@ -181,8 +181,9 @@ def _topic(value: str | None) -> str | None:
 
 
 def _bounded(name: str, value: float, minimum: float, maximum: float) -> float:
-    if not minimum <= value <= maximum:
-        raise InvalidOption(name, value, f"must be from {minimum} to {maximum}")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not minimum <= value <= maximum:
+        raise InvalidOption(name, value, f"must be a number from {minimum} to {maximum}")
     return value
 
 

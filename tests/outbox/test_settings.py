@@ -1,0 +1,66 @@
+"""Settings and bounds of the outbox that were given to a constructor are checked as any others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.base.errors import InvalidError, InvalidSetting
+from penstock.client import Client, InvalidArgument
+from penstock.outbox import (
+    ConsumerLimits,
+    OutboxConsumer,
+    OutboxReader,
+    OutboxSettings,
+    ReadPolicy,
+    SweepRules,
+)
+
+AGES = {"retention_ms": 0, "orphan_age_ms": 0, "unreferenced_grace_ms": 0}
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (lambda: OutboxSettings(in_flight_operations=0), "flight.operations = 0: must be at least"),
+        (lambda: OutboxSettings(threshold_bytes=-2), "threshold.bytes = -2: must be at least -1"),
+        (lambda: OutboxSettings(io_threads=1.5), "io.threads = 1.5: must be a whole number"),
+        (lambda: OutboxSettings(durable=1), "durable = 1: must be true or false"),
+        (lambda: OutboxSettings(root=None), "root = None: must be text"),
+        (lambda: ReadPolicy(attempts_max=0), "attempts_max = 0: must be a whole number from 1"),
+        (lambda: ReadPolicy(pause_max_ms=-1), "pause_max_ms = -1"),
+        (lambda: ConsumerLimits(commit_messages=0), "commit_messages = 0"),
+        (lambda: ConsumerLimits(dedup_age_ms="1"), "dedup_age_ms = '1'"),
+        (lambda: SweepRules(**{**AGES, "retention_ms": -1}), "retention_ms = -1"),
+    ],
+)
+def test_refuses_what_cannot_be(made: Callable[[], Any], named: str) -> None:
+    with pytest.raises(InvalidSetting, match=named):
+        made()
+
+
+@pytest.mark.parametrize("bytes_max", [0, -1, 1.5, "1", True])
+def test_a_reader_needs_a_number_of_bytes(tmp_path: Path, bytes_max: Any) -> None:
+    with pytest.raises(InvalidError, match=f"bytes_max = {bytes_max!r}: must be"):
+        OutboxReader(tmp_path, bytes_max=bytes_max)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"group": ""}, "group = ''"),
+        ({"topic": None}, "topic = None"),
+        ({"partitions": [-1]}, "partitions = -1"),
+        ({"start": "beginning"}, "start = 'beginning': must be earliest or latest"),
+    ],
+)
+def test_a_consumer_is_refused_before_it_asks(
+    tmp_path: Path, words: dict[str, Any], named: str
+) -> None:
+    with Client("127.0.0.1:1") as client, OutboxReader(tmp_path) as reader:
+        given = {"topic": "t", "group": "g", **words}
+        with pytest.raises(InvalidArgument, match=named):
+            OutboxConsumer(client, reader=reader, **given)
