@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
@@ -16,6 +17,7 @@ from penstock.broker.coordinator import NotCoordinator, owner_of
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs
+from penstock.client import Client
 from penstock.control import CommittedOffset, StaleMembership
 from penstock.control.postgres import PostgresControlPlane
 from penstock.storage import LogStore, StorageSettings
@@ -88,6 +90,22 @@ async def test_what_one_broker_changes_the_others_hear(start: Start) -> None:
         name="t", topic_id=UUID(int=5), partitions=[[2]], configs={}
     )
     await until(lambda: "t" in one.state.topics)
+
+
+async def test_a_second_copy_is_not_promised(start: Start) -> None:
+    """Nobody copies a local log to another broker: an in-sync set of two would be a lie."""
+    one, two = await start(1), await start(2)
+    await until(lambda: known(one) == known(two) == [1, 2])
+    host, port = one.kafka_address
+
+    def create() -> None:
+        with Client(f"{host}:{port}") as client:
+            with pytest.raises(PenstockError, match="replication factor 2: a local topic has one"):
+                client.create_topic("copied", replication_factor=2)
+            assert len(client.create_topic("single").partitions[0].replicas) == 1
+
+    await asyncio.to_thread(create)
+    assert sorted(one.state.topics) == ["single"]
 
 
 async def test_groups_of_a_broker_that_fell_silent_go_to_others(start: Start) -> None:

@@ -61,7 +61,8 @@ def test_defaults_fill_in() -> None:
 
 
 def test_manual_assignment() -> None:
-    made = plan(TopicSpec(name="orders", assignments=((1, (2, 1)), (0, (1, 2)))))
+    diskless = (("diskless.enable", "true"),)
+    made = plan(TopicSpec(name="orders", assignments=((1, (2, 1)), (0, (1, 2))), configs=diskless))
     assert made.partitions == ((1, 2), (2, 1))
 
 
@@ -80,6 +81,12 @@ def test_manual_assignment() -> None:
         (TopicSpec(name="t", partition_count=99), "policy_violation", "120"),
         (TopicSpec(name="t", replication_factor=0), "invalid_replication_factor", "0"),
         (TopicSpec(name="t", replication_factor=3), "invalid_replication_factor", "2 broker"),
+        (TopicSpec(name="t", replication_factor=2), "invalid_replication_factor", "one replica"),
+        (
+            TopicSpec(name="t", assignments=((0, (1, 2)),)),
+            "invalid_replication_factor",
+            "factor 2: a local topic has one replica",
+        ),
         (
             TopicSpec(name="t", assignments=((0, (1,)),), partition_count=1),
             "invalid_request",

@@ -19,6 +19,7 @@ from penstock.broker.admin_errors import (
     BadRequest,
     InvalidPartitions,
     InvalidReplicaAssignment,
+    InvalidReplicationFactor,
     PolicyViolation,
     TopicNameCollision,
 )
@@ -27,6 +28,7 @@ from penstock.broker.diskless import configs_of_new
 from penstock.broker.placement import Replicas, check_assignment, place
 from penstock.broker.settings import BrokerSettings
 from penstock.control import MetadataImage, Topic, TopicExists
+from penstock.control.diskless_rules import DISKLESS_CONFIG
 
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
@@ -76,6 +78,8 @@ def plan_topic(
         _check_count(spec.name, len(partitions), image, settings)
     else:
         partitions = _placed(spec, image, settings)
+    if configs.get(DISKLESS_CONFIG) != "true":
+        _check_one_copy(spec.name, partitions)
     return TopicPlan(name=spec.name, partitions=partitions, configs=configs)
 
 
@@ -209,6 +213,16 @@ def _placed(
         replication_factor=factor,
         start=partition_count_of(image),
     )
+
+
+def _check_one_copy(name: str, partitions: Sequence[Replicas]) -> None:
+    """Refuse replicas that nobody would fill: an in-sync set of them would be a false promise."""
+    factor = max(map(len, partitions), default=1)
+    if factor > 1:
+        raise InvalidReplicationFactor(
+            f"topic {name!r}: replication factor {factor}: a local topic has one replica, since"
+            " brokers do not copy each other's logs yet; give 1, or diskless.enable = true"
+        )
 
 
 def _check_count(
