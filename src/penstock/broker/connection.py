@@ -38,6 +38,7 @@ from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease, ReceivePool
     from penstock.broker.context import Buffers, RequestContext
+    from penstock.broker.fetch.sessions import Told
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog", "_closing", "_door", "_filled", "_frame", "_frame_deadline", "_head",
         "_head_filled", "_lease", "_pending", "_reading", "_task", "_transport",
-        "_writable", "client_host", "client_port", "last_request", "listener", "principal",
+        "_writable", "client_host", "client_port", "fetch_errors", "last_request", "listener",
+        "principal",
     )  # fmt: skip
 
     def __init__(self, door: FrontDoor, listener: str) -> None:
@@ -80,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.client_port = 0
         self.last_request = 0.0
+        self.fetch_errors: Told = {}
         self._transport: Any = None
         self._pending: deque[RequestContext] = deque()
         self._task: asyncio.Task[None] | None = None

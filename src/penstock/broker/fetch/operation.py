@@ -5,6 +5,10 @@ partitions. When high watermarks rise, the hub wakes the waiters once, after the
 answers have left, and reads at the same place are made once for all of them. The request is
 answered when there is enough, when a partition fails, or when `max_wait` has passed.
 
+An error is answered at once when it is news: the first time for a position in a session, or on a
+connection whose requests have none. After that it still stands in every answer, as in Kafka, but
+no request is answered for its sake: a client that asks again and again waits as for records.
+
 The budget of an answer (`max_bytes`) is shared fairly: requests without a session begin at
 another partition each time, sessions ask those last that gave records last. The first batch of
 an answer is returned whole even if it is larger than every limit, so a consumer always gets on.
@@ -31,7 +35,7 @@ from penstock.broker.errors import (
     error_number,
     error_of,
 )
-from penstock.broker.fetch.sessions import FetchPartition, Plan
+from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
 from penstock.broker.leader_epochs import check_epoch
 from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
 from penstock.wire.kafka.fetch import (
@@ -197,11 +201,11 @@ class FetchOperation:
             self._timer = None
 
     def _satisfied(self, reads: SharedReads | None) -> bool:
-        """Read within the budget; true if there is enough, or an error."""
+        """Read within the budget; true if there is enough, or an error begins or ends."""
         waits = self._timer is not None
         found = self._found = {}
         self._size = 0
-        failed = False
+        news = False
         budget = min(self._request.max_bytes, self._state.settings.fetch_max_bytes)
         logs: list[Log] = []
         image_count, committed = self._state.image_count, self._committed
@@ -214,27 +218,31 @@ class FetchOperation:
                 end = log.last_stable_offset if committed else log.high_watermark
                 if partition.remote is not None:
                     answer = self._read_remote(partition.remote, partition, budget - self._size)
-                    failed = failed or (answer is not None and answer.preferred_replica >= 0)
-                elif partition.offset == end and partition.leader_epoch in (-1, log.leader_epoch):
+                    news = news or (answer is not None and answer.preferred_replica >= 0)
+                elif (
+                    partition.offset == end
+                    and not partition.sent_error
+                    and partition.leader_epoch in (-1, log.leader_epoch)
+                ):
                     continue
                 else:
                     local = cast("PartitionLog", log)
                     answer = self._read(local, partition, budget - self._size, reads)
             except Exception as error:
                 answer = _error_answer(partition, error)
+            news = news or partition.sent_error != (0 if answer is None else answer.error)
             if answer is None:
                 continue
             found[partition] = answer
             self._size += answer.size_bytes
-            failed = failed or answer.error != 0
         if not waits:
             self._logs = logs
         if self._wanted and self._state.diskless is not None:
             wanted, self._wanted = self._wanted, None
             self._state.diskless.load(wanted, budget - self._size)
             if not self._size:
-                return failed
-        return failed or not self._plan.partitions or self._size >= self._request.min_bytes
+                return news
+        return news or not self._plan.partitions or self._size >= self._request.min_bytes
 
     def _in_turn(self) -> Iterable[FetchPartition]:
         partitions = list(self._plan.partitions)
@@ -349,14 +357,12 @@ class FetchOperation:
         topics: dict[bytes, list[PartitionAnswer]] = {}
         found = self._found
         for partition in list(plan.partitions):
-            answer = found.get(partition) if found else None
-            if answer is None:
-                answer = self._without_records(partition)
-                if answer is None:
-                    continue
-            else:
+            answer = found.get(partition) or self._without_records(partition)
+            if answer is not None:
                 self._remember(partition, answer)
-            topics.setdefault(partition.key, []).append(answer)
+                topics.setdefault(partition.key, []).append(answer)
+        if not plan.incremental:
+            context.connection.fetch_errors = errors_told(plan.partitions)
         error = error_number(plan.error) if plan.error else 0
         writer = ResponseWriter(context.version)
         pieces = writer.write(list(topics.items()), error=error, session_id=plan.session_id)
@@ -379,14 +385,12 @@ class FetchOperation:
             and partition.sent_log_start_offset == log.log_start_offset
         ):
             return None
-        answer = self._headers(log, partition, 0)
-        partition.sent_high_watermark = answer.high_watermark
-        partition.sent_log_start_offset = answer.log_start_offset
-        return answer
+        return self._headers(log, partition, 0)
 
     def _remember(self, partition: FetchPartition, answer: PartitionAnswer) -> None:
         if answer.error:
             self._state.metrics.failed(self._context, answer.error)
+        partition.sent_error = answer.error
         partition.sent_high_watermark = answer.high_watermark
         partition.sent_log_start_offset = answer.log_start_offset
         if answer.size_bytes and self._plan.session is not None:

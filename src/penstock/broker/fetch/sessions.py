@@ -18,12 +18,16 @@ are asked in turn: those that gave records go to the end of its order.
 The number of sessions is bounded. For a new one the least recently used is evicted, if it was
 idle for two minutes; otherwise the new request is served without a session (id 0).
 
+A partition remembers the error of its last answer for as long as the client asks at the same
+position, in a session or by complete requests on one connection (`told`): such an error is no
+news (`operation.py`).
+
 Source: KIP-227; Kafka's `FetchSession.scala`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +42,13 @@ FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 _EPOCH_MAX: Final = 2**31 - 1
 
+Place = tuple[bytes, int]
+"""A partition's topic, by name or id as the request has it, and its index."""
+Told = Mapping[Place, tuple[int, int, int]]
+"""Leader epoch, offset and error of the partitions that had an error in a connection's last answer
+to a complete request."""
+_NOTHING: Final[Told] = {}
+
 
 class FetchPartition:
     """One partition of a request or of a session, and what its last answer said.
@@ -48,11 +59,12 @@ class FetchPartition:
 
     __slots__ = (
         "image_count", "index", "key", "leader_epoch", "log", "max_bytes", "offset",
-        "remote", "sent_high_watermark", "sent_log_start_offset",
+        "remote", "sent_error", "sent_high_watermark", "sent_log_start_offset",
     )  # fmt: skip
 
     def __init__(self, key: bytes, row: PartitionRequest) -> None:
         self.key = key
+        self.sent_error = 0
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.index, self.leader_epoch, self.offset, _, self.max_bytes = row
@@ -61,8 +73,11 @@ class FetchPartition:
         self.image_count = -1
 
     def update(self, row: PartitionRequest) -> None:
-        """Take over what a later request of the session says."""
-        _, self.leader_epoch, self.offset, _, self.max_bytes = row
+        """Take over what a later request says; at another position an error is news again."""
+        _, epoch, offset, _, self.max_bytes = row
+        if (epoch, offset) != (self.leader_epoch, self.offset):
+            self.sent_error = 0
+            self.leader_epoch, self.offset = epoch, offset
 
 
 class FetchSession:
@@ -75,16 +90,16 @@ class FetchSession:
         self.by_id = by_id
         self.epoch = 1
         self.last_used = 0.0
-        self.partitions: dict[tuple[bytes, int], FetchPartition] = {}
+        self.partitions: dict[Place, FetchPartition] = {}
 
-    def update(self, request: FetchRequest) -> None:
+    def update(self, request: FetchRequest, told: Told = _NOTHING) -> None:
         """Add, change and forget partitions as the request says."""
         partitions = self.partitions
         for key, rows in request.topics:
             for row in rows:
                 known = partitions.get((key, row[0]))
                 if known is None:
-                    partitions[key, row[0]] = FetchPartition(key, row)
+                    partitions[key, row[0]] = _asked(key, row, told)
                 else:
                     known.update(row)
         for key, indexes in request.forgotten:
@@ -126,14 +141,19 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, *, by_id: bool, now: float) -> Plan:
-        """Find or open the request's session; `now` is monotonic seconds."""
+    def plan(
+        self, request: FetchRequest, *, by_id: bool, now: float, told: Told = _NOTHING
+    ) -> Plan:
+        """Find or open the request's session; `now` is monotonic seconds.
+
+        `told` is what `errors_told` made of the connection's last complete request.
+        """
         if request.session_epoch == FINAL_EPOCH:
             self._sessions.pop(request.session_id, None)
-            return Plan(_complete(request))
+            return Plan(_complete(request, told))
         if request.session_epoch == INITIAL_EPOCH:
             self._sessions.pop(request.session_id, None)
-            return self._open(request, by_id=by_id, now=now)
+            return self._open(request, told, by_id=by_id, now=now)
         session = self._sessions.get(request.session_id)
         if session is None:
             return Plan((), error="fetch_session_id_not_found")
@@ -146,14 +166,14 @@ class FetchSessions:
         self._touch(session, now)
         return Plan(session.partitions.values(), session, incremental=True)
 
-    def _open(self, request: FetchRequest, *, by_id: bool, now: float) -> Plan:
+    def _open(self, request: FetchRequest, told: Told, *, by_id: bool, now: float) -> Plan:
         if not self._make_room(now):
-            return Plan(_complete(request))
+            return Plan(_complete(request, told))
         session_id = self._new_id()
         while session_id in self._sessions or session_id == 0:
             session_id = self._new_id()
         session = FetchSession(session_id, by_id=by_id)
-        session.update(request)
+        session.update(request, told)
         self._touch(session, now)
         return Plan(session.partitions.values(), session)
 
@@ -172,5 +192,23 @@ class FetchSessions:
         self._sessions[session.session_id] = session
 
 
-def _complete(request: FetchRequest) -> list[FetchPartition]:
-    return [FetchPartition(key, row) for key, rows in request.topics for row in rows]
+def errors_told(partitions: Iterable[FetchPartition]) -> Told:
+    """What the next complete request of the connection need not be told at once."""
+    return {
+        (item.key, item.index): (item.leader_epoch, item.offset, item.sent_error)
+        for item in partitions
+        if item.sent_error
+    }
+
+
+def _complete(request: FetchRequest, told: Told) -> list[FetchPartition]:
+    return [_asked(key, row, told) for key, rows in request.topics for row in rows]
+
+
+def _asked(key: bytes, row: PartitionRequest, told: Told) -> FetchPartition:
+    """A partition that is asked for; its last error is known if it was at this position."""
+    partition = FetchPartition(key, row)
+    epoch, offset, error = told.get((key, partition.index), (-1, -1, 0))
+    if (epoch, offset) == (partition.leader_epoch, partition.offset):
+        partition.sent_error = error
+    return partition

@@ -26,6 +26,9 @@ def fetch(
     """Handle one Fetch request; answers by `context.reply`, now or when there are records."""
     request = decode_request(frame, offset, context.version)
     plan = state.fetch_sessions.plan(
-        request, by_id=context.version >= TOPIC_IDS_FROM, now=context.started
+        request,
+        by_id=context.version >= TOPIC_IDS_FROM,
+        now=context.started,
+        told=context.connection.fetch_errors,
     )
     FetchOperation(state, state.fetch_hub, context, request, plan).start()
