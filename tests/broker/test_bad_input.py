@@ -80,6 +80,25 @@ async def test_frame_lengths_that_cannot_be_meant(
     await _still_serves(broker, connect)
 
 
+async def test_an_address_that_sends_nonsense_again_and_again_is_one_line(
+    broker: BrokerServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        client = await connect(broker)
+        client.writer.write(struct.pack(">i", -1) + bytes(100))
+        assert await client.closed_by_server()
+    client = await connect(broker)
+    client.writer.write(_framed(struct.pack(">hhih", 999, 0, 1, -1)))
+    assert await client.closed_by_server()
+    warned = [item.getMessage() for item in caplog.records if item.levelname == "WARNING"]
+    assert len(warned) == 2
+    assert "127.0.0.1" in warned[0]
+    assert "frame length of -1" in warned[0]
+    assert "API key 999" in warned[1]
+    rejected = broker.state.metrics.rejected
+    assert (rejected["UntrustworthyFrame"], rejected["MalformedRequest"]) == (50, 1)
+
+
 async def test_a_length_that_arrives_byte_by_byte(client: WireClient) -> None:
     frame = client.frame("ApiVersions", 0, {})
     for position in range(len(frame)):

@@ -45,6 +45,12 @@ READINESS_KEPT_SECONDS: Final = 1.0
 FREE_BYTES_MIN: Final = 256 << 20
 """Free bytes of the data directory's disk below which the broker is not ready for more."""
 
+WARNING_SECONDS: Final = 60.0
+"""Between two warnings of a kind about the same address."""
+
+WARNED_ADDRESSES_MAX: Final = 1024
+"""Addresses, times kinds of warnings, of which the last warning is remembered."""
+
 METADATA_CACHE_ENTRIES: Final = 256
 """Encoded Metadata answers kept until the image changes."""
 

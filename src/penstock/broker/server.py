@@ -20,6 +20,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry, Sample
 from penstock.base.pause import pause
 from penstock.broker import metrics as broker_metrics
+from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.connection import Connection
 from penstock.broker.coordinator import Coordinator
 from penstock.broker.dispatch import Dispatcher
@@ -81,6 +82,7 @@ class BrokerServer:
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
+        self._warnings = AddressWarnings()
         self._bound = ("", 0)
         self._timer: asyncio.TimerHandle | None = None
         self._looked = clock.monotonic()
@@ -285,8 +287,15 @@ class BrokerServer:
 
     def _refuse(self, connection: Connection, name: str, limit: int) -> bool:
         self.state.metrics.rejection(name)
-        logger.warning("refusing %s: %s = %d is reached", connection.client_host, name, limit)
+        self._warn(connection, name, f"connection refused, {name} = {limit} is reached")
         return False
+
+    def _warn(self, connection: Connection, kind: str, text: str) -> None:
+        host = connection.client_host
+        left_out = self._warnings.left_out(host, kind, self.now())
+        if left_out is not None:
+            more = f" ({left_out} more of the kind since the last warning)" if left_out else ""
+            logger.warning("%s:%d: %s%s", host, connection.client_port, text, more)
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -299,8 +308,9 @@ class BrokerServer:
 
     def rejected(self, connection: Connection, error: Exception) -> None:
         """Bytes that cannot be trusted; the connection is about to be closed."""
-        self.state.metrics.rejection(type(error).__name__)
-        logger.warning("%s:%d: %s", connection.client_host, connection.client_port, error)
+        kind = type(error).__name__
+        self.state.metrics.rejection(kind)
+        self._warn(connection, kind, str(error))
 
     # Time
 
