@@ -77,9 +77,13 @@ class NotEnoughReplicas(RetriableError):
 
 
 class TransactionsUnsupported(InvalidError):
-    """A transactional producer; transactions are not served yet."""
+    """A transactional producer; transactions are not served yet.
 
-    code: ClassVar[str] = "unsupported_version"
+    As to one that has no right to its transactional id: no client tries that again, while
+    librdkafka takes UNSUPPORTED_VERSION for something that may pass.
+    """
+
+    code: ClassVar[str] = "transactional_id_authorization_failed"
 
 
 class ShuttingDown(RetriableError):

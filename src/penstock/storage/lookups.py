@@ -58,7 +58,11 @@ def first_at_or_after(
 
 
 def of_highest_timestamp(log: PartitionLog, environment: Environment) -> OffsetAndTimestamp | None:
-    """The first record of a settled log that has the highest timestamp of all."""
+    """The first record of a settled log that has the highest timestamp of all.
+
+    Of all by the headers: where a producer's header promised a later time than its records
+    have, or the newest record is deleted, it is the latest record of that batch.
+    """
     best: tuple[int, Segment, int, BatchHeader] | None = None
     interval = log.config.index_interval_bytes
     for segment in log.segments:
@@ -76,7 +80,7 @@ def of_highest_timestamp(log: PartitionLog, environment: Environment) -> OffsetA
                 best = header.max_timestamp, segment, at, header
     if best is None or best[0] < 0:
         return None
-    return _open(environment, best[1], best[2], best[3], log, best[0])
+    return _open(environment, best[1], best[2], best[3], log, None)
 
 
 def _open(
@@ -85,9 +89,9 @@ def _open(
     position: int,
     header: BatchHeader,
     log: PartitionLog,
-    timestamp: int,
+    timestamp: int | None,
 ) -> OffsetAndTimestamp | None:
-    """The first record of one batch at or after a time and the log's start."""
+    """The first record of one batch at or after the log's start and a time, or the latest."""
     from penstock.records.columnar.decode import decode_batches
 
     handle = environment.descriptors.get(segment.path)
@@ -96,7 +100,9 @@ def _open(
         data, columns=("offset", "timestamp"), start_offset=log.log_start_offset
     )
     times = columns.column(1).to_numpy()
-    matches = (times >= timestamp).nonzero()[0]
+    if not len(times):
+        return None
+    matches = (times >= (times.max() if timestamp is None else timestamp)).nonzero()[0]
     if not len(matches):
         return None
     row = int(matches[0])

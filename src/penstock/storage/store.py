@@ -165,7 +165,7 @@ class LogStore:
 
     @property
     def directory(self) -> str:
-        """The root of it all, absolute."""
+        """The absolute path of the data directory."""
         return self._environment.root
 
     @property

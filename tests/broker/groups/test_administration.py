@@ -75,7 +75,7 @@ def test_only_empty_groups_are_deleted() -> None:
     (first,) = driver.stable()
     assert driver.refusal(DeleteGroup(group_id="g")) == "non_empty_group"
     assert driver.refusal(DeleteGroup(group_id="other")) == "group_id_not_found"
-    assert driver.refusal(DeleteGroup(group_id="")) == "invalid_group_id"
+    assert driver.refusal(DeleteGroup(group_id="")) == "group_id_not_found"
     driver.leave(first.member_id)
     assert driver.ask(DeleteGroup(group_id="g")) == Accepted()
     assert driver.records == {}
@@ -147,7 +147,17 @@ def test_consumers_outside_a_group_commit_while_it_is_empty() -> None:
     assert driver.refusal(simple) == "unknown_member_id"
     stale = replace(simple, member_id=first.member_id)
     assert driver.refusal(stale) == "illegal_generation"
-    assert driver.refusal(replace(simple, group_id="")) == "invalid_group_id"
+
+
+def test_the_empty_group_id_is_a_group_without_members() -> None:
+    driver = Driver()
+    simple = CommitCheck(group_id="", generation=-1, member_id="")
+    assert driver.refusal(OffsetDeleteCheck(group_id="", topics=())) == "invalid_group_id"
+    assert driver.ask(simple) == Accepted()
+    assert driver.refusal(replace(simple, generation=1, member_id="m")) == "unknown_member_id"
+    assert listed(driver) == [("", "Empty", "classic")]
+    assert driver.ask(DeleteGroup(group_id="")) == Accepted()
+    assert listed(driver) == []
 
 
 def test_commits_are_signs_of_life() -> None:

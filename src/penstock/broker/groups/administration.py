@@ -88,9 +88,7 @@ def list_groups(rebalancer: Rebalancer, event: ListGroups, token: int) -> None:
 def delete(rebalancer: Rebalancer, event: DeleteGroup, token: int) -> None:
     """Handle a DeleteGroup: answered once the removal is durable."""
     group = rebalancer.groups.get(event.group_id)
-    if not event.group_id:
-        rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
-    elif group is None:
+    if group is None:
         rebalancer.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
     elif DELETE_ERRORS[group.state]:
         rebalancer.refuse(
@@ -114,7 +112,9 @@ def _remove(rebalancer: Rebalancer, group: Group, tokens: list[int]) -> None:
 def check_offset_delete(rebalancer: Rebalancer, event: OffsetDeleteCheck, token: int) -> None:
     """Handle an OffsetDeleteCheck."""
     group = rebalancer.groups.get(event.group_id)
-    if group is None or group.state is GroupState.DEAD:
+    if not event.group_id:
+        rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
+    elif group is None or group.state is GroupState.DEAD:
         rebalancer.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
     elif group.state is not GroupState.EMPTY and not group.is_consumer:
         rebalancer.refuse(

@@ -180,11 +180,11 @@ def _leave(rebalancer: Rebalancer, group: Group, leaving: LeavingMember) -> str:
 
 
 def check_commit(rebalancer: Rebalancer, event: CommitCheck, token: int) -> None:
-    """Say whether offsets may be committed; a commit is a sign of life too."""
+    """Say whether offsets may be committed; a commit is a sign of life too.
+
+    The empty id is that of a group without members, as in Kafka.
+    """
     group = rebalancer.groups.get(event.group_id)
-    if not event.group_id:
-        rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
-        return
     if group is None:
         _commit_to_new(rebalancer, event, token)
         return

@@ -1,11 +1,12 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, for topics and brokers.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: topics and brokers.
 
 Values are decided in `broker/configs.py`. A change is stored by compare-and-set against the
 configurations that it was computed from; when another change came between, it is computed
 again, `ATTEMPTS_MAX` times at most. A change by which a local topic becomes diskless is stored
 by `switching`, which may take long.
 
-Source: Kafka's `ConfigHelper` and `ConfigAdminManager`; KIP-133, KIP-226, KIP-339, KIP-569.
+Source: Kafka's `ConfigHelper` and `ConfigAdminManager`; KIP-133, KIP-226, KIP-339, KIP-569,
+KIP-1142 (ListConfigResources).
 """
 
 from __future__ import annotations
@@ -45,11 +46,17 @@ from penstock.broker.switching import check_switch
 from penstock.broker.topic_admin import levels_of
 from penstock.control import StaleConfigs, StaleTopic, Topic
 from penstock.control.diskless_rules import DISKLESS_CONFIG
+from penstock.wire.kafka.errors import UnsupportedVersion
 
 logger = logging.getLogger(__name__)
 
 TOPIC: Final = 2
 BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+RESOURCE_TYPES: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+"""What ListConfigResources may ask for; of the last three there are none here."""
 ATTEMPTS_MAX: Final = 5
 _NAMES: Final = {TOPIC: "topic", BROKER: "broker"}
 
@@ -130,6 +137,31 @@ def _check_broker_name(state: BrokerState, name: str) -> None:
         raise BadRequest(f"broker name {name!r} is not a whole number")
     if int(name) != state.node_id:
         raise BadRequest(f"broker {name} was asked for, this is broker {state.node_id}")
+
+
+# -- ListConfigResources --------------------------------------------------------------------
+
+
+async def list_config_resources(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+    """What has configurations; version 0 asks for client metrics alone."""
+    kinds = frozenset(getattr(request, "resource_types", (CLIENT_METRICS,)) or RESOURCE_TYPES)
+    unknown = sorted(kinds.difference(RESOURCE_TYPES))
+    if unknown:
+        raise UnsupportedVersion(f"there are no configurations of resource types {unknown}")
+    await state.refresh()
+    image = state.metadata
+    names = {
+        TOPIC: sorted(image.topics),
+        BROKER: [str(broker.broker_id) for broker in image.brokers],
+    }
+    return {
+        "config_resources": [
+            {"resource_name": name, "resource_type": kind}
+            for kind, found in names.items()
+            if kind in kinds
+            for name in found
+        ]
+    }
 
 
 # -- changes --------------------------------------------------------------------------------

@@ -8,6 +8,9 @@
 | -5, -6    | the highest tiered offset, the next to be tiered: none here     |
 | >= 0      | the first record at or after that time                          |
 
+Each of -3 to -6 belongs to the versions from the one in `SPECIAL_FROM` on; below it, and with any
+other negative number, a partition is answered UNSUPPORTED_VERSION, as by Kafka.
+
 Diskless partitions are answered by the control plane, so a request that names one is answered
 later, those of other brokers' newest commits included.
 
@@ -20,11 +23,12 @@ import logging
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.leader_epochs import check_epoch
 from penstock.broker.state import BrokerState
+from penstock.wire.kafka.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
     from penstock.diskless.partition import DisklessPartition
@@ -41,6 +45,12 @@ LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 READ_COMMITTED: Final = 1
 
+SPECIAL_FROM: Final[Mapping[int, int]] = {
+    LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}  # fmt: skip
+"""The first version that knows each special timestamp."""
+
 _Position = tuple[int, int, int]
 """(offset, timestamp, leader epoch); -1 where there is none."""
 NOWHERE: Final[_Position] = (-1, -1, -1)
@@ -52,8 +62,8 @@ def list_offsets(
     """Answer each partition with an offset, its timestamp and leader epoch, or an error."""
     remote = _diskless(state, (topic.name for topic in request.topics))
     if remote is None:
-        return _listed(state, request, {})
-    return _list_later(state, remote, request)
+        return _listed(state, context, request, {})
+    return _list_later(state, context, remote, request)
 
 
 def _diskless(state: BrokerState, names: Iterable[str]) -> DisklessService | None:
@@ -65,7 +75,9 @@ def _diskless(state: BrokerState, names: Iterable[str]) -> DisklessService | Non
     return None
 
 
-async def _list_later(state: BrokerState, service: DisklessService, request: Any) -> dict[str, Any]:
+async def _list_later(
+    state: BrokerState, context: RequestContext, service: DisklessService, request: Any
+) -> dict[str, Any]:
     remote: list[tuple[DisklessPartition, Any]] = []
     for topic in request.topics:
         found = state.topics.get(topic.name)
@@ -74,18 +86,27 @@ async def _list_later(state: BrokerState, service: DisklessService, request: Any
             remote += [
                 (found.remotes[item.partition_index], item)
                 for item in topic.partitions
-                if item.partition_index in indexes
+                if item.partition_index in indexes and _known(item.timestamp, context.version)
             ]
     answers = await service.positions([(one, item.timestamp) for one, item in remote])
     return _listed(
         state,
+        context,
         request,
         {id(item): answer for (_, item), answer in zip(remote, answers, strict=True)},
     )
 
 
+def _known(timestamp: int, version: int) -> bool:
+    """Whether a timestamp has a meaning in a version."""
+    return timestamp >= 0 or version >= SPECIAL_FROM.get(timestamp, version + 1)
+
+
 def _listed(
-    state: BrokerState, request: Any, known: Mapping[int, _Position | PenstockError]
+    state: BrokerState,
+    context: RequestContext,
+    request: Any,
+    known: Mapping[int, _Position | PenstockError],
 ) -> dict[str, Any]:
     """The answer; `known` has the positions in diskless partitions, by identity of the question."""
     committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
@@ -95,6 +116,10 @@ def _listed(
         for item in topic.partitions:
             answer = {"partition_index": item.partition_index}
             try:
+                if not _known(item.timestamp, context.version):
+                    raise UnsupportedVersion(
+                        f"timestamp {item.timestamp} in version {context.version} of ListOffsets"
+                    )
                 log = state.log(topic.name, item.partition_index)
                 check_epoch(log, getattr(item, "current_leader_epoch", -1))
                 found = known.get(id(item))
@@ -130,10 +155,8 @@ def _position(log: PartitionLog, timestamp: int, *, committed: bool) -> _Positio
         return NOWHERE
     if timestamp == MAX_TIMESTAMP:
         found = log.offset_of_max_timestamp()
-    elif timestamp >= 0:
-        found = log.offset_for_timestamp(timestamp)
     else:
-        raise InvalidError(f"timestamp {timestamp} has no meaning in ListOffsets")
+        found = log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:
         return NOWHERE
     return found.offset, found.timestamp, found.leader_epoch

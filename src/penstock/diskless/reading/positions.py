@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.errors import PenstockError
 from penstock.control.diskless_values import DisklessExtent, PartitionKey, PartitionMarks
 from penstock.diskless.reading import limits
 from penstock.diskless.reading.assembly import LEADER_EPOCH, Run
@@ -56,8 +56,6 @@ class Positions:
             return marks.log_start_offset, -1, LEADER_EPOCH
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return NOWHERE
-        if timestamp < MAX_TIMESTAMP:
-            return InvalidError(f"timestamp {timestamp} has no meaning in ListOffsets")
         try:
             async with self._turns:
                 if timestamp == MAX_TIMESTAMP:
@@ -103,8 +101,9 @@ class Positions:
                 extent, highest = later, later.max_timestamp
         if highest < 0:
             return NOWHERE
+        # A producer's header may promise a later time than its records have.
         run = await self._reader.run_of(extent)
-        return first_at_or_after(run, highest, start) or NOWHERE
+        return first_at_or_after(run, highest, start, newest=True) or NOWHERE
 
     async def _extents(
         self, key: PartitionKey, start: int, end: int
@@ -132,8 +131,13 @@ def batches_from(run: Run, start: int) -> Iterator[tuple[int, BatchHeader]]:
         position = end
 
 
-def first_at_or_after(run: Run, timestamp: int, start: int) -> Position | None:
-    """The first record of a run at or after a time, and not below `start`."""
+def first_at_or_after(
+    run: Run, timestamp: int, start: int, *, newest: bool = False
+) -> Position | None:
+    """The first record of a run at or after a time, and not below `start`.
+
+    `newest` asks for the latest record of the first batch whose header reaches the time.
+    """
     from penstock.records.columnar.decode import decode_batches
 
     for position, header in batches_from(run, start):
@@ -145,7 +149,7 @@ def first_at_or_after(run: Run, timestamp: int, start: int) -> Position | None:
             start_offset=start,
         )
         times = columns.column(1).to_numpy()
-        matches = (times >= timestamp).nonzero()[0]
+        matches = (times >= (times.max() if newest and len(times) else timestamp)).nonzero()[0]
         if len(matches):
             row = int(matches[0])
             return int(columns.column(0)[row].as_py()), int(times[row]), LEADER_EPOCH

@@ -1,8 +1,9 @@
 """The one table of API keys that the broker serves.
 
 The dispatcher, the ApiVersions answer and `docs/reference/api-keys.md` are made from this table,
-so nothing is advertised that is not implemented. Version ranges are as wide as kio's schemas.
-Two numbers may differ from kio's range:
+so nothing is advertised that is not implemented. Version ranges are as wide as kio's schemas,
+but for InitProducerId, whose version 6 is for transactions in two phases (KIP-939), which Apache
+Kafka 4.3 does not advertise either. Two numbers may differ from kio's range:
 
 - `minimum` is what ApiVersions advertises, `served_from` what is really served. Produce is
   advertised from version 0, because librdkafka turns compression off when it does not see the
@@ -96,7 +97,7 @@ def _table() -> Iterator[Api]:
         (20, "DeleteTopics", 1, 6, 4, "topics:delete_topics", "topic", "delete"),
         (21, "DeleteRecords", 0, 2, 2, "topics:delete_records", "topic", "delete"),
         (
-            22, "InitProducerId", 0, 6, 2,
+            22, "InitProducerId", 0, 5, 2,
             "producer_ids:init_producer_id", "cluster", "idempotent_write",
         ),
         (
@@ -108,6 +109,7 @@ def _table() -> Iterator[Api]:
             "configs:describe_configs", "cluster", "describe_configs",
         ),
         (33, "AlterConfigs", 0, 2, 2, "configs:alter_configs", "cluster", "alter_configs"),
+        (35, "DescribeLogDirs", 1, 5, 2, "log_dirs:describe_log_dirs", "cluster", "describe"),
         (37, "CreatePartitions", 0, 3, 2, "topics:create_partitions", "topic", "alter"),
         (42, "DeleteGroups", 0, 2, 2, "groups:delete_groups", "group", "delete"),
         (
@@ -117,6 +119,10 @@ def _table() -> Iterator[Api]:
         (47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete", "group", "delete"),
         (60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", "cluster", "describe"),
         (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
+        (
+            74, "ListConfigResources", 0, 1, 0,
+            "configs:list_config_resources", "cluster", "describe_configs",
+        ),
         (
             75, "DescribeTopicPartitions", 0, 0, 0,
             "cluster:describe_topic_partitions", "topic", "describe",
