@@ -201,16 +201,24 @@ def _with(whole: bytes, position: int, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("records", "error"),
     [
-        (_with(batch(b"x"), 70, b"?"), "corrupt_message"),  # the payload: a bad CRC
+        (_with(batch(b"x"), 67, b"?"), "corrupt_message"),  # the payload: a bad CRC
         (_with(batch(b"x"), 16, b"\x01"), "unsupported_for_message_format"),  # the magic
         (_with(batch(b"x"), 16, b"\x03"), "corrupt_message"),
-        (batch(b"x")[:-1], "corrupt_message"),
-        (batch(b"x")[:30], "corrupt_message"),
-        (_with(batch(b"x"), 8, b"\x7f\xff\xff\xff"), "corrupt_message"),
+        # whole batches only, one, from offset 0 on: what sending it again does not mend
+        (batch(b"x")[:-1], "invalid_record"),
+        (batch(b"x")[:30], "invalid_record"),
+        (batch(b"x") + b"?", "invalid_record"),
+        (batch(b"x") + batch(b"y"), "invalid_record"),
+        (batch(b"x") + batch(b"y")[:-1], "invalid_record"),
+        (_with(batch(b"x"), 8, b"\x7f\xff\xff\xff"), "invalid_record"),
+        (_with(batch(b"x"), 7, b"\x05"), "invalid_record"),  # the base offset
+        (_with(batch(b"x"), 0, b"\xff"), "invalid_record"),
+        (_with(batch(b"x"), 23, b"\xff"), "invalid_record"),  # the last offset delta
+        (_with(batch(b"x"), 57, bytes(4)), "invalid_record"),  # the count
         (_with(batch(b"x"), 8, b"\xff\xff\xff\xff"), "corrupt_message"),
         (batch(b"x", attributes=0x07), "unsupported_compression_type"),
         (batch(b"x", attributes=0x20), "invalid_record"),  # a control batch
-        (b"x", "corrupt_message"),
+        (b"x", "invalid_record"),
     ],
 )
 async def test_bad_batches(client: WireClient, records: bytes, error: str) -> None:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.records import seal
 from penstock.records.crc import crc32c
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
@@ -163,3 +164,12 @@ def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000, attributes: int
     tail += records
     rest = struct.pack(">ibI", 0, 2, crc32c(tail)) + tail
     return struct.pack(">qi", 0, len(rest)) + rest
+
+
+def promising(data: bytes, later_ms: int) -> bytes:
+    """The batch with a header whose maximum timestamp is beyond its records."""
+    changed = bytearray(data)
+    (latest,) = struct.unpack_from(">q", changed, 35)
+    struct.pack_into(">q", changed, 35, latest + later_ms)
+    seal(changed)
+    return bytes(changed)

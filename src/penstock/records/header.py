@@ -59,6 +59,8 @@ _RECORD_BYTES_MIN: Final = 7
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _PREFIX: Final = Struct(">qii")
+_SINGLE: Final = Struct(">qi4xb6xi30xi")
+"""Base offset, length, magic, last offset delta and count."""
 _INT32: Final = Struct(">i")
 _UINT32: Final = Struct(">I")
 _INT16: Final = Struct(">h")
@@ -206,6 +208,39 @@ def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[B
         headers.append(header)
         position += size_bytes
     return headers
+
+
+def check_single(buffer: Readable) -> None:
+    """Check that `buffer` is what one partition of a produce request holds: one whole batch.
+
+    Anything else that is wrong with it is `decode_header`'s and `validate_batch`'s.
+
+    Raises:
+        InvalidRecord: a batch that is cut, or empty, or more behind it, or another base offset
+            than 0. Nobody mends this by sending it again, as is tried after a `CorruptBatch`.
+    """
+    size_bytes = len(buffer)
+    if size_bytes < HEADER_BYTES:
+        if size_bytes > _MAGIC_AT and buffer[_MAGIC_AT] != MAGIC:
+            return
+        raise InvalidRecord(f"{size_bytes} bytes of records: a batch header alone has 61")
+    base_offset, length, magic, delta, count = _SINGLE.unpack_from(buffer)
+    batch_bytes = length + LENGTH_OVERHEAD_BYTES
+    if base_offset == 0 <= delta and count > 0 and batch_bytes == size_bytes:
+        return
+    if magic != MAGIC or batch_bytes < HEADER_BYTES:
+        return
+    if batch_bytes > size_bytes:
+        raise InvalidRecord(f"a batch of {batch_bytes} bytes is cut after {size_bytes}")
+    if batch_bytes < size_bytes:
+        raise InvalidRecord(
+            f"{size_bytes - batch_bytes} bytes behind a batch of {batch_bytes}: a request has one"
+            " batch for each partition"
+        )
+    raise InvalidRecord(
+        f"a produced batch begins at offset 0 and has records, this one has base offset"
+        f" {base_offset}, last offset delta {delta} and {count} records"
+    )
 
 
 def verify_crc(buffer: Readable, header: BatchHeader, offset: int = 0) -> None:

@@ -85,3 +85,26 @@ async def test_a_broker_without_a_store_says_so(
     service._failed = NotServing("the bucket is gone")
     assert not health_of(broker.state).ready
     assert health_of(broker.state).alive
+
+
+async def test_log_dirs_of_all_brokers_add_up(
+    cluster: Cluster, broker: BrokerServer, client: WireClient, create: Create
+) -> None:
+    other = await cluster.connect(await cluster.start())
+    await create("d", 8)
+    await create("l", diskless_enable="false")
+    data = batch(b"a" * 100)
+    for partition in range(8):
+        await client.produce("d", data, partition=partition)
+    found: list[tuple[str, int, int]] = []
+    for one in (client, other):
+        answer = await one.call("DescribeLogDirs", 4, {"topics": None})
+        local, remote = answer.results
+        assert "d" not in {topic.name for topic in local.topics}
+        assert (remote.error_code, remote.total_bytes, remote.usable_bytes) == (0, -1, -1)
+        found += [
+            (topic.name, row.partition_index, row.partition_size)
+            for topic in remote.topics
+            for row in topic.partitions
+        ]
+    assert sorted(found) == [("d", partition, len(data)) for partition in range(8)]

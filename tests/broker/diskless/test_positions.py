@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker.server import BrokerServer
 from tests.broker.diskless.conftest import Cluster
-from tests.broker.wire_client import WireClient, batch
+from tests.broker.wire_client import WireClient, batch, promising
 
 Create = Callable[..., Awaitable[Any]]
 T0 = 1_700_000_000_000
@@ -18,7 +18,7 @@ T0 = 1_700_000_000_000
 async def position(client: WireClient, timestamp: int, topic: str = "t") -> tuple[int, int, int]:
     answer = await client.call(
         "ListOffsets",
-        7,
+        9,
         {
             "replica_id": -1,
             "isolation_level": 0,
@@ -217,3 +217,14 @@ async def test_old_records_go_by_retention(cluster: Cluster, create: Create) -> 
         while (await position(client, -2))[0] == 0:
             await asyncio.sleep(0.01)
     assert broker.state.topics["t"].remotes[0].log_start_offset == 1
+
+
+async def test_the_newest_record_where_a_header_promises_a_later_one(
+    client: WireClient, create: Create
+) -> None:
+    await create("t")
+    await client.produce("t", batch(b"a", timestamp_ms=T0 + 10))
+    await client.produce("t", promising(batch(b"b", b"c", timestamp_ms=T0 + 20), 5000))
+    assert await position(client, -3) == (1, T0 + 20, 0)
+    assert await position(client, T0 + 15) == (1, T0 + 20, 0)
+    assert await position(client, T0 + 25) == (-1, -1, -1)

@@ -96,6 +96,40 @@ async def test_describes_brokers(state: BrokerState) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("advertised", "shown"),
+    [
+        (("broker.example", 9093), "PLAINTEXT://broker.example:9093"),
+        (("::1", 9092), "PLAINTEXT://[::1]:9092"),
+    ],
+)
+async def test_describes_the_address_that_clients_are_told(
+    state: BrokerState, advertised: tuple[str, int], shown: str
+) -> None:
+    state.advertised = advertised
+    (result,) = await describe(state, (BROKER, "1", ["advertised.listeners"]))
+    (config,) = result.configs
+    assert (config.value, config.config_source, config.read_only) == (shown, 4, True)
+
+
+async def test_lists_what_has_configurations(state: BrokerState) -> None:
+    await create(state, creation("b"), creation("a"))
+
+    async def listed(version: int, *types: int) -> list[tuple[int, str]]:
+        request = {"resource_types": types}
+        response = await call(state, "ListConfigResources", version, request)
+        assert names(response.error_code) == "none"
+        return [(item.resource_type, item.resource_name) for item in response.config_resources]
+
+    topics, brokers = [(TOPIC, "a"), (TOPIC, "b")], [(BROKER, "1")]
+    assert await listed(1) == topics + brokers
+    assert await listed(1, TOPIC) == topics
+    assert await listed(1, BROKER, 8, 16, 32) == brokers
+    assert await listed(0) == []
+    response = await call(state, "ListConfigResources", 1, {"resource_types": [TOPIC, 7]})
+    assert (names(response.error_code), response.config_resources) == ("unsupported_version", ())
+
+
 async def test_describe_refuses_what_is_not_there(state: BrokerState) -> None:
     results = await describe(
         state, (TOPIC, "gone", None), (TOPIC, "a b", None), (LOGGER, "1", None)

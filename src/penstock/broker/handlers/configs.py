@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from penstock.broker.configs import (
 from penstock.broker.context import RequestContext
 from penstock.broker.diskless import check_change, is_diskless, kept
 from penstock.broker.errors import UnknownTopicOrPartition, error_of
+from penstock.broker.settings import BrokerSettings
 from penstock.broker.state import BrokerState
 from penstock.broker.switching import check_switch
 from penstock.broker.topic_admin import levels_of
@@ -103,7 +104,14 @@ def _entries(state: BrokerState, resource: Any) -> list[ConfigEntry]:
     if not name:
         return describe_cluster_defaults(levels, keys)
     _check_broker_name(state, name)
-    return describe_broker(levels, keys)
+    return describe_broker(replace(levels, file=(_told(state),)), keys)
+
+
+def _told(state: BrokerState) -> BrokerSettings:
+    """The settings, with the address that clients are really told: found, where none is set."""
+    host, port = state.advertised
+    shown = f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
+    return replace(state.settings, advertised_listeners=(shown,))
 
 
 def _entry(entry: ConfigEntry, *, synonyms: bool, documentation: bool) -> Entry:

@@ -8,6 +8,8 @@ fails does not keep the others from being stored.
 Batches for diskless topics go to the writer of objects instead, and their results come when the
 object is committed; a request that has both kinds is answered when all of it is done.
 
+A partition of a request holds one whole batch from offset 0 on, as in Kafka since RecordBatch v2.
+
 Versions 0 to 2 are advertised but refused, each partition with an error in the version's own
 shape (see `wire/kafka/apis.py`). Transactions are refused until they are there.
 
@@ -33,7 +35,7 @@ from penstock.broker.errors import (
     error_of,
 )
 from penstock.broker.state import BrokerState, TopicState
-from penstock.records.errors import InvalidRecord
+from penstock.records import InvalidRecord, check_single
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.produce import (
@@ -138,6 +140,7 @@ def _append(
         _check_in_sync(topic, index, log.config.min_insync_replicas)
     if not records:
         raise InvalidRecord(f"the records of {topic.topic.name}-{index} are null or empty")
+    check_single(records)
     done = log.append(records, now_ms=now_ms, lease=lease)
     return PartitionResult(
         index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset
@@ -229,6 +232,7 @@ class _Pending:
                 if not records:
                     where = partition.topic_partition
                     raise InvalidRecord(f"the records of {where} are null or empty")
+                check_single(records)
                 partition.submit(
                     records, now_ms=now_ms, lease=lease, done=partial(self._placed, result)
                 )
