@@ -15,6 +15,7 @@ from penstock.records import (
     CorruptBatch,
     InvalidRecord,
     LegacyBatch,
+    TransactionalBatch,
     UnsupportedCodec,
     crc32c,
     decode_header,
@@ -201,7 +202,6 @@ def test_stamps_leave_the_checksum_valid() -> None:
         ({"record_count": 2, "last_offset_delta": 1}, "2 records do not fit into 7 bytes"),
         ({"attributes": 0x20}, "control"),
         ({"attributes": 0x40}, "horizon"),
-        ({"attributes": 0x10}, "transactional but has no producer id"),
         ({"producer_id": 5}, "epoch -1"),
         ({"producer_id": -2}, "below -1"),
         ({"base_timestamp": -2}, "timestamp"),
@@ -211,6 +211,16 @@ def test_stamps_leave_the_checksum_valid() -> None:
 def test_what_may_not_be_produced(changes: dict[str, int], reason: str) -> None:
     with pytest.raises(InvalidRecord, match=reason):
         validate_batch(HEADER._replace(**changes))
+
+
+@pytest.mark.parametrize("producer", [(-1, -1, -1), (5, 0, 0)])
+def test_a_transaction_that_nobody_began_may_not_be_produced(
+    producer: tuple[int, int, int],
+) -> None:
+    names = ("producer_id", "producer_epoch", "base_sequence")
+    of = dict(zip(names, producer, strict=True))
+    with pytest.raises(TransactionalBatch, match="no transaction was begun"):
+        validate_batch(HEADER._replace(attributes=0x10, **of))
 
 
 def test_what_may_be_produced() -> None:

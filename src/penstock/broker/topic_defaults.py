@@ -251,6 +251,15 @@ class TopicDefaults:
         minimum=0,
         maximum=LONG_MAX,
     )
+    log_record_validation: str = setting(
+        "headers",
+        name="log.record.validation",
+        doc=(
+            "How far produced batches are looked into: 'headers' not beyond header and checksum,"
+            " 'chain' walks the records of uncompressed ones, 'full' opens compressed ones too."
+        ),
+        choices=("headers", "chain", "full"),
+    )
     log_local_retention_ms: int = setting(
         -2,
         name="log.local.retention.ms",

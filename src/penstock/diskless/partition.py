@@ -25,7 +25,7 @@ from penstock.control.diskless_values import (
 from penstock.diskless.reading.assembly import LEADER_EPOCH
 from penstock.diskless.reading.errors import OffsetOutOfRange
 from penstock.diskless.reading.reader import Want
-from penstock.storage.admission import admit, recompressed
+from penstock.storage.admission import prepared
 
 if TYPE_CHECKING:
     from penstock.diskless.service import DisklessService
@@ -115,20 +115,17 @@ class DisklessPartition:
         `done` is called once, later, from the event loop: when they are committed or refused.
 
         Raises:
-            CorruptBatch, InvalidRecord, UnsupportedCodec, RecordTooLarge, BatchesTooLarge,
-            InvalidTimestamp: the batches cannot be stored.
+            CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
+            BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
             MixedBatches, OutOfOrderSequence: batches of one request do not belong together.
             WriteBacklog: too much waits for its object.
         """
         if self.closed is not None:
             raise self.closed
         config = self.config
-        headers = admit(batches, config, now_ms, internal=False)
-        if config.compression_type != "producer":
-            packed = recompressed(batches, headers, config)
-            if packed is not None:
-                batches, lease = packed, None
-                headers = admit(batches, config, now_ms, internal=False)
+        ready, headers = prepared(batches, config, now_ms, internal=False)
+        if ready is not batches:
+            batches, lease = ready, None
         append_time = config.message_timestamp_type != "CreateTime"
         self._service.submit(self.key, batches, headers, append_time, lease, done)
 

@@ -15,6 +15,7 @@ from penstock.records.errors import (
     LegacyBatch,
     OutOfOrderSequence,
     RecordTooLarge,
+    TransactionalBatch,
     UnsupportedCodec,
 )
 from penstock.records.header import (
@@ -47,6 +48,7 @@ __all__ = [
     "OutOfOrderSequence",
     "Readable",
     "RecordTooLarge",
+    "TransactionalBatch",
     "UnsupportedCodec",
     "check_single",
     "compress",

@@ -11,15 +11,23 @@ Source: Kafka's `CorruptRecordException`, `RecordTooLargeException`,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from penstock.base.errors import CorruptError, FencedError, InvalidError
 
 
 class CorruptBatch(CorruptError):
-    """The bytes of a batch contradict themselves, their length or their checksum."""
+    """The bytes of a batch contradict themselves, their length or their checksum.
+
+    `record` is the record where that shows, counted from 0 in its batch, if it is known.
+    """
 
     code: ClassVar[str] = "corrupt_message"
+
+    def __init__(self, message: str, *, record: int | None = None) -> None:
+        super().__init__(message)
+        self.record = record
 
 
 class LegacyBatch(CorruptBatch):
@@ -41,9 +49,22 @@ class UnsupportedCodec(InvalidError):
 
 
 class InvalidRecord(InvalidError):
-    """A batch or a column that is well formed but may not be produced as it is."""
+    """A batch or a column that may not be produced as it is.
+
+    `records` are the records that are at fault, counted from 0 in their batch.
+    """
 
     code: ClassVar[str] = "invalid_record"
+
+    def __init__(self, message: str, *, records: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.records = tuple(records)
+
+
+class TransactionalBatch(InvalidError):
+    """A batch of a transaction that nobody has begun."""
+
+    code: ClassVar[str] = "transactional_id_authorization_failed"
 
 
 class OutOfOrderSequence(InvalidError):

@@ -32,7 +32,13 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.records.crc import Readable, crc32c, moved
-from penstock.records.errors import CorruptBatch, InvalidRecord, LegacyBatch, UnsupportedCodec
+from penstock.records.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    LegacyBatch,
+    TransactionalBatch,
+    UnsupportedCodec,
+)
 from penstock.records.limits import BATCHES_MAX
 
 HEADER_BYTES: Final = 61
@@ -269,12 +275,18 @@ def validate_batch(header: BatchHeader) -> None:
 
     Raises:
         UnsupportedCodec: a codec from 5 to 7.
+        TransactionalBatch: it belongs to a transaction; there are none yet.
         InvalidRecord: no records, a count that does not fit the offsets or the size, a control
             batch, a delete horizon, a producer id without epoch or sequence, or timestamps
             below -1 or out of order.
     """
     if header.codec > Codec.ZSTD:
         raise UnsupportedCodec(f"compression codec {header.codec} of a batch; Kafka has 0 to 4")
+    if header.is_transactional:
+        raise TransactionalBatch(
+            f"produced batch of {header.size_bytes} bytes with producer id {header.producer_id}:"
+            " it is transactional, and no transaction was begun"
+        )
     if reason := _refusal(header):
         raise InvalidRecord(f"produced batch of {header.size_bytes} bytes: {reason}")
 
@@ -299,7 +311,7 @@ def _producer_refusal(header: BatchHeader) -> str | None:
     if header.producer_id < NO_PRODUCER_ID:
         return f"producer id {header.producer_id} is below -1"
     if header.producer_id == NO_PRODUCER_ID:
-        return "it is transactional but has no producer id" if header.is_transactional else None
+        return None
     if header.producer_epoch < 0 or header.base_sequence < 0:
         return (
             f"producer id {header.producer_id} comes with epoch {header.producer_epoch} "

@@ -1,7 +1,10 @@
 """What an append must pass before it gets offsets: a pure core over the received bytes.
 
-The header, the checksum and the limits of the topic are checked on the receive buffer. Only
+The header, the checksum and the limits of the topic are checked on the receive buffer. Records
+are looked at as `record.validation` says, and in compacted topics, which need a key of each. Only
 when the topic demands another codec than the batch has are records unpacked and packed again.
+
+Every way into a log, local or diskless, leads through `prepared`.
 
 Source: Kafka's `LogValidator` and `UnifiedLog.analyzeAndValidateRecords`.
 """
@@ -45,17 +48,64 @@ _HEADER: Final = Struct(">qiibIhiqqqhii")
 _LENGTH_OVERHEAD_BYTES: Final = 12
 
 
+def prepared(
+    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool
+) -> tuple[memoryview, list[BatchHeader]]:
+    """What is to be stored of an append, and its headers: the batches themselves, or new ones
+    with the codec that the topic demands.
+
+    `internal` are batches that this broker checked before, or made itself.
+
+    Raises:
+        PenstockError: as `admit`.
+    """
+    headers = admit(batches, config, now_ms, internal=internal)
+    if config.compression_type == "producer":
+        return batches, headers
+    packed = _recompressed(batches, headers, config)
+    if packed is None:
+        return batches, headers
+    return packed, _admit(packed, config, now_ms, internal=internal)
+
+
 def admit(
     batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool
 ) -> list[BatchHeader]:
     """Check all batches of an append; returns their headers.
 
     Raises:
-        CorruptBatch, InvalidRecord, UnsupportedCodec: as `penstock.records`.
+        CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec: as `penstock.records`.
         RecordTooLarge: a batch exceeds `max.message.bytes`.
         BatchesTooLarge: all together exceed `segment.bytes`.
         InvalidTimestamp: a timestamp is outside of the topic's bounds.
     """
+    headers = _admit(batches, config, now_ms, internal=internal)
+    compacted = "compact" in config.cleanup_policy
+    if (compacted or config.record_validation != "headers") and not internal:
+        _look_inside(batches, headers, config, compacted=compacted)
+    return headers
+
+
+def _look_inside(
+    batches: memoryview, headers: list[BatchHeader], config: LogConfig, *, compacted: bool
+) -> None:
+    """Check the records of uncompressed batches, and of those that are to be opened anyway."""
+    from penstock.records.columnar.validation import check_records
+
+    everything = compacted or config.record_validation == "full"
+    demanded = _CODECS.get(config.compression_type)
+    offset = 0
+    for index, header in enumerate(headers):
+        end = offset + header.size_bytes
+        if everything or header.codec == 0 or demanded not in (None, header.codec):
+            check_records(batches[offset:end], header, index=index, keyed=compacted)
+        offset = end
+
+
+def _admit(
+    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool
+) -> list[BatchHeader]:
+    """`admit`, but for the records."""
     size_bytes = len(batches)
     if size_bytes >= HEADER_BYTES and not internal:
         plain = _plain(batches, size_bytes, config, now_ms)
@@ -129,7 +179,7 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
         )
 
 
-def recompressed(
+def _recompressed(
     batches: memoryview, headers: list[BatchHeader], config: LogConfig
 ) -> memoryview | None:
     """The batches with the codec that the topic demands; None when they have it already."""

@@ -223,6 +223,15 @@ class LogConfig:
         doc="Reserve the space of a segment when it is created.",
         no_effect=NO_RESERVE,
     )
+    record_validation: str = setting(
+        "headers",
+        name="record.validation",
+        doc=(
+            "How far produced batches are looked into: 'headers' not beyond header and checksum,"
+            " 'chain' walks the records of uncompressed ones, 'full' opens compressed ones too."
+        ),
+        choices=("headers", "chain", "full"),
+    )
     remote_storage_enable: bool = setting(
         False,
         name="remote.storage.enable",

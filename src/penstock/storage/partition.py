@@ -25,7 +25,7 @@ from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader, stamp, stamp_append_time
 from penstock.records.idempotence import ProducerBatch
 from penstock.storage import lookups
-from penstock.storage.admission import admit, recompressed
+from penstock.storage.admission import prepared
 from penstock.storage.appended import Appended, Tail
 from penstock.storage.config import LogConfig
 from penstock.storage.environment import Environment
@@ -156,8 +156,8 @@ class PartitionLog:
         they are kept as long as it pleases the tail cache.
 
         Raises:
-            CorruptBatch, InvalidRecord, UnsupportedCodec, RecordTooLarge, BatchesTooLarge,
-            InvalidTimestamp: the batches cannot be stored.
+            CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
+            BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
             OutOfOrderSequence, InvalidProducerEpoch: the producer's state refuses them.
             AppendBacklog: too much waits for the journal.
             StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
@@ -176,12 +176,9 @@ class PartitionLog:
         if waiting > environment.settings.pending_bytes_max:
             raise self._backlog(waiting)
         config = self.config
-        headers = admit(batches, config, now_ms, internal=internal)
-        if config.compression_type != "producer":
-            packed = recompressed(batches, headers, config)
-            if packed is not None:
-                batches, lease = packed, None
-                headers = admit(batches, config, now_ms, internal=internal)
+        ready, headers = prepared(batches, config, now_ms, internal=internal)
+        if ready is not batches:
+            batches, lease = ready, None
         for header in headers:
             if header.producer_id >= 0:
                 original = self.producer_states.check_all(headers)

@@ -17,9 +17,10 @@ from penstock.broker.sinks.limits import PIECES_PER_TURN_MAX
 from penstock.broker.sinks.manifest import LaneKey
 from penstock.broker.sinks.pieces import PieceReader
 from penstock.control.values import SEQUENCES
-from penstock.records import split_batches, verify_crc
+from penstock.records import InvalidRecord, split_batches, verify_crc
 from penstock.storage import LogConfig
 from tests.broker.sinks.sink_client import Part, encode_blob
+from tests.records.nonsense import SPOILED, TIME_MS, sealed
 
 LANE = LaneKey(UUID(int=1), 0)
 IDS = {"t": str(UUID(int=1))}
@@ -118,6 +119,25 @@ def test_a_batch_with_a_producer_of_its_own_is_refused(tmp_path: Path, producer:
     reader = PieceReader(tmp_path, [run_of(entry, 0, 0, 0)], {LANE: LogConfig()})
     with pytest.raises(CorruptBlob, match=f"has producer {producer}"):
         reader.verify(1)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"record_validation": "chain"}, {"cleanup_policy": ("compact",)}]
+)
+def test_staged_records_are_looked_at_as_those_of_producers(
+    tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    section, count, _, reason = SPOILED["trailing bytes"]
+    data = sealed(section, count)
+    (tmp_path / "b").write_bytes(data)
+    entry: dict[str, Any] = {
+        "name": "b",
+        "sections": [{"position": 0, "size_bytes": len(data), "records": count}],
+    }
+    runs = [run_of(entry, 0, 0, 0)]
+    assert PieceReader(tmp_path, runs, {LANE: LogConfig()}).verify(TIME_MS)
+    with pytest.raises(InvalidRecord, match=reason):
+        PieceReader(tmp_path, runs, {LANE: LogConfig(**setting)}).verify(TIME_MS)
 
 
 def test_every_truncation_is_found(tmp_path: Path) -> None:

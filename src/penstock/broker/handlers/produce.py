@@ -167,8 +167,8 @@ def _failed(index: int, topic: TopicState | None, error: Exception) -> Partition
         name = "?" if topic is None else topic.topic.name
         logger.error("producing to %s-%d failed", name, index, exc_info=error)
     number, message = error_of(error)
-    batch_index = getattr(error, "batch_index", None)
-    record_errors = () if batch_index is None else ((batch_index, message),)
+    records = error.records if isinstance(error, InvalidRecord) else ()
+    record_errors = [(record, message) for record in records]
     return PartitionResult(index, number, message=message, record_errors=record_errors)
 
 

@@ -20,20 +20,17 @@ from penstock.broker.errors import NoObjectStore
 from penstock.broker.sinks.commit import schedule
 from penstock.broker.sinks.errors import InvalidCommit
 from penstock.broker.sinks.pieces import PieceReader
-from penstock.storage.admission import admit, recompressed
+from penstock.storage.admission import prepared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.broker.sinks.manifest import LaneKey, Manifest
     from penstock.broker.sinks.metrics import SinkCounters
-    from penstock.broker.sinks.pieces import Piece
     from penstock.broker.state import BrokerState
     from penstock.control import SinkCommit
     from penstock.diskless.partition import DisklessPartition
     from penstock.diskless.service import DisklessService
-    from penstock.records import BatchHeader
-    from penstock.storage import LogConfig
 
 
 def service_of(state: BrokerState) -> DisklessService:
@@ -81,7 +78,10 @@ async def commit_objects(
         while pieces := await asyncio.to_thread(reader.read):
             for piece in pieces:
                 config = configs[piece.run.lane]
-                batches, headers = await asyncio.to_thread(_ready, piece, config, done.updated_ms)
+                # Checked against the time at which the commit began, as it was then.
+                batches, headers = await asyncio.to_thread(
+                    prepared, piece.data, config, done.updated_ms, internal=True
+                )
                 append_time = config.message_timestamp_type != "CreateTime"
                 await objects.take(*piece.run.lane, batches, headers, append_time)
                 records += piece.records
@@ -92,15 +92,3 @@ async def commit_objects(
     counters.records += records
     counters.size_bytes += size_bytes
     return saved
-
-
-def _ready(piece: Piece, config: LogConfig, begun_ms: int) -> tuple[memoryview, list[BatchHeader]]:
-    """A piece with the codec that the topic demands.
-
-    Checked against the time at which the commit began, as it was then.
-    """
-    headers = admit(piece.data, config, begun_ms, internal=True)
-    packed = recompressed(piece.data, headers, config)
-    if packed is None:
-        return piece.data, headers
-    return packed, admit(packed, config, begun_ms, internal=True)

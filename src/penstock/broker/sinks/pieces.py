@@ -274,10 +274,9 @@ def _whole_batches(data: bytearray, run: Run, position: int) -> tuple[list[Batch
 
 def _check(header: BatchHeader) -> None:
     validate_batch(header)
-    if header.producer_id != NO_PRODUCER_ID or header.is_transactional:
+    if header.producer_id != NO_PRODUCER_ID:
         raise InvalidRecord(
-            f"a staged batch has no producer and no transaction, this one has producer"
-            f" {header.producer_id} and attributes {header.attributes:#06x}"
+            f"a staged batch has no producer, this one has producer {header.producer_id}"
         )
 
 

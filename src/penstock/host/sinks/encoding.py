@@ -147,8 +147,6 @@ def _checked(batch: memoryview, index: int, message_bytes_max: int) -> BatchHead
             f"chunk {index} is a batch of {len(batch)} bytes; the limit is {message_bytes_max}"
         )
     validate_batch(header)
-    if header.is_transactional:
-        raise InvalidRecord(f"chunk {index} is a transactional batch; an agent has no transactions")
     verify_crc(batch, header)
     return header
 

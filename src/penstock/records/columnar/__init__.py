@@ -1,9 +1,17 @@
-"""The columnar codec: batch bytes to Arrow and back, vectorised."""
+"""The columnar codec: batch bytes to Arrow and back, vectorised.
 
-from penstock.records.columnar.decode import decode_batches
-from penstock.records.columnar.encode import EncodedBatch, encode_batches
-from penstock.records.columnar.inputs import read_input
-from penstock.records.columnar.schema import HEADERS_TYPE, RECORD_SCHEMA
+The parts that need Arrow are loaded when they are first asked for: a broker walks records
+(`validation`) with NumPy alone.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.records.columnar.decode import decode_batches
+    from penstock.records.columnar.encode import EncodedBatch, encode_batches
+    from penstock.records.columnar.inputs import read_input
+    from penstock.records.columnar.schema import HEADERS_TYPE, RECORD_SCHEMA
 
 __all__ = [
     "HEADERS_TYPE",
@@ -13,3 +21,18 @@ __all__ = [
     "encode_batches",
     "read_input",
 ]
+
+_HOMES = {
+    "HEADERS_TYPE": "schema",
+    "RECORD_SCHEMA": "schema",
+    "EncodedBatch": "encode",
+    "decode_batches": "decode",
+    "encode_batches": "encode",
+    "read_input": "inputs",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,12 +25,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.records.columnar.arrays import Bytes, Flags, Ints
+from penstock.records.columnar.fields import read_fields
 from penstock.records.columnar.gather import binary_column
 from penstock.records.columnar.headers import decode_headers
 from penstock.records.columnar.scan import RECORD_BYTES_MIN, record_bodies
-from penstock.records.columnar.schema import EXTRA_FIELDS, RECORD_SCHEMA, Bytes, Flags, Ints
+from penstock.records.columnar.schema import EXTRA_FIELDS, RECORD_SCHEMA
 from penstock.records.columnar.small import decode_small
-from penstock.records.columnar.varints import read_ints, read_longs
 from penstock.records.compression import decompress
 from penstock.records.crc import Readable, crc32c
 from penstock.records.errors import CorruptBatch, InvalidRecord, RecordTooLarge
@@ -355,31 +356,13 @@ def _read_fields(group: _Sections) -> dict[str, Any]:
         CorruptBatch: a record does not end where it says, a length is below -1, or an offset
             lies outside its batch.
     """
-    data = group.data
-    bodies, record_ends = record_bodies(data, group.begins, group.ends, group.counts)
-    # The first byte of a record is its own attributes, which mean nothing yet.
-    timestamp_delta, at = read_longs(data, bodies + 1)
-    offset_delta, at = read_ints(data, at)
-    key_length, key_at = read_ints(data, at)
-    value_length, value_at = read_ints(data, key_at + np.maximum(key_length, 0))
-    header_count, headers_at = read_ints(data, value_at + np.maximum(value_length, 0))
-    if (
-        min(key_length.min(), value_length.min()) < -1
-        or header_count.min() < 0
-        or (headers_at > record_ends).any()
-        or ((headers_at != record_ends) & (header_count == 0)).any()
-    ):
-        raise CorruptBatch("a record does not end where its length says")
+    bodies, ends = record_bodies(group.data, group.begins, group.ends, group.counts)
+    fields = read_fields(group.data, bodies, ends)
     return {
-        "offset": _offsets(group, offset_delta),
-        **_timestamps(group, timestamp_delta),
-        "key_at": key_at,
-        "key_length": key_length,
-        "value_at": value_at,
-        "value_length": value_length,
-        "headers_at": headers_at,
-        "header_count": header_count,
-        "end": record_ends,
+        **fields._asdict(),
+        "offset": _offsets(group, fields.offset_delta),
+        **_timestamps(group, fields.timestamp_delta),
+        "end": ends,
     }
 
 

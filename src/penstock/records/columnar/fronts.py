@@ -23,8 +23,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.records.columnar.arrays import Ints
 from penstock.records.columnar.gather import Piece
-from penstock.records.columnar.schema import Ints
 from penstock.records.columnar.varints import sizes, varint_column, zigzag
 
 Words = npt.NDArray[np.uint64] | np.uint64

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.records.columnar.schema import Bytes, Flags, Ints, Positions
+from penstock.records.columnar.arrays import Bytes, Flags, Ints, Positions
 
 _EVEN_ELEMENTS: Final = 1 << 16
 _UNCHECKED: Final = pc.TakeOptions(boundscheck=False)

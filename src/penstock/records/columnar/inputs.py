@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.records.columnar.arrays import Ints
 from penstock.records.columnar.gather import Piece
-from penstock.records.columnar.schema import HEADERS_TYPE, Ints
+from penstock.records.columnar.schema import HEADERS_TYPE
 from penstock.records.columnar.varints import varint_column
 from penstock.records.errors import InvalidRecord
 

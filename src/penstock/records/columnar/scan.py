@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.records.columnar.schema import Bytes, Ints
+from penstock.records.columnar.arrays import Bytes, Ints
 from penstock.records.columnar.varints import read_ints, read_lengths
 from penstock.records.errors import CorruptBatch
 from penstock.records.header import HEADER_BYTES
@@ -89,7 +89,7 @@ def _take_runs(
 def _is_runs(data: Bytes, position: int, end: int, target: Ints) -> bool:
     filled, count, window = 0, target.size, RUN_WINDOW_RECORDS
     while filled < count:
-        length, size = _length(data, position, end)
+        length, size = _length(data, position, end, filled)
         stride = length + size
         run = min(count - filled, (end - position) // stride, window)
         same = data[position : position + run * stride : stride] == data[position]
@@ -106,7 +106,7 @@ def _is_runs(data: Bytes, position: int, end: int, target: Ints) -> bool:
         if position == end and filled < count:
             break
     if position != end or filled != count:
-        raise _misfit(position, end)
+        raise _misfit(position, end, filled)
     return True
 
 
@@ -215,21 +215,21 @@ def _follow(data: Bytes, marks: Ints, links: Ints, begin: int, end: int, into: I
         last = broken[bisect_left(broken, mark)]
         stretch = last + 1 - mark
         if filled + stretch > count:
-            raise _misfit(int(marks[last]), end)
+            raise _misfit(int(marks[last]), end, count)
         into[filled : filled + stretch] = marks[mark : last + 1]
         filled += stretch
-        position = _next(data, int(marks[last]), end)
+        position = _next(data, int(marks[last]), end, filled - 1)
         while True:
             if filled == count or not begin < position < end:
                 if filled != count or position != end:
-                    raise _misfit(position, end)
+                    raise _misfit(position, end, filled)
                 return
             mark = int(np.searchsorted(marks, position))
             if mark < marks.size and marks[mark] == position:
                 break
             into[filled] = position
             filled += 1
-            position = _next(data, position, end)
+            position = _next(data, position, end, filled - 1)
 
 
 def _step_all(data: Bytes, begins: Ints, ends: Ints, counts: Ints, target: Ints) -> None:
@@ -258,17 +258,17 @@ def _step(data: Bytes, begin: int, end: int, into: Ints) -> None:
                 if high < 0x80:
                     position += steps[low] + (high << 6)
                 else:
-                    position = _next(view, position, size)
+                    position = _next(view, position, size, len(starts) - 1)
     except IndexError:
-        raise _misfit(begin + position, end) from None
+        raise _misfit(begin + position, end, len(starts) - 1) from None
     if position != size:
-        raise _misfit(begin + position, end)
+        raise _misfit(begin + position, end, len(starts))
     into[:] = starts
     into += begin
 
 
-def _length(data: Bytes | memoryview, position: int, end: int) -> tuple[int, int]:
-    """The length field at `position`: its value and its own size."""
+def _length(data: Bytes | memoryview, position: int, end: int, record: int) -> tuple[int, int]:
+    """The length field of a record at `position`: its value and its own size."""
     raw = 0
     for index in range(5):
         if position + index >= end:
@@ -279,15 +279,19 @@ def _length(data: Bytes | memoryview, position: int, end: int) -> tuple[int, int
             if raw & 1 or raw >> 1 > end - position:
                 break
             return raw >> 1, index + 1
-    raise CorruptBatch(f"record at byte {position}: its length cannot be, {end - position} follow")
+    raise CorruptBatch(
+        f"record at byte {position}: its length cannot be, {end - position} follow", record=record
+    )
 
 
-def _next(data: Bytes | memoryview, position: int, end: int) -> int:
-    length, size = _length(data, position, end)
+def _next(data: Bytes | memoryview, position: int, end: int, record: int) -> int:
+    length, size = _length(data, position, end, record)
     return position + size + length
 
 
-def _misfit(position: int, end: int) -> CorruptBatch:
+def _misfit(position: int, end: int, passed: int) -> CorruptBatch:
+    """`passed` records lie before `position`, the last of them beyond `end` if that is."""
     return CorruptBatch(
-        f"the records of a batch do not fill it: they end at byte {position}, it ends at {end}"
+        f"the records of a batch do not fill it: they end at byte {position}, it ends at {end}",
+        record=passed - (position > end),
     )

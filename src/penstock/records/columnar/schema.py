@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
-Positions = npt.NDArray[np.int64] | npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

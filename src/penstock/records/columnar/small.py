@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.records.columnar.schema import EXTRA_FIELDS, HEADERS_TYPE
+from penstock.records.columnar.single import Unusual, read_record
 from penstock.records.crc import crc32c
 from penstock.records.header import (
     CHECKED_FROM,
@@ -33,8 +34,6 @@ SMALL_RECORDS_MAX: Final = 64
 SMALL_BYTES_MAX: Final = 64 << 10
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _LONG_MAX: Final = 2**63 - 1
-_INT_BYTES_MAX: Final = 5
-_LONG_BYTES_MAX: Final = 10
 _TYPES: Final = {
     "offset": pa.int64(),
     "timestamp": pa.int64(),
@@ -43,10 +42,6 @@ _TYPES: Final = {
     "headers": HEADERS_TYPE,
     **{name: field.type for name, field in EXTRA_FIELDS.items()},
 }
-
-
-class _Unusual(Exception):
-    """Bytes that the column decoder has to look at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +72,7 @@ def decode_small(
     try:
         while position < len(data):
             position, left = _read_batch(data, position, left, wanted, rows)
-    except (_Unusual, IndexError):
+    except (Unusual, IndexError):
         return None
     columns = dict(zip(_TYPES, zip(*rows, strict=True), strict=True)) if rows else {}
     arrays = [pa.array(columns.get(name, ()), _TYPES[name]) for name in schema.names]
@@ -89,7 +84,7 @@ def _read_batch(
 ) -> tuple[int, int]:
     """Read one batch; returns where the next begins and how many records may follow."""
     if len(data) - position < HEADER_BYTES:
-        raise _Unusual
+        raise Unusual
     (
         base_offset, length, _, magic, crc, attributes, last_delta, base_timestamp,
         max_timestamp, _, _, _, count,
@@ -104,56 +99,18 @@ def _read_batch(
         or not 0 <= base_offset < wanted.end
         or not 0 <= last_delta < _LONG_MAX - base_offset
     ):
-        raise _Unusual
+        raise Unusual
     if wanted.check_crc and crc32c(memoryview(data)[position + CHECKED_FROM : end]) != crc:
-        raise _Unusual
+        raise Unusual
     kind = 1 if attributes & TIMESTAMP_TYPE_FLAG else 0
     at = position + HEADER_BYTES
     for _ in range(count):
-        at, offset_delta, timestamp_delta, key, value = _read_record(data, at)
+        at, offset_delta, timestamp_delta, key, value = read_record(data, at)
         offset, timestamp = base_offset + offset_delta, base_timestamp + timestamp_delta
         if not 0 <= offset_delta <= last_delta or not -_LONG_MAX <= timestamp <= _LONG_MAX:
-            raise _Unusual
+            raise Unusual
         if wanted.start <= offset < wanted.end:
             rows.append((offset, max_timestamp if kind else timestamp, key, value, (), kind))
     if at != end:
-        raise _Unusual
+        raise Unusual
     return end, left - count
-
-
-def _read_record(data: bytes, at: int) -> tuple[int, int, int, bytes | None, bytes | None]:
-    """One record without headers: its end, offset and timestamp deltas, key and value."""
-    length, at = _varint(data, at)
-    end = at + length
-    timestamp_delta, at = _varint(data, at + 1, _LONG_BYTES_MAX)
-    offset_delta, at = _varint(data, at)
-    size, at = _varint(data, at)
-    key = value = None
-    if size >= 0:
-        key = data[at : at + size]
-        at += size
-    elif size != -1:
-        raise _Unusual
-    size, at = _varint(data, at)
-    if size >= 0:
-        value = data[at : at + size]
-        at += size
-    elif size != -1:
-        raise _Unusual
-    if data[at] or at + 1 != end:
-        raise _Unusual
-    return end, offset_delta, timestamp_delta, key, value
-
-
-def _varint(data: bytes, at: int, bytes_max: int = _INT_BYTES_MAX) -> tuple[int, int]:
-    byte = data[at]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    raw = byte & 0x7F
-    for shift in range(7, 7 * bytes_max, 7):
-        at += 1
-        byte = data[at]
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80 and raw >> 64 == 0:
-            return (raw >> 1) ^ -(raw & 1), at + 1
-    raise _Unusual

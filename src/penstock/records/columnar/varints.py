@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.records.columnar.schema import Bytes, Ints
+from penstock.records.columnar.arrays import Bytes, Ints
 from penstock.records.errors import CorruptBatch
 
 _INT_BYTES_MAX: Final = 5

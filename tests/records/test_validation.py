@@ -1,0 +1,202 @@
+"""What a log that looks inside refuses is what the slow walk below refuses, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.records import InvalidRecord, RecordTooLarge, decode_header
+from penstock.records.columnar import decode_batches
+from penstock.records.columnar.validation import check_records
+from penstock.records.limits import (
+    REFUSED_RECORDS_NAMED_MAX,
+    STEPPED_RECORDS_MAX,
+    VALIDATED_BATCH_BYTES_MAX,
+    VALIDATED_HEADERS_MAX,
+)
+from tests.records.nonsense import GOOD, KEYLESS, SPOILED, TIME_MS, framed, sealed
+from tests.records.reference import Record, encode_record, varint
+from tests.records.strategies import records
+
+
+class Wrong(Exception):
+    """The slow walk found the records not to be what the header says."""
+
+
+class Walk:
+    """The obvious way: byte by byte, record by record."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def varint(self, bits: int) -> int:
+        raw = 0
+        for place in range((bits + 6) // 7):
+            if self.at >= len(self.data):
+                raise Wrong("cut")
+            byte = self.data[self.at]
+            self.at += 1
+            raw |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:
+                if bits == 32 and raw >= 1 << 32:
+                    break
+                return (raw >> 1) ^ -(raw & 1)
+        raise Wrong("varint")
+
+    def blob(self, least: int) -> None:
+        size = self.varint(32)
+        if size < least:
+            raise Wrong("length")
+        self.at += max(size, 0)
+
+    def record(self, offset_delta: int) -> None:
+        length = self.varint(32)
+        end = self.at + length
+        self.at += 1
+        self.varint(64)
+        if self.varint(32) != offset_delta:
+            raise Wrong("offset")
+        self.blob(-1)
+        self.blob(-1)
+        headers = self.varint(32)
+        if headers < 0 or headers > len(self.data):
+            raise Wrong("header count")
+        for _ in range(headers):
+            self.blob(0)
+            self.blob(-1)
+        if self.at != end:
+            raise Wrong("end")
+
+
+def is_right(section: bytes, count: int) -> bool:
+    walk = Walk(section)
+    try:
+        for number in range(count):
+            walk.record(number)
+    except Wrong:
+        return False
+    return walk.at == len(section)
+
+
+def accepts(data: bytes, *, keyed: bool = False) -> bool:
+    try:
+        check_records(data, decode_header(data), keyed=keyed)
+    except InvalidRecord:
+        return False
+    return True
+
+
+def encoded(content: tuple[Record, ...]) -> bytes:
+    base = content[0].timestamp
+    return b"".join(encode_record(record, 0, base) for record in content)
+
+
+def mutated(section: bytes, draw: st.DataObject) -> bytes:
+    """One to three bytes changed, added or taken away."""
+    data = bytearray(section)
+    for _ in range(draw.draw(st.integers(1, 3))):
+        at = draw.draw(st.integers(0, len(data)))
+        kind = draw.draw(st.sampled_from(["change", "change", "nudge", "insert", "delete", "cut"]))
+        if kind == "insert":
+            data[at:at] = draw.draw(st.binary(min_size=1, max_size=3))
+        elif kind == "cut" and draw.draw(st.booleans()):
+            del data[at:]
+        elif at < len(data):
+            if kind == "delete":
+                del data[at]
+            elif kind == "change":
+                data[at] = draw.draw(st.integers(0, 255))
+            else:
+                data[at] = (data[at] + draw.draw(st.sampled_from([-2, -1, 1, 2]))) % 256
+    return bytes(data)
+
+
+@given(records(0, gaps=False), st.sampled_from([0, 0, 1, 2, 3, 4]))
+def test_whatever_is_encoded_is_accepted(content: tuple[Record, ...], codec: int) -> None:
+    data = sealed(encoded(content), len(content), codec=codec)
+    assert accepts(data)
+    assert accepts(data, keyed=True) == all(record.key is not None for record in content)
+
+
+@given(records(0, gaps=False), st.sampled_from([0, 0, 0, 0, -1, 1]), st.data())
+def test_the_verdict_is_that_of_the_slow_walk(
+    content: tuple[Record, ...], more: int, draw: st.DataObject
+) -> None:
+    section = mutated(encoded(content), draw)
+    count = max(1, len(content) + more)
+    data = sealed(section, count)
+    right = is_right(section, count)
+    assert accepts(data) == right
+    assert right or not accepts(data, keyed=True)
+    if right:
+        assert decode_batches(data).num_rows == count
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("name", SPOILED)
+def test_what_is_wrong_is_named_with_its_record(name: str, codec: int) -> None:
+    section, count, record, reason = SPOILED[name]
+    data = sealed(section, count, codec=codec)
+    assert not is_right(section, count)
+    with pytest.raises(InvalidRecord, match=f"batch 4 .*record {record}: .*{reason}") as refused:
+        check_records(data, decode_header(data), index=4)
+    assert refused.value.records == (record,)
+
+
+@pytest.mark.parametrize("count", [2, STEPPED_RECORDS_MAX + 1, 300, 40_000])
+@pytest.mark.parametrize("place", [0, 0.5, 1])
+def test_the_record_at_fault_is_found_in_batches_of_any_size(count: int, place: float) -> None:
+    at = int(place * (count - 1))
+    rows = [encode_record(Record(n, TIME_MS, None, b"x"), 0, TIME_MS) for n in range(count)]
+    rows[at] = framed(b"\0\0" + varint(at) + b"\1\1\2\1\1")  # a header without a key
+    data = sealed(b"".join(rows), count)
+    with pytest.raises(InvalidRecord, match=f"record {at}: the headers") as refused:
+        check_records(data, decode_header(data))
+    assert refused.value.records == (at,)
+
+
+def test_records_without_a_key_are_named_where_each_must_have_one() -> None:
+    data = sealed(GOOD[0] + KEYLESS + GOOD[2], 3, codec=3)
+    check_records(data, decode_header(data))
+    with pytest.raises(
+        InvalidRecord, match=r"record 1: a compacted topic .* 1 have none"
+    ) as refused:
+        check_records(data, decode_header(data), keyed=True)
+    assert refused.value.records == (1,)
+    rows = [encode_record(Record(n, TIME_MS, None, b"x"), 0, TIME_MS) for n in range(30_000)]
+    data = sealed(b"".join(rows), len(rows))
+    with pytest.raises(InvalidRecord, match="30000 have none") as refused:
+        check_records(data, decode_header(data), keyed=True)
+    assert refused.value.records == tuple(range(REFUSED_RECORDS_NAMED_MAX))
+
+
+def test_damaged_compression_is_an_invalid_record_too() -> None:
+    header = decode_header(sealed(b"no gzip at all", 2, attributes=1))
+    with pytest.raises(InvalidRecord, match="batch 0 of 2 records: gzip data"):
+        check_records(sealed(b"no gzip at all", 2, attributes=1), header)
+
+
+def test_what_is_opened_is_bounded() -> None:
+    value = bytes(VALIDATED_BATCH_BYTES_MAX)
+    bomb = sealed(encode_record(Record(0, TIME_MS, None, value), 0, TIME_MS), 1, codec=4)
+    with pytest.raises(RecordTooLarge, match=str(VALIDATED_BATCH_BYTES_MAX)):
+        check_records(bomb, decode_header(bomb))
+    headers = VALIDATED_HEADERS_MAX + 1
+    many = framed(b"\0\0\0\1\1" + varint(headers) + b"\0\1" * headers)
+    data = sealed(many, 1)
+    with pytest.raises(InvalidRecord, match=f"record 0: more than {VALIDATED_HEADERS_MAX} headers"):
+        check_records(data, decode_header(data))
+
+
+def test_a_broker_loads_no_arrow_for_it() -> None:
+    code = (
+        "import sys, penstock.records.columnar.validation\n"
+        "print([name for name in ('numpy', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['numpy']"
