@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "consume": ("penstock.apps.consume", "consume", "Read records of a topic."),
     "group": ("penstock.apps.groups", "group", "Consumer groups: list, describe, seek, delete."),
     "config": ("penstock.apps.configs", "config", "Configurations of topics and brokers."),
+    "log": ("penstock.apps.log_verify", "log", "Stored batches: whether they can be read."),
     "diskless": ("penstock.apps.diskless", "diskless", "Objects of diskless topics."),
     "host": ("penstock.apps.host", "host", "The agent that producers of this host send to."),
     "outbox": ("penstock.apps.outbox", "outbox", "Payloads as files, pointers on a topic."),

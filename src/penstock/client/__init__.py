@@ -39,6 +39,7 @@ _HOMES = {
     "TopicExists": "errors",
     "TopicMetadata": "metadata",
     "UnknownTopic": "errors",
+    "UnreadableBatch": "errors",
     "WriteReport": "writer",
 }
 
@@ -60,6 +61,7 @@ __all__ = [
     "TopicExists",
     "TopicMetadata",
     "UnknownTopic",
+    "UnreadableBatch",
     "WriteReport",
 ]
 

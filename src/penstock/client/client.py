@@ -8,13 +8,14 @@ connections through a pool, every reader and writer has its own while it runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.base.errors import CorruptError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.client import limits
 from penstock.client.admin import AdminCalls
@@ -27,7 +28,7 @@ from penstock.client.arguments import (
     whole,
 )
 from penstock.client.columns import choose, open_stream, pick
-from penstock.client.errors import InvalidArgument, OffsetOutOfRange
+from penstock.client.errors import InvalidArgument, OffsetOutOfRange, UnreadableBatch
 from penstock.client.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -51,7 +52,7 @@ from penstock.client.writer import (
     parse_codec,
     parse_level,
 )
-from penstock.records import HEADER_BYTES, split_batches
+from penstock.records import HEADER_BYTES, RecordTooLarge, split_batches
 from penstock.records.columnar import RECORD_SCHEMA, decode_batches
 
 Position = str | int | Mapping[int, int]
@@ -215,6 +216,7 @@ class Client(AdminCalls, GroupCalls):
             InvalidArgument: an argument that cannot be; nothing is sent.
             OffsetOutOfRange: a start that the log does not hold.
             UnknownTopic: there is no such topic or partition.
+            UnreadableBatch: what is stored there cannot be read.
         """
         by_partition: dict[int, list[Any]] = {}
         for index, batch in self._batches(
@@ -247,6 +249,7 @@ class Client(AdminCalls, GroupCalls):
             InvalidArgument: an argument that cannot be; nothing is sent.
             OffsetOutOfRange: a start that the log does not hold.
             UnknownTopic: there is no such topic or partition.
+            UnreadableBatch: what is stored cannot be read; what is before it came.
         """
         positive("idle_timeout_ms", idle_timeout_ms)
         whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
@@ -330,15 +333,15 @@ class Client(AdminCalls, GroupCalls):
             reader = Reader(self._session, core, bounds)
             for runs in reader.runs():
                 for run in runs:
-                    batch = _decode(run, columns, schema)
-                    if left is not None:
-                        batch = batch.slice(0, left)
-                        left -= batch.num_rows
-                    if batch.num_rows:
-                        yield run.partition, batch
-                    if left == 0:
-                        reader.close()
-                        return
+                    for batch in _decoded(topic, run, columns, schema):
+                        taken = batch if left is None else batch.slice(0, left)
+                        if taken.num_rows:
+                            yield run.partition, taken
+                        if left is not None:
+                            left -= taken.num_rows
+                        if left == 0:
+                            reader.close()
+                            return
 
         return read(left)
 
@@ -449,6 +452,29 @@ def _schema(columns: Sequence[str]) -> Any:
     if not fields:
         raise InvalidArgument("columns: name at least one")
     return pa.schema(fields)
+
+
+def _decoded(topic: str, run: Run, columns: Sequence[str], schema: Any) -> Iterator[Any]:
+    """The records of a run; if a batch of it cannot be read, those before it, and then the error.
+
+    Raises:
+        UnreadableBatch: says which batch, and how to go on behind it.
+    """
+    try:
+        whole = _decode(run, columns, schema)
+    except (CorruptError, RecordTooLarge):
+        headers = split_batches(run.data)
+    else:
+        yield whole
+        return
+    at = 0
+    for header in headers:
+        end = at + header.size_bytes
+        try:
+            yield _decode(replace(run, data=run.data[at:end]), columns, schema)
+        except (CorruptError, RecordTooLarge) as error:
+            raise UnreadableBatch(topic, run.partition, header, error) from error
+        at = end
 
 
 def _decode(run: Run, columns: Sequence[str], schema: Any) -> Any:

@@ -18,6 +18,7 @@ from penstock.base.errors import (
     RetriableError,
     UnavailableError,
 )
+from penstock.records import BatchHeader
 from penstock.wire.kafka.schema import error_codes
 
 _FENCED: Final = frozenset(
@@ -118,6 +119,25 @@ class MalformedResponse(CorruptError):
     """An answer that does not follow its schema, or not the call that was made."""
 
     code: ClassVar[str] = "unknown_server_error"
+
+
+class UnreadableBatch(CorruptError):
+    """A stored batch that no consumer can read; reading goes on behind its `last_offset`."""
+
+    code: ClassVar[str] = "corrupt_message"
+
+    def __init__(
+        self, topic: str, partition: int, header: BatchHeader, reason: PenstockError
+    ) -> None:
+        self.topic, self.partition = topic, partition
+        self.base_offset, self.last_offset = header.base_offset, header.last_offset
+        following = header.next_offset
+        super().__init__(
+            f"{topic}-{partition}: the batch at offsets {header.base_offset} to"
+            f" {header.last_offset} cannot be read: {reason}; to go on behind it:"
+            f" `penstock consume {topic} -p {partition} -o {following}`, or for a group"
+            f" `penstock group seek GROUP -t {topic} -p {partition} --to {following} --execute`"
+        )
 
 
 class ClientClosed(FencedError):

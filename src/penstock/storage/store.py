@@ -101,7 +101,7 @@ class LogStore:
         """
         root = os.path.abspath(directory)
         os.makedirs(os.path.join(root, JOURNAL_DIRECTORY), exist_ok=True)
-        lock = _lock(os.path.join(root, LOCK_FILE))
+        lock = lock_directory(root)
         try:
             environment = Environment(
                 root=root,
@@ -411,7 +411,13 @@ class LogStore:
             raise LogDeleted(f"the store {self._environment.root} is closed")
 
 
-def _lock(path: str) -> int:
+def lock_directory(root: str) -> int:
+    """Keep others out of a store's directory for as long as the descriptor is open.
+
+    Raises:
+        StoreLocked: another process has it open.
+    """
+    path = os.path.join(root, LOCK_FILE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,123 @@
+"""A batch that no consumer can read is named, in a running broker and in files, and gone past."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.client import Client, UnreadableBatch
+from penstock.records import split_batches
+from penstock.testing import Broker
+from tests.apps.conftest import Run
+from tests.broker.wire_client import WireClient
+from tests.records.nonsense import GOOD, SPOILED, sealed
+
+GOOD_BATCH = sealed(b"".join(GOOD), 3)
+SECTION, COUNT, RECORD, REASON = SPOILED["a key beyond its record"]
+BAD_BATCH = sealed(SECTION, COUNT)
+
+
+def produce(bootstrap: str, topic: str, *batches: bytes, partition: int = 0) -> None:
+    """Batches by hand, one request each, to a broker that does not look inside."""
+
+    async def send() -> None:
+        host, _, port = bootstrap.rpartition(":")
+        client = await WireClient.connect((host, int(port)))
+        for batch in batches:
+            answer = await client.produce(topic, batch, partition=partition)
+            assert answer.error_code == 0
+        await client.close()
+
+    asyncio.run(send())
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """One whose partition t-1 has an unreadable batch between two good ones."""
+    with Broker(directory=tmp_path, admin=False) as broker:
+        with Client(broker.bootstrap) as client:
+            client.create_topic("t", 2)
+            client.create_topic("fine", 1)
+        produce(broker.bootstrap, "t", GOOD_BATCH)
+        produce(broker.bootstrap, "fine", GOOD_BATCH)
+        produce(broker.bootstrap, "t", GOOD_BATCH, BAD_BATCH, GOOD_BATCH, partition=1)
+        yield broker
+
+
+def test_a_running_broker_is_asked(broker: Broker, bare: Run) -> None:
+    found = bare("log", "verify", "t", "-b", broker.bootstrap)
+    assert found.status == 1
+    assert re.search(r"t-1 +3 +5 +as fetched +.*record 1: a record does not end", found.out)
+    assert "1 of 4 batches cannot be read (2 partitions, 12 records" in found.out
+    assert "penstock group seek GROUP" in found.out
+    fine = bare("log", "verify", "fine", "-b", broker.bootstrap)
+    assert (fine.status, fine.out.split("(")[0]) == (0, "0 of 1 batches cannot be read ")
+    assert bare("log", "verify", "t", "-p", "0", "-b", broker.bootstrap).status == 0
+    told = bare("--output", "json", "log", "verify", "t", "-b", broker.bootstrap)
+    (row,) = json.loads(told.out)["findings"]
+    assert (row["partition"], row["base_offset"], row["last_offset"]) == ("t-1", 3, 5)
+    assert bare("log", "verify", "-b", broker.bootstrap).status == 2
+    assert bare("log", "verify", "none", "-b", broker.bootstrap).status == 1
+
+
+def test_files_are_read_when_the_broker_is_stopped(
+    broker: Broker, bare: Run, tmp_path: Path
+) -> None:
+    words = ("--output", "json", "log", "verify", "--data-dir", str(tmp_path))
+    running = bare(*words)
+    assert running.status == 1
+    assert "is locked" in running.err
+    broker.stop()
+    file = tmp_path / "log" / "t-1" / "00000000000000000000.log"
+    first, _, _ = split_batches(file.read_bytes())
+    told = bare(*words)
+    assert told.status == 1
+    facts = json.loads(told.out)
+    assert (facts["wrong"], facts["batches"]) == (1, 5)
+    (row,) = facts["findings"]
+    assert (row["partition"], row["base_offset"], row["last_offset"]) == ("t-1", 3, 5)
+    assert row["place"] == f"{file}, byte {first.size_bytes}"
+    assert bare(*words, "fine").status == 0
+    assert "no such partition" in bare(*words, "t", "-p", "7").err
+    assert "there is no directory" in bare(*words[:-1], str(tmp_path / "log")).err
+
+
+def test_damage_is_told_batch_by_batch(broker: Broker, bare: Run, tmp_path: Path) -> None:
+    broker.stop()
+    file = tmp_path / "log" / "t-1" / "00000000000000000000.log"
+    data = bytearray(file.read_bytes())
+    _, second, _ = split_batches(data)
+    data[70] ^= 1  # a record of the first batch
+    third_at = len(GOOD_BATCH) + second.size_bytes
+    data[third_at + 16] = 7  # the magic of the third
+    file.write_bytes(data)
+    told = bare("--output", "json", "log", "verify", "t", "--data-dir", str(tmp_path))
+    found = json.loads(told.out)["findings"]
+    assert [(row["base_offset"], row["last_offset"]) for row in found] == [(0, 2), (3, 5), (6, -1)]
+    assert "checksum" in found[0]["reason"]
+    assert "magic 7" in found[2]["reason"]
+    assert found[2]["place"] == f"{file}, byte {third_at}"
+
+
+def test_a_consumer_is_told_how_to_go_on(broker: Broker, bare: Run) -> None:
+    stuck = bare("consume", "t", "-p", "1", "-e", "-b", broker.bootstrap)
+    assert stuck.status == 1
+    assert stuck.out == "value\n" * 3
+    assert "t-1: the batch at offsets 3 to 5 cannot be read" in stuck.err
+    consume, seek = re.findall(r"`penstock (.*?)`", stuck.err)
+    behind = bare(*shlex.split(consume), "-e", "-b", broker.bootstrap)
+    assert (behind.status, behind.out) == (0, "value\n" * 3)
+    moved = bare(*shlex.split(seek.replace("GROUP", "readers")), "-b", broker.bootstrap)
+    assert moved.status == 0
+    with Client(broker.bootstrap) as client:
+        assert client.committed("readers")["t", 1].offset == 6
+        with pytest.raises(UnreadableBatch) as told:
+            client.read_arrow("t")
+    error = told.value
+    assert (error.topic, error.partition, error.base_offset, error.last_offset) == ("t", 1, 3, 5)
