@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.crc import crc32c
 from penstock.client import Client
 from tests.apps.conftest import Run
 
@@ -74,7 +75,7 @@ def test_there_and_back(run: Run, root: Path, name: str, tmp_path: Path) -> None
 
 def test_standard_input_and_output(run: Run, root: Path, name: str) -> None:
     (line,) = sent(
-        run, root, name, "--threshold", "-1", "--batch-id", "b1", "--at", "0", "--codec", "x",
+        run, root, name, "--threshold", "-1", "--batch-id", "b1", "--at", "0", "--codec", "zstd",
         "--event-count", "7", stdin="payload",
     )  # fmt: skip
     assert line == {
@@ -83,7 +84,7 @@ def test_standard_input_and_output(run: Run, root: Path, name: str) -> None:
         "partition_id": "p",
         "size_bytes": 7,
         "crc32c": line["crc32c"],
-        "codec": "x",
+        "codec": "zstd",
         "event_count": 7,
         "inline": False,
         "existing": False,
@@ -97,8 +98,42 @@ def test_standard_input_and_output(run: Run, root: Path, name: str) -> None:
     assert (plain.out, plain.err) == ("payload", "% 1 batches, 1 duplicates, 0 dead letters\n")
     shown = json.loads(run(*words, "--group", "json", "--output", "json").out)
     assert base64.b64decode(shown.pop("payload_base64")) == b"payload"
-    assert (shown["batch_id"], shown["codec"], shown["event_count"]) == ("b1", "x", 7)
+    assert (shown["batch_id"], shown["codec"], shown["event_count"]) == ("b1", "zstd", 7)
     assert shown["file_path"] == line["file_path"]
+
+
+@pytest.mark.parametrize("publish", [True, False])
+def test_a_batch_id_names_one_payload(
+    run: Run, root: Path, name: str, tmp_path: Path, publish: bool
+) -> None:
+    """Of the same size, and found by a retry of the first again."""
+    first, second = tmp_path / "p.bin", tmp_path / "q.bin"
+    first.write_bytes(os.urandom(100_000))
+    second.write_bytes(os.urandom(100_000))
+    words = ("--batch-id", "same", "--at", "0", *(() if publish else ("--no-publish",)))
+    (line,) = sent(run, root, name, *words, str(first))
+    ran = run(
+        "outbox", "write", "--root", str(root), "-t", name, "--partition-id", "p", *words,
+        str(second),
+    )  # fmt: skip
+    assert (ran.status, ran.out) == (1, "")
+    for named in ("batch same:", line["file_path"], line["crc32c"], "100000 bytes with CRC32C"):
+        assert named in ran.err
+    assert f"{crc32c(second.read_bytes()):08x}" in ran.err
+    (again,) = sent(run, root, name, *words, str(first))
+    assert again == line | {"existing": True}
+    assert (root / line["file_path"]).read_bytes() == first.read_bytes()
+
+
+def test_a_codec_is_one_of_the_known_labels(bare: Run, root: Path) -> None:
+    ran = bare(
+        "outbox", "write", "--root", str(root), "--partition-id", "p", "--no-publish",
+        "--codec", "zstdd", stdin="payload",
+    )  # fmt: skip
+    assert ran.status == 2
+    assert "'zstdd' is not one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'" in ran.err
+    assert list(root.iterdir()) == []
+    assert "nothing is compressed by it" in " ".join(bare("outbox", "write", "--help").out.split())
 
 
 def test_without_publishing(bare: Run, root: Path) -> None:

@@ -25,6 +25,8 @@ class PowerLoss(BaseException):
 class File:
     content: bytes = b""
     synced: bytes = b""
+    checksum: int | None = None
+    read_bytes: int = 0
 
 
 @dataclass(eq=False)
@@ -87,7 +89,25 @@ class ModelFiles:
 
     def open_file(self, directory: int, name: str) -> int:
         self._call()
-        return self._open(_found(self._directory(directory), name))
+        node = _found(self._directory(directory), name)
+        assert isinstance(node, File)
+        node.read_bytes = 0
+        return self._open(node)
+
+    def recorded_checksum(self, file: int) -> int:
+        self._call()
+        checksum = self._file(file).checksum
+        if checksum is None:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+        return checksum
+
+    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
+        self._call()
+        node = self._file(file)
+        data = node.content[node.read_bytes : node.read_bytes + buffers[0].nbytes]
+        buffers[0][: len(data)] = data
+        node.read_bytes += len(data)
+        return len(data)
 
     def create(self, directory: int, name: str) -> int:
         self._call()
@@ -103,6 +123,10 @@ class ModelFiles:
 
     def start_write_back(self, file: int) -> None:
         self._call()
+
+    def record_checksum(self, file: int, crc: int) -> None:
+        self._call()
+        self._file(file).checksum = crc
 
     def sync_file(self, file: int) -> None:
         self._call()
@@ -166,7 +190,9 @@ def after_power_loss(directory: Directory, dice: random.Random | None = None) ->
             names[name] = after_power_loss(node, dice)
         elif node is not None:
             content = _content(node, dice)
-            names[name] = File(content, content)
+            # An attribute may survive at once: the disk orders nothing that was not synced.
+            kept = dice is not None and (content == node.synced or dice.random() < 0.5)
+            names[name] = File(content, content, node.checksum if kept else None)
     return Directory(names, dict(names))
 
 

@@ -67,6 +67,14 @@ class ProbedFiles(MachineFiles):
         handle: int = self.around("open_file", super().open_file, directory, name)
         return handle
 
+    def recorded_checksum(self, file: int) -> int:
+        crc: int = self.around("recorded_checksum", super().recorded_checksum, file)
+        return crc
+
+    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
+        count: int = self.around("read", super().read, file, buffers)
+        return count
+
     def create(self, directory: int, name: str) -> int:
         handle: int = self.around("create", super().create, directory, name)
         return handle
@@ -79,6 +87,9 @@ class ProbedFiles(MachineFiles):
 
     def start_write_back(self, file: int) -> None:
         self.around("start_write_back", super().start_write_back, file)
+
+    def record_checksum(self, file: int, crc: int) -> None:
+        self.around("record_checksum", super().record_checksum, file, crc)
 
     def sync_file(self, file: int) -> None:
         self.around("sync_file", super().sync_file, file)

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.outbox import Outbox, OutboxSettings
-from penstock.outbox.errors import InvalidPartitionId, OutboxClosed, RootUnavailable
+from penstock.outbox.errors import BatchConflict, InvalidPartitionId, OutboxClosed, RootUnavailable
 from penstock.outbox.pointer import decode_record
 from penstock.testing import Broker
 
@@ -93,6 +93,8 @@ def test_files_alone_need_no_broker(tmp_path: Path) -> None:
         first = outbox.write(b"x", partition_id="p", batch_id="b", at_ms=0)
         again = outbox.write(b"x", partition_id="p", batch_id="b", at_ms=0)
         assert (first.idempotent_existing_write, again.idempotent_existing_write) == (False, True)
+        with pytest.raises(BatchConflict, match="batch b: p/year=1970"):
+            outbox.write([b"", b"y"], partition_id="p", batch_id="b", at_ms=0)
         with pytest.raises(InvalidPartitionId):
             outbox.write(b"x", partition_id="../p")
 

@@ -15,6 +15,7 @@ from penstock.base.errors import InvalidError
 from penstock.base.metrics import render
 from penstock.client.errors import BrokerFenced, UnknownTopic
 from penstock.outbox.errors import OutboxClosed, PayloadMissing
+from penstock.outbox.layout import HOUR_MS
 from penstock.outbox.pointer import Pointer, pointer_record
 from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage
 from penstock.outbox.reader.consuming import ConsumerLimits
@@ -22,7 +23,7 @@ from penstock.outbox.reader.errors import MountSuspected, PayloadUnreadable
 from penstock.outbox.reader.policy import ReadPolicy
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.testing import Broker
-from tests.outbox.shelf import Shelf
+from tests.outbox.shelf import AT_MS, Shelf
 
 QUICK = ReadPolicy(missing_grace_ms=0, pause_first_ms=1, pause_max_ms=2)
 
@@ -120,6 +121,27 @@ def test_duplicates_are_dropped_and_survive_a_restart(shelf: Shelf) -> None:
     assert [m.payload for m in found] == [b"three"]
     assert (second.counters.duplicates, second.counters.remembered) == (3, 4)
     assert drain(shelf, group="other")[1].counters.duplicates == 5
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_batch_id_that_comes_with_another_payload_is_no_duplicate(
+    shelf: Shelf, restarted: bool
+) -> None:
+    """Inline records have no file to conflict with, and another hour has another one."""
+    shelf.publish(shelf.inline(b"one", batch_id="i"), shelf.file(b"two", batch_id="f"))
+    found = drain(shelf)[0] if restarted else []
+    shelf.publish(
+        shelf.inline(b"eno", batch_id="i"),
+        shelf.inline(b"one", batch_id="i"),
+        shelf.file(b"owt", batch_id="f", at_ms=AT_MS + HOUR_MS),
+    )
+    again, counted = drain(shelf)
+    assert [m.payload for m in (*found, *again)] == [b"one", b"two"]
+    assert counted.counters.duplicates == 1
+    dead = shelf.dead_letters()
+    assert [letter["penstock-dead-letter-reason"] for letter in dead] == [b"batch-reused"] * 2
+    assert b"a batch id names one payload for ever" in dead[0]["penstock-dead-letter-message"]
+    assert dead[0]["value"] == b"eno"
 
 
 def test_the_same_batch_id_of_two_partitions_are_two_batches(shelf: Shelf) -> None:

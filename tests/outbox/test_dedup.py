@@ -12,38 +12,38 @@ from penstock.outbox.reader.dedup import DedupWindow
 
 def test_a_batch_is_seen_until_it_is_too_old() -> None:
     window = DedupWindow(entries_max=10, age_max_ms=100)
-    window.add(("p", "b"), 1_000)
-    assert window.seen(("p", "b"), 1_100)
-    assert not window.seen(("p", "b"), 1_101)
-    assert not window.seen(("q", "b"), 1_000)
+    window.add(("p", "b"), 7, 1_000)
+    assert window.seen(("p", "b"), 1_100) == 7
+    assert window.seen(("p", "b"), 1_101) is None
+    assert window.seen(("q", "b"), 1_000) is None
 
 
 def test_the_oldest_give_way() -> None:
     window = DedupWindow(entries_max=2, age_max_ms=100)
     for name in "abc":
-        window.add(("p", name), 0)
-    assert [window.seen(("p", name), 0) for name in "abc"] == [False, True, True]
+        window.add(("p", name), 0, 0)
+    assert [window.seen(("p", name), 0) for name in "abc"] == [None, 0, 0]
     assert (len(window), window.forgotten) == (2, 1)
 
 
 def test_adding_again_makes_a_batch_the_newest() -> None:
     window = DedupWindow(entries_max=2, age_max_ms=100)
     for name in "abac":
-        window.add(("p", name), 0)
-    assert [window.seen(("p", name), 0) for name in "abc"] == [True, False, True]
+        window.add(("p", name), 0, 0)
+    assert [window.seen(("p", name), 0) for name in "abc"] == [0, None, 0]
 
 
 def test_age_cuts_without_a_look() -> None:
     window = DedupWindow(entries_max=1_000, age_max_ms=10)
     for number in range(100):
-        window.add(("p", str(number)), number)
+        window.add(("p", str(number)), 0, number)
     assert len(window) == 11
 
 
 def test_a_window_of_nothing_remembers_nothing() -> None:
     window = DedupWindow(entries_max=0, age_max_ms=10)
-    window.add(("p", "b"), 0)
-    assert not window.seen(("p", "b"), 0)
+    window.add(("p", "b"), 0, 0)
+    assert window.seen(("p", "b"), 0) is None
 
 
 @pytest.mark.parametrize(("entries", "age"), [(-1, 0), (0, -1)])
@@ -62,9 +62,9 @@ def test_it_says_what_a_plain_list_would(steps: list[tuple[int, int]]) -> None:
         now_ms += pause_ms
         young = [(n, at) for n, at in plain if now_ms - at <= age_max_ms]
         for number in range(10):
-            expected = number in [n for n, _ in young]
-            assert window.seen(("p", str(number)), now_ms) is expected
-        window.add(("p", str(name)), now_ms)
+            expected = number if number in [n for n, _ in young] else None
+            assert window.seen(("p", str(number)), now_ms) == expected
+        window.add(("p", str(name)), name, now_ms)
         plain = [(n, at) for n, at in plain if n != name] + [(name, now_ms)]
         plain = [(n, at) for n, at in plain if now_ms - at <= age_max_ms][-entries_max:]
         assert len(window) <= entries_max

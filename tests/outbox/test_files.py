@@ -17,12 +17,12 @@ from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.outbox.errors import (
     AccessDenied,
+    BatchConflict,
     NotAFile,
     OutboxClosed,
     PathEscapes,
     ReadOnlyRoot,
     RootUnavailable,
-    SizeConflict,
     StorageFull,
     SyncFailed,
     TooManyOpenFiles,
@@ -30,7 +30,7 @@ from penstock.outbox.errors import (
     WriteFailed,
 )
 from penstock.outbox.layout import batch_directory, hour_directory, temporary_name
-from penstock.outbox.writer.files import FileSystem, MachineFiles, Tree
+from penstock.outbox.writer.files import CHECKSUM_ATTRIBUTE, FileSystem, MachineFiles, Tree
 from penstock.outbox.writer.payload import as_buffers
 from penstock.outbox.writer.safe_write import WritePlan, Written
 from tests.outbox.probed_files import ProbedFiles, open_below
@@ -140,9 +140,10 @@ def test_a_write_that_takes_nothing_fails(tmp_path: Path, open_tree: Callable[..
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_retry_finds_the_file_and_does_not_read_it(
+def test_a_retry_finds_the_file_and_reads_it_at_most_once(
     tmp_path: Path, open_tree: Callable[..., Tree], durable: bool
 ) -> None:
+    """Not at all where its writer made it durable and recorded its checksum."""
     open_tree().write(plan(durable=durable))
     files = ProbedFiles()
     again = open_tree(files).write(plan(attempt=2, durable=durable))
@@ -150,14 +151,61 @@ def test_a_retry_finds_the_file_and_does_not_read_it(
     assert not {"create", "write", "rename"} & set(files.calls)
     assert ("sync_file" in files.calls) == durable
     assert ("sync_directory" in files.calls) == durable
+    assert files.calls.count("read") == (0 if durable else 1)
 
 
-def test_another_size_is_an_error(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:
+def older(tmp_path: Path, recorded: bytes | None) -> None:
+    """The file as another writer may have left it: no checksum recorded, or nonsense."""
+    os.removexattr(tmp_path / DATA, CHECKSUM_ATTRIBUTE)
+    if recorded is not None:
+        os.setxattr(tmp_path / DATA, CHECKSUM_ATTRIBUTE, recorded)
+
+
+@pytest.mark.parametrize("recorded", [None, b"", b"nonsense", b"DEADBEEF", b"0" * 100])
+def test_a_file_without_a_recorded_checksum_is_read(
+    tmp_path: Path, open_tree: Callable[..., Tree], recorded: bytes | None
+) -> None:
+    payload = [os.urandom(700_000)]
+    open_tree().write(plan(payload))
+    older(tmp_path, recorded)
+    files = ProbedFiles()
+    tree = open_tree(files)
+    assert tree.write(plan(payload, attempt=2)).existing
+    assert files.calls.count("read") == 3
+    with pytest.raises(BatchConflict):
+        tree.write(plan([os.urandom(700_000)], attempt=3))
+
+
+def test_a_file_system_without_attributes(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:
+    def unsupported(number: int, name: str, arguments: tuple[Any, ...]) -> None:
+        if name in {"record_checksum", "recorded_checksum"}:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    tree = open_tree(ProbedFiles(unsupported))
+    assert not tree.write(plan()).existing
+    assert tree.write(plan(attempt=2)).existing
+    with pytest.raises(BatchConflict):
+        tree.write(plan([b"q" * len(CONTENT)], attempt=3))
+    assert files_of(tmp_path) == {DATA: CONTENT}
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("other", [b"q" * len(CONTENT), b"four", b"", CONTENT + b"."])
+def test_another_content_is_a_conflict(
+    tmp_path: Path, open_tree: Callable[..., Tree], recorded: bool, other: bytes
+) -> None:
     tree = open_tree()
     tree.write(plan())
-    with pytest.raises(SizeConflict, match=r"exists with 3013 bytes and the payload has 4") as info:
-        tree.write(plan([b"four"], attempt=2))
+    if not recorded:
+        older(tmp_path, None)
+    with pytest.raises(BatchConflict) as info:
+        tree.write(plan([other], attempt=2))
     assert isinstance(info.value, InvalidError)
+    assert str(info.value) == (
+        f"batch b: {DATA} holds 3013 bytes with CRC32C {crc32c(CONTENT):08x}, and the payload has"
+        f" {len(other)} bytes with CRC32C {crc32c(other):08x}:"
+        " a batch id names one payload for ever"
+    )
     assert files_of(tmp_path) == {DATA: CONTENT}
 
 
@@ -173,8 +221,8 @@ def test_the_first_write_to_an_hour_syncs_to_the_root_and_later_ones_do_not(
     files.calls.clear()
     tree.write(plan(batch="two"))
     assert files.calls == [
-        "make_directory", "open_directory", "create", "write", "sync_file", "close", "rename",
-        "sync_directory", "sync_directory", "close",
+        "make_directory", "open_directory", "create", "write", "record_checksum", "sync_file",
+        "close", "rename", "sync_directory", "sync_directory", "close",
     ]  # fmt: skip
 
 
@@ -261,7 +309,9 @@ def test_every_call_fails_in_turn(tmp_path: Path, number: int, case: str) -> Non
             assert type(result) is (SyncFailed if synced else ERRORS[number]), where
             assert isinstance(result, (RetriableError, UnavailableError))
         else:
-            assert name in {"close", "start_write_back"}, f"{where}: it must not be passed over"
+            assert name in {
+                    "close", "start_write_back", "record_checksum", "recorded_checksum",
+                }, f"{where}: it must not be passed over"  # fmt: skip
             assert counting.calls[at + 1 : at + 2] != ["rename"], "a file's close reports writes"
         retried = attempt(root, MachineFiles(), plan(payload, attempt=at + 1))
         assert isinstance(retried, Written), where
@@ -361,7 +411,7 @@ def test_of_two_writers_of_a_batch_one_writes(
 ) -> None:
     """The second has looked, found nothing, and written all before the first renames."""
     other = open_tree()
-    payload = PAYLOAD if same else [b"the other one's"]
+    payload = PAYLOAD if same else [b"o" * len(CONTENT)]
     outcome: list[Written] = []
 
     class Late(WithoutNoReplace if links else ProbedFiles):  # type: ignore[misc]
@@ -374,7 +424,7 @@ def test_of_two_writers_of_a_batch_one_writes(
     if same:
         assert tree.write(plan()).existing
     else:
-        with pytest.raises(SizeConflict):
+        with pytest.raises(BatchConflict):
             tree.write(plan())
     assert not outcome[0].existing
     assert files_of(tmp_path) == {DATA: b"".join(payload)}, "the first one's, and no orphan"

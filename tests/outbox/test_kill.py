@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MEMORY = Path("/dev/shm")
 KILLS_MIN = 1200
 KILLED_AT = {
-    "open_root", "open_directory", "make_directory", "size_of", "open_file", "create", "sync_file",
+    "open_root", "open_directory", "make_directory", "size_of", "open_file", "recorded_checksum",
+    "create", "record_checksum", "sync_file",
     "sync_directory", "rename", "link", "remove", "close", "publish", "acknowledge", "any time",
 }  # fmt: skip
 

@@ -13,13 +13,13 @@ import pytest
 
 from penstock.base.crc import crc32c
 from penstock.outbox import limits
-from penstock.outbox.errors import InvalidPayload, OutboxBug
+from penstock.outbox.errors import BatchConflict, InvalidPayload, OutboxBug
 from penstock.outbox.layout import hour_directory, temporary_name
 from penstock.outbox.writer.files import CALLS
 from penstock.outbox.writer.payload import as_buffers, checksum
 from penstock.outbox.writer.retry import RetryPolicy
 from penstock.outbox.writer.safe_write import SafeWrite, WritePlan
-from penstock.outbox.writer.table import NO_HANDLE, TRANSITIONS, Action, Event
+from penstock.outbox.writer.table import NO_HANDLE, TRANSITIONS, Action, Event, Step
 
 ERRNOS = [
     errno.EIO, errno.EEXIST, errno.ENOENT, errno.ESTALE, errno.EINVAL, errno.ENOSYS, errno.EPERM,
@@ -31,6 +31,8 @@ CLOSES = {
     Action.CLOSE_DIRECTORY,
 }  # fmt: skip
 STEPS_MAX = 300
+PAYLOAD = b"x" * 1500 + b"y" * 1500
+OTHER = b"z" * 3000
 
 
 def machine(*, durable: bool = True, size: int = 3000, hour: int = NO_HANDLE) -> SafeWrite:
@@ -49,9 +51,11 @@ def machine(*, durable: bool = True, size: int = 3000, hour: int = NO_HANDLE) ->
 class Shell:
     """Answers a machine's steps as told, and holds what must hold of its handles."""
 
-    def __init__(self, write: SafeWrite, size: int) -> None:
+    def __init__(self, write: SafeWrite, *, there: bytes = PAYLOAD, recorded: bool = True) -> None:
         self.write = write
-        self.size = size
+        self.there = there  # what data.bin has, if anybody looks
+        self.recorded = recorded
+        self.position = 0
         self.open: set[int] = set()
         self.made: set[str] = set()
         self.handles = itertools.count(100)
@@ -66,23 +70,34 @@ class Shell:
         assert step.handle in self.open | {7, 50}, f"{step.action} on a handle that is not open"
         if step.action in CLOSES:
             self.open.remove(step.handle)
+        if step.action is Action.RECALL and not self.recorded:
+            number = number or errno.ENODATA
         if number:
             self.write.failed(number)
             return
-        value = 0
-        if step.action in OPENS:
-            value = next(self.handles)
-            self.open.add(value)
-        elif step.action is Action.LOOK:
-            value = self.size
-        elif step.action is Action.WRITE:
-            value = sum(view.nbytes for view in step.buffers)
+        value = self.value_of(step)
         if step.action is Action.CREATE:
             self.made.add(step.name)
         elif step.name in self.made and step.action not in {Action.LINK}:
             self.made.discard(step.name)
         self.published = self.published or step.action in {Action.RENAME, Action.LINK}
         self.write.done(value)
+
+    def value_of(self, step: Step) -> int:
+        if step.action in OPENS:
+            self.open.add(handle := next(self.handles))
+            return handle
+        if step.action is Action.LOOK:
+            self.position = 0
+            return len(self.there)
+        if step.action is Action.RECALL:
+            return crc32c(self.there)
+        if step.action is Action.READ:
+            piece = self.there[self.position : self.position + min(step.buffers[0].nbytes, 1000)]
+            step.buffers[0][: len(piece)] = piece
+            self.position += len(piece)
+            return len(piece)
+        return sum(view.nbytes for view in step.buffers)
 
     def finish(self, dice: random.Random | None = None, chance: float = 0.0) -> None:
         for _ in range(STEPS_MAX):
@@ -106,12 +121,12 @@ def test_the_table_is_whole() -> None:
 @pytest.mark.parametrize("hour", [NO_HANDLE, 50])
 def test_every_state_and_every_errno(durable: bool, hour: int) -> None:
     """From each state of a run that goes well, each errno leads to an end with all closed."""
-    straight = Shell(machine(durable=durable, hour=hour), 3000)
+    straight = Shell(machine(durable=durable, hour=hour))
     straight.finish()
     assert straight.write.outcome().size_bytes == 3000
     for at in range(len(straight.seen)):
         for number in ERRNOS:
-            shell = Shell(machine(durable=durable, hour=hour), 3000)
+            shell = Shell(machine(durable=durable, hour=hour))
             for _ in range(at):
                 shell.answer(0)
             shell.answer(number)
@@ -130,7 +145,8 @@ def check_end(shell: Shell) -> None:
         assert not isinstance(failed, OutboxBug)
         return
     written = shell.write.outcome()
-    assert (written.size_bytes, written.crc32c) == (3000, crc32c(b"x" * 1500 + b"y" * 1500))
+    assert (written.size_bytes, written.crc32c) == (3000, crc32c(PAYLOAD))
+    assert shell.there == PAYLOAD or not written.existing
     assert shell.published or written.existing
 
 
@@ -138,19 +154,65 @@ def check_end(shell: Shell) -> None:
 def test_any_failures_in_any_order(seed: int) -> None:
     dice = random.Random(seed)
     durable, hour = dice.random() < 0.5, dice.choice([NO_HANDLE, 50])
-    shell = Shell(machine(durable=durable, hour=hour), 3000)
+    there = dice.choice([PAYLOAD, OTHER, b"", PAYLOAD + b"y"])
+    shell = Shell(machine(durable=durable, hour=hour), there=there, recorded=dice.random() < 0.5)
     shell.finish(dice, chance=dice.choice([0.05, 0.2, 0.6, 1.0]))
     check_end(shell)
 
 
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("loses", [True, False])
+@pytest.mark.parametrize("there", [PAYLOAD, OTHER, b"", PAYLOAD[:-1], PAYLOAD + b"y"])
+def test_what_is_there_counts_by_its_content(
+    durable: bool, recorded: bool, loses: bool, there: bytes
+) -> None:
+    """Found at the first look, or after another writer's rename; then with every call failing."""
+
+    def meet() -> Shell:
+        shell = Shell(machine(durable=durable), there=there, recorded=recorded)
+        last = Action.RENAME if loses else Action.MAKE_BATCH
+        while shell.write.step is not None and shell.write.step.action is not last:
+            shell.answer(0)
+        shell.answer(errno.EEXIST)
+        return shell
+
+    straight = meet()
+    met = len(straight.seen)
+    straight.finish()
+    check_end(straight)
+    assert (Action.READ in straight.seen) is not recorded
+    if there == PAYLOAD:
+        assert straight.write.outcome().existing
+        assert (Action.SYNC_DATA in straight.seen) is durable
+    else:
+        with pytest.raises(BatchConflict) as caught:
+            straight.write.outcome()
+        assert caught.value.found == (len(there), crc32c(there))
+        assert caught.value.expected == (3000, crc32c(PAYLOAD))
+        for named in ("batch b:", "batch-b/data.bin", f"{crc32c(there):08x}", f"{len(there)} "):
+            assert named in str(caught.value)
+    for at in range(met, len(straight.seen)):
+        for number in ERRNOS:
+            shell = meet()
+            for _ in range(at - met):
+                shell.answer(0)
+            shell.answer(number)
+            shell.finish()
+            check_end(shell)
+            assert not shell.made or straight.seen[at] is Action.REMOVE_LOSER
+
+
 def test_syncs_come_before_success_and_after_the_rename() -> None:
-    shell = Shell(machine(), 3000)
+    shell = Shell(machine())
     shell.finish()
     order = [action for action in shell.seen if action in {
-        Action.CREATE, Action.WRITE, Action.SYNC, Action.CLOSE, Action.RENAME,
+        Action.CREATE, Action.WRITE, Action.RECORD, Action.SYNC, Action.CLOSE, Action.RENAME,
         Action.SYNC_DIRECTORY,
     }]  # fmt: skip
-    first = [Action.CREATE, Action.WRITE, Action.SYNC, Action.CLOSE, Action.RENAME]
+    first = [
+        Action.CREATE, Action.WRITE, Action.RECORD, Action.SYNC, Action.CLOSE, Action.RENAME,
+    ]  # fmt: skip
     assert order == first + [Action.SYNC_DIRECTORY] * 7
 
 

@@ -26,6 +26,7 @@ from penstock.base.metrics import Registry, Sample, render
 from penstock.outbox import limits
 from penstock.outbox.errors import (
     AdmissionTimedOut,
+    BatchConflict,
     BatchIdentity,
     InvalidBatchId,
     InvalidPartitionId,
@@ -38,7 +39,6 @@ from penstock.outbox.errors import (
     PublishTimedOut,
     ReadOnlyRoot,
     RootUnavailable,
-    SizeConflict,
     StorageFull,
     SyncFailed,
     WriteTimedOut,
@@ -46,7 +46,7 @@ from penstock.outbox.errors import (
 from penstock.outbox.metrics import OTHER
 from penstock.outbox.pointer import OutboxRecord, decode_pointer
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer.writer import OutboxWriter
+from penstock.outbox.writer.writer import OutboxWriter, WriteResult
 from tests.outbox.probed_files import ProbedFiles
 
 AT_MS = 1_779_632_400_000
@@ -173,14 +173,38 @@ async def test_a_write_and_its_retry(tmp_path: Path) -> None:
         )  # fmt: skip
         assert again.pointer == pointer
         assert again.idempotent_existing_write
-        with pytest.raises(SizeConflict) as caught:
-            await writer.write(b"short", partition_id="p", batch_id="b", at_ms=AT_MS)
+        with pytest.raises(BatchConflict) as caught:
+            await writer.write(bytes(len(CONTENT)), partition_id="p", batch_id="b", at_ms=AT_MS)
         assert caught.value.identity == first.identity
         counts = writer.counts.of("p")
         assert (counts.succeeded, counts.existing, counts.failed) == (2, 1, 1)
         assert counts.written_bytes == len(CONTENT)
         assert sum(counts.latency.counts) == 2
     assert data_files(tmp_path) == [CONTENT]
+
+
+async def test_of_different_payloads_of_one_batch_one_wins(tmp_path: Path) -> None:
+    """Gathered or whole, from two writers at once; the winner's retries succeed."""
+    payloads = [bytes([number]) * 70_000 for number in range(8)]
+    async with running(tmp_path) as one, running(tmp_path) as two:
+        for batch in range(10):
+            calls = [
+                (one, two)[number % 2].write(
+                    payload if number % 3 else [payload[:100], payload[100:]],
+                    partition_id="p", batch_id=f"b{batch}", at_ms=AT_MS,
+                )
+                for number, payload in enumerate(payloads)
+            ]  # fmt: skip
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            won = [number for number, r in enumerate(results) if isinstance(r, WriteResult)]
+            lost = [r for r in results if isinstance(r, BatchConflict)]
+            assert (len(won), len(lost)) == (1, 7)
+            (winner,) = won
+            assert data_files(tmp_path)[batch] == payloads[winner]
+            again = await two.write(
+                payloads[winner], partition_id="p", batch_id=f"b{batch}", at_ms=AT_MS
+            )
+            assert again.idempotent_existing_write
 
 
 async def test_ids_are_made_where_they_are_left_out(tmp_path: Path) -> None:

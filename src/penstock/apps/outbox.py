@@ -17,7 +17,7 @@ import click
 from penstock.apps.outbox_bench import bench
 from penstock.apps.outbox_care import audit, sweep
 from penstock.apps.outbox_options import outbox_options, parse_size
-from penstock.apps.session import State, client_options
+from penstock.apps.session import CODECS, State, client_options
 from penstock.base.errors import InvalidError
 from penstock.base.settings import load
 
@@ -47,7 +47,13 @@ outbox.add_command(bench)
 @click.option("--batch-id", help="Names the batch; repeat it to retry. Default: random.")
 @click.option("--at", "at_ms", type=int, metavar="MS", help="Picks the hour. Default: now.")
 @click.option("--event-count", type=click.IntRange(min=0), default=1, show_default=True)
-@click.option("--codec", default="none", show_default=True, help="How the payload is compressed.")
+@click.option(
+    "--codec",
+    type=CODECS,
+    default="none",
+    show_default=True,
+    help="How FILE is compressed already: a label for readers, nothing is compressed by it.",
+)
 @click.option("--threshold", metavar="SIZE", help="Largest payload that travels inline; -1: none.")
 @click.option("--no-sync", is_flag=True, help="Do not sync: a crash of the machine may lose it.")
 @click.option("--no-publish", is_flag=True, help="Only write the file and print its pointer.")

@@ -13,14 +13,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import State, client_options, write_json
+from penstock.apps.session import CODECS, State, client_options, write_json
 
 if TYPE_CHECKING:
     from penstock.client import Client
 
 BLOCK_BYTES: Final = 16 << 20
 RECORD_BYTES_MAX: Final = 64 << 20
-_CODECS = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
 _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
 
 
@@ -32,7 +31,7 @@ _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
 @click.option("-k", "key", help="One key for all records.")
 @click.option("-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header for all.")
 @click.option("-D", "delimiter", default="\\n", show_default=True, help="Between records.")
-@click.option("-z", "codec", type=_CODECS, default="none", show_default=True)
+@click.option("-z", "codec", type=CODECS, default="none", show_default=True)
 @click.option("-Z", "empty_is_null", is_flag=True, help="An empty key or value is null.")
 @click.option("-l", "lines", is_flag=True, help="Kept for kcat's sake: FILE is read by lines.")
 @click.option("--file", "file", type=click.Path(path_type=Path), help="Read from a file.")

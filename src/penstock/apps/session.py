@@ -36,6 +36,7 @@ DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_PROFILES: Final = "~/.config/penstock/profiles.toml"
 API_TIMEOUT_MS: Final = 5_000
 PROFILE_FILE_BYTES_MAX: Final = 1 << 20
+CODECS: Final = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
 
 
 class InvalidProfile(InvalidError):

@@ -84,12 +84,18 @@ class PathEscapes(InvalidError):
         self.reason = reason
 
 
-class SizeConflict(BatchError, InvalidError):
-    """The batch has been written before, with another size: the id was used for two payloads."""
+class BatchConflict(BatchError, InvalidError):
+    """The batch has been written before, with another content: the id was used for two payloads.
 
-    def __init__(self, path: str, found: int, expected: int) -> None:
+    `found` and `expected` are size in bytes and CRC32C of what is there and of the payload.
+    """
+
+    def __init__(
+        self, batch_id: str, path: str, *, found: tuple[int, int], expected: tuple[int, int]
+    ) -> None:
+        there, given = (f"{size} bytes with CRC32C {crc:08x}" for size, crc in (found, expected))
         super().__init__(
-            f"{path} exists with {found} bytes and the payload has {expected}:"
+            f"batch {batch_id}: {path} holds {there}, and the payload has {given}:"
             " a batch id names one payload for ever"
         )
         self.path = path

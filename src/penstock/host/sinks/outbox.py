@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.host.port import (
@@ -73,11 +74,12 @@ class NoPartitionId(InvalidError):
 class _Pending:
     """A frame under way; the same frame may be sent again meanwhile and waits with it."""
 
-    __slots__ = ("at_ms", "chunks", "events", "settles", "size_bytes")
+    __slots__ = ("at_ms", "chunks", "content", "events", "settles", "size_bytes")
 
     def __init__(self, chunks: Chunks, settle: Settle, at_ms: int) -> None:
         self.at_ms = at_ms
         self.chunks = chunks.count
+        self.content = _content(chunks)
         self.events = chunks.event_count
         self.size_bytes = len(chunks.payload)
         self.settles = [settle]
@@ -163,7 +165,7 @@ class OutboxSink:
         at_ms = self._sent_back.pop(batch_id, None) or self._clock.now_ms()
         pending = self._pending[batch_id] = _Pending(chunks, settle, at_ms)
         self._retained_bytes += pending.size_bytes
-        work = self._send(_content(chunks), partition_id, batch_id, pending)
+        work = self._send(partition_id, batch_id, pending)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._sent, batch_id))
@@ -186,10 +188,12 @@ class OutboxSink:
 
     def _join(self, known: _Pending, chunks: Chunks, settle: Settle, batch_id: str) -> Verdict:
         """The frame is under way already: its verdict is that of the first."""
-        if (known.chunks, known.size_bytes) != (chunks.count, len(chunks.payload)):
+        content = _content(chunks)
+        if (known.chunks, known.content) != (chunks.count, content):
             differs = Failed(
-                f"batch {batch_id} is under way with {known.chunks} chunks of {known.size_bytes}"
-                f" bytes, and came again with {chunks.count} of {len(chunks.payload)}",
+                f"batch {batch_id} is under way with {known.chunks} chunks of"
+                f" {len(known.content)} bytes with CRC32C {crc32c(known.content):08x}, and came"
+                f" again with {chunks.count} of {len(content)} with CRC32C {crc32c(content):08x}",
                 retryable=False,
             )
             return self.counts.frame(chunks, differs)
@@ -201,12 +205,10 @@ class OutboxSink:
         known.settles.append(settle)
         return PENDING
 
-    async def _send(
-        self, content: bytes, partition_id: str, batch_id: str, pending: _Pending
-    ) -> Settled:
+    async def _send(self, partition_id: str, batch_id: str, pending: _Pending) -> Settled:
         try:
             await self._sender.send(
-                content,
+                pending.content,
                 partition_id=partition_id,
                 batch_id=batch_id,
                 event_count=pending.events,

@@ -9,7 +9,8 @@ A message counts as processed when the loop asks for the next one (or `commit` i
 of processed messages are committed to the group every second or thousand messages and at the end.
 A crash in between hands those messages out again.
 
-**Duplicates.** A batch that was processed within the window (see `dedup`) is passed over. The
+**Duplicates.** A batch that was processed within the window (see `dedup`) is passed over; one that
+comes again with another payload is a bad payload (`BatchReused`), not a duplicate. The
 window lives in memory; at the start it is rebuilt from the records below the committed offsets, as
 many and as old as the window reaches, without their payloads. What is lost over a crash is thus
 only what was not committed, which is handed out again anyway.
@@ -49,7 +50,7 @@ from penstock.outbox.reader.consuming import ConsumerCore, ConsumerCounters, Con
 from penstock.outbox.reader.dead_letters import DeadLetters
 from penstock.outbox.reader.decoding import POINTER, decode_records
 from penstock.outbox.reader.dedup import BatchKey
-from penstock.outbox.reader.errors import ChecksumMismatch, MountSuspected, classify
+from penstock.outbox.reader.errors import BatchReused, ChecksumMismatch, MountSuspected, classify
 from penstock.outbox.reader.policy import GiveUp, ReadPolicy, TryAgain
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.outbox.reader.rebuilding import processed_before
@@ -73,6 +74,7 @@ class OutboxMessage:
     timestamp_ms: int
     partition_id: str
     batch_id: str
+    crc32c: int
     codec: str
     event_count: int
     payload: bytes
@@ -247,10 +249,10 @@ class OutboxConsumer:
             self._core.begin(partition, offset if at is None else at.offset)
         given_up = set() if self._dead_letters is None else self._dead_letters.given_up(self.topic)
         below = {p: at.offset for (_, p), at in held.items()}
-        for key, at_ms in processed_before(
+        for key, crc, at_ms in processed_before(
             self._client, self.topic, below, given_up, self._bounds, self._clock.now_ms()
         ):
-            self._core.remember(key, at_ms)
+            self._core.remember(key, crc, at_ms)
         if not self._until_end:
             return None
         return self._client.list_offsets(
@@ -307,8 +309,7 @@ class OutboxConsumer:
         for row, (fields, (partition, offset)) in enumerate(zip(decoded, places, strict=True)):
             if self._stopped.is_set():
                 return
-            key = fields["partition_id"], fields["batch_id"]
-            if fields["problem"] is None and self._core.is_duplicate(key, self._clock.now_ms()):
+            if fields["problem"] is None and self._seen(fields) == fields["crc32c"]:
                 self._core.passed(partition, offset)
                 continue
             message = self._resolve(batch, row, fields, partition, offset)
@@ -347,6 +348,7 @@ class OutboxConsumer:
                 timestamp_ms=timestamp_ms,
                 partition_id=fields["partition_id"],
                 batch_id=fields["batch_id"],
+                crc32c=fields["crc32c"],
                 codec=fields["codec"],
                 event_count=fields["event_count"],
                 payload=payload,
@@ -359,6 +361,8 @@ class OutboxConsumer:
     ) -> tuple[Pointer | None, bytes]:
         if fields["problem"] is not None:
             raise InvalidPointer(fields["problem"])
+        if (seen := self._seen(fields)) is not None:
+            raise BatchReused(fields["partition_id"], fields["batch_id"], fields["crc32c"], seen)
         if fields["kind"] != POINTER:
             payload: bytes = batch.column("value")[row].as_py()
             found = crc32c(payload)
@@ -368,6 +372,10 @@ class OutboxConsumer:
             return None, payload
         pointer = Pointer(**{name: fields[name] for name in Pointer.__dataclass_fields__})
         return pointer, self._reader.read(pointer) if self._read_payloads else b""
+
+    def _seen(self, fields: dict[str, Any]) -> int | None:
+        """The checksum under which a record's batch was processed lately."""
+        return self._core.seen((fields["partition_id"], fields["batch_id"]), self._clock.now_ms())
 
     def _bury(
         self, dead_letters: DeadLetters, batch: Any, row: int, reason: str, message: str
@@ -396,7 +404,9 @@ class OutboxConsumer:
         current, self._current = self._current, None
         if current is not None:
             now_ms = self._clock.now_ms()
-            self._core.processed(current.partition, current.offset, current.key, now_ms)
+            self._core.processed(
+                current.partition, current.offset, current.key, current.crc32c, now_ms
+            )
 
     def _commit_if_due(self) -> None:
         if self._core.due(self._clock.now_ms()):

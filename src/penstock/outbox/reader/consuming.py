@@ -3,7 +3,7 @@
 A core: the shell asks it what to do with each record and tells it what became of it.
 
     begin(partition, position)      where reading starts; what lies below counts as committed
-    is_duplicate(key, now)          whether a batch was processed lately
+    seen(key, now)                  the checksum of a batch that was processed lately
     processed(...), passed(...), gave_up(...)      a record is dealt with: its position moves on
     due(now), to_commit(), committed(...)          commits: what, and when
 
@@ -109,20 +109,20 @@ class ConsumerCore:
         self.counters.lost_records += max(0, position - self._positions[partition])
         self._positions[partition] = position
 
-    def remember(self, key: BatchKey, at_ms: int) -> None:
+    def remember(self, key: BatchKey, crc: int, at_ms: int) -> None:
         """Put a batch that was processed before the start into the window."""
-        self._window.add(key, at_ms)
+        self._window.add(key, crc, at_ms)
         self.counters.remembered += 1
 
-    def is_duplicate(self, key: BatchKey, now_ms: int) -> bool:
-        """Whether the batch was processed within the window."""
+    def seen(self, key: BatchKey, now_ms: int) -> int | None:
+        """The CRC32C of a batch that was processed within the window, else None."""
         return self._window.seen(key, now_ms)
 
-    def processed(self, partition: int, offset: int, key: BatchKey, now_ms: int) -> None:
+    def processed(self, partition: int, offset: int, key: BatchKey, crc: int, now_ms: int) -> None:
         """The caller is done with a record's batch; saying it twice changes nothing."""
         if offset < self._positions[partition]:
             return
-        self._window.add(key, now_ms)
+        self._window.add(key, crc, now_ms)
         self._in_a_row = 0
         self.counters.messages += 1
         self._move(partition, offset)

@@ -3,8 +3,9 @@
 A producer that does not know whether its pointer was published publishes it again, and a consumer
 that crashed before it committed is handed the same pointers again. Both show as a second record
 of the same batch. The window remembers batches by partition id and batch id (two producers may
-choose the same batch id for different partitions) and is bounded twice: by entries and by age. A
-duplicate that comes later than either bound is handed on.
+choose the same batch id for different partitions), with the checksum of their payload: a record of
+the same batch with another payload is no duplicate but a batch id used twice. The window is bounded
+twice: by entries and by age. A duplicate that comes later than either bound is handed on.
 
 Theory: entries are kept in the order in which they were added, so both bounds cut from the front.
 Times are milliseconds given by the caller.
@@ -27,7 +28,7 @@ class DedupWindow:
         InvalidError: a bound below 0. An `entries_max` of 0 remembers nothing.
     """
 
-    __slots__ = ("_age_max_ms", "_entries_max", "_seen_ms", "forgotten")
+    __slots__ = ("_age_max_ms", "_entries_max", "_seen", "forgotten")
 
     def __init__(self, *, entries_max: int, age_max_ms: int) -> None:
         if entries_max < 0 or age_max_ms < 0:
@@ -36,29 +37,29 @@ class DedupWindow:
             )
         self._entries_max = entries_max
         self._age_max_ms = age_max_ms
-        self._seen_ms: dict[BatchKey, int] = {}
+        self._seen: dict[BatchKey, tuple[int, int]] = {}  # when, and CRC32C
         self.forgotten = 0
         """Batches that fell out of the window so far."""
 
     def __len__(self) -> int:
-        return len(self._seen_ms)
+        return len(self._seen)
 
-    def seen(self, key: BatchKey, now_ms: int) -> bool:
-        """Whether the batch was added and neither bound has cut it off since."""
-        added_ms = self._seen_ms.get(key)
-        return added_ms is not None and now_ms - added_ms <= self._age_max_ms
+    def seen(self, key: BatchKey, now_ms: int) -> int | None:
+        """The batch's CRC32C; None where it was not added, or a bound has cut it off since."""
+        added_ms, crc = self._seen.get(key, (None, None))
+        return crc if added_ms is not None and now_ms - added_ms <= self._age_max_ms else None
 
-    def add(self, key: BatchKey, now_ms: int) -> None:
+    def add(self, key: BatchKey, crc: int, now_ms: int) -> None:
         """Remember a batch from now on; one that is known already becomes the newest."""
-        self._seen_ms.pop(key, None)
-        self._seen_ms[key] = now_ms
+        self._seen.pop(key, None)
+        self._seen[key] = now_ms, crc
         self._cut(now_ms)
 
     def _cut(self, now_ms: int) -> None:
-        while self._seen_ms:
-            oldest = next(iter(self._seen_ms))
-            too_many = len(self._seen_ms) > self._entries_max
-            if not too_many and now_ms - self._seen_ms[oldest] <= self._age_max_ms:
+        while self._seen:
+            oldest = next(iter(self._seen))
+            too_many = len(self._seen) > self._entries_max
+            if not too_many and now_ms - self._seen[oldest][0] <= self._age_max_ms:
                 return
-            del self._seen_ms[oldest]
+            del self._seen[oldest]
             self.forgotten += 1

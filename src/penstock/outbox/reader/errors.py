@@ -6,7 +6,7 @@
 | `PayloadMissing`                   | missing    |
 | `SizeMismatch`, `ChecksumMismatch` | corrupt    |
 | `PayloadTooLarge`                  | too large  |
-| `InvalidPointer`, `InvalidPath`, `PathEscapes`, `NotAFile` | invalid |
+| `InvalidPointer`, `InvalidPath`, `PathEscapes`, `NotAFile`, `BatchReused` | invalid |
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ class ChecksumMismatch(PayloadCorrupt):
         super().__init__(path, f"has CRC32C {found:08x}, its pointer says {expected:08x}")
         self.found = found
         self.expected = expected
+
+
+class BatchReused(InvalidError):
+    """A batch that was processed lately with another payload: its id was used for two."""
+
+    def __init__(self, partition_id: str, batch_id: str, found: int, before: int) -> None:
+        super().__init__(
+            f"batch {batch_id} of {partition_id} has a payload with CRC32C {found:08x}, and was"
+            f" processed with CRC32C {before:08x}: a batch id names one payload for ever"
+        )
 
 
 class PayloadTooLarge(InvalidError):
@@ -81,6 +91,7 @@ _TROUBLES: Final[tuple[tuple[type[PenstockError], Trouble, str], ...]] = (
     (InvalidPath, Trouble.INVALID, "invalid-path"),
     (InvalidPointer, Trouble.INVALID, "invalid-pointer"),
     (NotAFile, Trouble.INVALID, "not-a-file"),
+    (BatchReused, Trouble.INVALID, "batch-reused"),
 )
 
 

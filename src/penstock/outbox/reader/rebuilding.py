@@ -29,15 +29,16 @@ def processed_before(
     given_up: set[tuple[int, int]],
     bounds: ConsumerLimits,
     now_ms: int,
-) -> Iterator[tuple[BatchKey, int]]:
-    """Batches processed below the committed offsets, with their records' times, oldest first.
+) -> Iterator[tuple[BatchKey, int, int]]:
+    """Batches processed below the committed offsets, with CRC32C and their records' times, oldest
+    first.
 
     `given_up` has partition and offset of records that went to the dead-letter topic instead.
     """
     if bounds.dedup_entries_max == 0 or not committed:
         return
     oldest_ms = now_ms - bounds.dedup_age_ms
-    found: list[tuple[BatchKey, int]] = []
+    found: list[tuple[BatchKey, int, int]] = []
     earliest = client.list_offsets(topic, "earliest", partitions=list(committed))
     latest = client.list_offsets(
         topic, "latest", partitions=list(committed), isolation=READ_COMMITTED
@@ -49,21 +50,22 @@ def processed_before(
             found.extend(_keys(table, partition, given_up, oldest_ms))
             if table.num_rows and table["timestamp"][0].as_py() < oldest_ms:
                 break
-    found.sort(key=lambda entry: entry[1])
+    found.sort(key=lambda entry: entry[2])
     yield from found[-bounds.dedup_entries_max :]
 
 
 def _keys(
     table: Any, partition: int, given_up: set[tuple[int, int]], oldest_ms: int
-) -> Iterator[tuple[BatchKey, int]]:
+) -> Iterator[tuple[BatchKey, int, int]]:
     decoded = decode_records(table["key"], table["value"], table["headers"].combine_chunks())
     rows = zip(
         table["offset"].to_pylist(),
         table["timestamp"].to_pylist(),
         decoded["partition_id"].to_pylist(),
         decoded["batch_id"].to_pylist(),
+        decoded["crc32c"].to_pylist(),
         strict=True,
     )
-    for offset, at_ms, partition_id, batch_id in rows:
+    for offset, at_ms, partition_id, batch_id, crc in rows:
         if batch_id is not None and at_ms >= oldest_ms and (partition, offset) not in given_up:
-            yield (partition_id, batch_id), at_ms
+            yield (partition_id, batch_id), crc, at_ms

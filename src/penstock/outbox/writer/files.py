@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import stat
 import threading
 from collections import OrderedDict
@@ -30,6 +31,9 @@ FILE_MODE: Final = 0o666
 DIRECTORY_MODE: Final = 0o777
 """Both less the process's umask: who may read is the deployment's decision."""
 
+CHECKSUM_ATTRIBUTE: Final = "user.penstock.crc32c"
+"""Extended attribute of a payload: the CRC32C of its content in eight hexadecimal digits."""
+_CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
 _RENAME_NOREPLACE: Final = 1
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -60,6 +64,14 @@ class FileSystem(Protocol):
         """Open a file for reading; ELOOP for a symlink."""
         ...
 
+    def recorded_checksum(self, file: int) -> int:
+        """The checksum that `record_checksum` left; ENODATA where there is none."""
+        ...
+
+    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
+        """Fill some of the buffers; the number of bytes read, 0 at the end."""
+        ...
+
     def create(self, directory: int, name: str) -> int:
         """Create a file for writing; EEXIST when the name is taken."""
         ...
@@ -70,6 +82,10 @@ class FileSystem(Protocol):
 
     def start_write_back(self, file: int) -> None:
         """Let the disk begin with what was written, without waiting for it; only a hint."""
+        ...
+
+    def record_checksum(self, file: int, crc: int) -> None:
+        """Let a file carry the CRC32C of its content; ENOTSUP where that cannot be."""
         ...
 
     def sync_file(self, file: int) -> None: ...
@@ -111,6 +127,15 @@ class MachineFiles:
     def open_file(self, directory: int, name: str) -> int:
         return open_no_follow(directory, name, os.O_RDONLY)
 
+    def recorded_checksum(self, file: int) -> int:
+        text = os.getxattr(file, CHECKSUM_ATTRIBUTE)
+        if not _CHECKSUM.fullmatch(text):
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), CHECKSUM_ATTRIBUTE)
+        return int(text, 16)
+
+    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
+        return os.readv(file, buffers)
+
     def create(self, directory: int, name: str) -> int:
         return os.open(name, _CREATE, FILE_MODE, dir_fd=directory)
 
@@ -120,6 +145,9 @@ class MachineFiles:
     def start_write_back(self, file: int) -> None:
         if _SYNC_FILE_RANGE is not None:
             _SYNC_FILE_RANGE(file, 0, 0, _RANGE_WRITE)
+
+    def record_checksum(self, file: int, crc: int) -> None:
+        os.setxattr(file, CHECKSUM_ATTRIBUTE, b"%08x" % crc)
 
     def sync_file(self, file: int) -> None:
         os.fdatasync(file)
@@ -175,11 +203,14 @@ CALLS: Final[Mapping[Action, Callable[[FileSystem, Step], int]]] = {
     Action.OPEN_BATCH: lambda files, step: files.open_directory(step.handle, step.name),
     Action.LOOK: lambda files, step: files.size_of(step.handle, step.name),
     Action.OPEN_DATA: lambda files, step: files.open_file(step.handle, step.name),
+    Action.RECALL: lambda files, step: files.recorded_checksum(step.handle),
+    Action.READ: lambda files, step: files.read(step.handle, step.buffers),
     Action.SYNC_DATA: _sync,
     Action.CLOSE_DATA: _close,
     Action.CREATE: lambda files, step: files.create(step.handle, step.name),
     Action.WRITE: lambda files, step: files.write(step.handle, step.buffers),
     Action.WRITE_BACK: _then_zero(lambda files, step: files.start_write_back(step.handle)),
+    Action.RECORD: _then_zero(lambda files, step: files.record_checksum(step.handle, step.crc32c)),
     Action.SYNC: _sync,
     Action.CLOSE: _close,
     Action.RENAME: _then_zero(

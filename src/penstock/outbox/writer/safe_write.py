@@ -1,10 +1,10 @@
 """The safe write as a machine: which file call comes next, and what its failure means.
 
     walk to the hour's directory, making what is missing
-    -> make the batch directory -> look for data.bin, unless the directory is new
+    -> make the batch directory -> look for data.bin, unless the directory is new, and compare
     -> create data.bin.tmp.<token>.<attempt>, exclusively -> write, 1,024 buffers at a time,
        taking the checksum of each slice just before it, while the disk begins with the ones before
-    -> sync -> close
+    -> record the checksum -> sync -> close
     -> rename to data.bin, never over one that is there
     -> sync the batch's directory and every one above it whose entry may not be durable -> done
 
@@ -18,9 +18,13 @@
   find nothing, and the second would replace what the first has been acknowledged for. So the
   rename is `renameat2(RENAME_NOREPLACE)`; where a file system lacks it (NFS), `link` and removal
   of the temporary name: a link fails when the name is taken. One that has neither is refused.
-- **Idempotent.** A `data.bin` of the expected size is success without reading it again; another
-  size is an error. It is synced again all the same, with its directories, when durable: its writer
-  may have died, or may just be, between its rename and its syncs.
+- **Idempotent by content.** A `data.bin` with the payload's size and checksum is success, anything
+  else a conflict. A durable write records its checksum with the file before it syncs (an extended
+  attribute, which is renamed and linked with it), so a retry reads it back in one call; a file
+  without one, of an older writer, of a write that was not durable (a power loss may have torn it)
+  or on a file system that has no such attributes, is read once. What is found is synced again all
+  the same, with its directories, when durable: its writer may have died, or may just be, between
+  its rename and its syncs.
 - **Directories too.** A crash loses a file whose directory entry was not synced, at any level. A
   process cannot know that a directory it merely found was synced by whoever made it (who may have
   been killed in between), so the first durable write to an hour syncs all levels from the root, and
@@ -44,14 +48,14 @@ from typing import ClassVar
 from penstock.base.errors import PenstockError
 from penstock.outbox import limits
 from penstock.outbox.errors import (
+    BatchConflict,
     OutboxBug,
     PathEscapes,
-    SizeConflict,
     UnfitFileSystem,
     WriteFailed,
     storage_error,
 )
-from penstock.outbox.layout import DATA_FILE
+from penstock.outbox.layout import BATCH_PREFIX, DATA_FILE
 from penstock.outbox.writer.payload import checksum
 from penstock.outbox.writer.table import (
     CLOSES,
@@ -123,7 +127,10 @@ class SafeWrite:
         self._next_byte = 0  # within that buffer
         self._slice: list[memoryview] = []  # what is left of the slice under way
         self._slice_bytes = 0
-        self._written_crc = 0
+        self._crc = 0  # of what was written, or of the payload that was compared
+        self._found_bytes = 0  # the size of what is there
+        self._read_bytes = self._found_crc = 0  # of it, as far as it was read
+        self._buffer: memoryview | None = None  # what is there is read into it
         self._resting_bytes = 0  # written, and the disk was not asked to begin with them
         self._missing = 0
         self.opened_hour = NO_HANDLE
@@ -158,8 +165,7 @@ class SafeWrite:
             raise OutboxBug(f"safe write of {self.path}: asked for its outcome in {self._action}")
         if self.error is not None:
             raise self.error
-        crc = checksum(self._plan.buffers) if self.existing else self._written_crc
-        return Written(size_bytes=self._plan.size_bytes, crc32c=crc, existing=self.existing)
+        return Written(size_bytes=self._plan.size_bytes, crc32c=self._crc, existing=self.existing)
 
     def done(self, value: int = 0) -> None:
         """The step's call returned `value`; see `Action` for its meaning."""
@@ -221,6 +227,9 @@ class SafeWrite:
             self._unsynced = [*self._levels, self._hour, self._batch]
         elif action is Action.WRITE and not self._slice:
             self._take_slice()
+        elif action is Action.READ and self._buffer is None:
+            self._buffer = memoryview(bytearray(limits.SLICE_BYTES))
+            self._read_bytes = self._found_crc = 0
         self._action = action
 
     def _begin_again(self) -> None:
@@ -255,18 +264,38 @@ class SafeWrite:
         self._batch = handle
 
     def _found(self, size_bytes: int) -> None:
-        if size_bytes == self._plan.size_bytes:
-            self.existing = True
-        else:
-            self.error = SizeConflict(self.path, size_bytes, self._plan.size_bytes)
+        self._found_bytes = size_bytes
 
     def _data_opened(self, handle: int) -> None:
         self._file = handle
 
+    def _recalled(self, crc: int) -> None:
+        self._compare(self._found_bytes, crc)
+
+    def _read_on(self, count: int) -> None:
+        if self._buffer is not None:
+            self._found_crc = checksum([self._buffer[:count]], self._found_crc)
+        self._read_bytes += count
+        if not count or self._read_bytes >= self._found_bytes:
+            self._compare(self._read_bytes, self._found_crc)
+
+    def _compare(self, size_bytes: int, crc: int) -> None:
+        """Whether what is there is the payload."""
+        self._buffer = None
+        self._crc = checksum(self._plan.buffers)
+        self.existing = (size_bytes, crc) == (self._plan.size_bytes, self._crc)
+        if not self.existing:
+            self.error = BatchConflict(
+                self._plan.batch_name.removeprefix(BATCH_PREFIX),
+                self.path,
+                found=(size_bytes, crc),
+                expected=(self._plan.size_bytes, self._crc),
+            )
+
     def _created(self, handle: int) -> None:
         self._file = handle
         self._temporary = True
-        self._next_buffer = self._next_byte = self._written_crc = 0
+        self._next_buffer = self._next_byte = self._crc = 0
         self._slice = []
 
     def _closed(self, _: int) -> None:
@@ -315,7 +344,7 @@ class SafeWrite:
                 self._next_buffer += 1
                 self._next_byte = 0
         self._slice_bytes = limits.SLICE_BYTES - room
-        self._written_crc = checksum(self._slice, self._written_crc)
+        self._crc = checksum(self._slice, self._crc)
 
     def _nothing_to_write(self) -> bool:
         return not self._slice and self._next_buffer == len(self._plan.buffers)
@@ -352,6 +381,12 @@ class SafeWrite:
     def _write_step(self) -> Step:
         return Step(self._action, self._file, buffers=self._slice)
 
+    def _read_step(self) -> Step:
+        return Step(self._action, self._file, buffers=(self._buffer,) if self._buffer else ())
+
+    def _record_step(self) -> Step:
+        return Step(self._action, self._file, crc32c=self._crc)
+
     def _sync_directory_step(self) -> Step:
         return Step(self._action, self._unsynced[-1] if self._unsynced else NO_HANDLE)
 
@@ -361,9 +396,11 @@ class SafeWrite:
     _needless: ClassVar[Mapping[Action, Callable[[SafeWrite], bool]]] = {
         Action.OPEN_LEVEL: lambda self: self._hour != NO_HANDLE,
         Action.LOOK: lambda self: self._fresh,
-        Action.OPEN_DATA: lambda self: not self._plan.durable,
+        Action.READ: lambda self: self.existing,
+        Action.SYNC_DATA: lambda self: not self._plan.durable,
         Action.WRITE: _nothing_to_write,
         Action.WRITE_BACK: _no_hint_wanted,
+        Action.RECORD: lambda self: not self._plan.durable,
         Action.SYNC: lambda self: not self._plan.durable,
         Action.SYNC_DIRECTORY: _nothing_to_sync,
         Action.CLOSE_FAILED: lambda self: self._file == NO_HANDLE,
@@ -377,6 +414,8 @@ class SafeWrite:
         Action.OPEN_BATCH: _batch_opened,
         Action.LOOK: _found,
         Action.OPEN_DATA: _data_opened,
+        Action.RECALL: _recalled,
+        Action.READ: _read_on,
         Action.CREATE: _created,
         Action.WRITE: _wrote,
         Action.WRITE_BACK: _write_back_begun,
@@ -392,11 +431,14 @@ class SafeWrite:
         Action.OPEN_BATCH: _batch_step,
         Action.LOOK: _data_step,
         Action.OPEN_DATA: _data_step,
+        Action.RECALL: _file_step,
+        Action.READ: _read_step,
         Action.SYNC_DATA: _file_step,
         Action.CLOSE_DATA: _file_step,
         Action.CREATE: _temporary_step,
         Action.WRITE: _write_step,
         Action.WRITE_BACK: _file_step,
+        Action.RECORD: _record_step,
         Action.SYNC: _file_step,
         Action.CLOSE: _file_step,
         Action.RENAME: _temporary_step,

@@ -24,11 +24,14 @@ class Action(Enum):
     OPEN_BATCH = auto()  # as OPEN_LEVEL
     LOOK = auto()  # size of a regular file, following no symlink (handle, name) -> bytes
     OPEN_DATA = auto()  # open a file for reading (handle, name) -> handle
+    RECALL = auto()  # the checksum that was recorded with a file (handle) -> CRC32C
+    READ = auto()  # read some of a file (handle, one buffer to fill) -> bytes read, 0 at its end
     SYNC_DATA = auto()  # sync a file (handle)
     CLOSE_DATA = auto()  # close (handle)
     CREATE = auto()  # create a file, exclusively (handle, name) -> handle
     WRITE = auto()  # write some of the buffers (handle, buffers) -> bytes written
     WRITE_BACK = auto()  # let the disk begin with what was written; only a hint (handle)
+    RECORD = auto()  # record a checksum with a file (handle, crc32c)
     SYNC = auto()  # sync a file (handle)
     CLOSE = auto()  # close (handle)
     RENAME = auto()  # rename where the new name is free (handle, name, target)
@@ -62,6 +65,7 @@ class Step(NamedTuple):
     name: str = ""
     target: str = ""
     buffers: Sequence[memoryview] = ()
+    crc32c: int = 0
 
 
 _A, _E = Action, Event
@@ -85,16 +89,20 @@ TRANSITIONS: Final[Mapping[Action, Mapping[Event, Action]]] = {
     _A.OPEN_BATCH: {_E.DONE: _A.LOOK, _E.MISSING: _A.CLOSE_STALE},
     _A.LOOK: {_E.DONE: _A.OPEN_DATA, _E.SKIP: _A.CREATE, _E.MISSING: _A.CREATE},
     _A.OPEN_DATA: {
-        _E.DONE: _A.SYNC_DATA,
-        _E.SKIP: _A.SYNC_DIRECTORY,
+        _E.DONE: _A.RECALL,
         _E.MISSING: _A.CREATE,
     },
-    _A.SYNC_DATA: {_E.DONE: _A.CLOSE_DATA},
+    # Where no checksum was recorded, or none can be, the file is read.
+    _A.RECALL: {_E.DONE: _A.SYNC_DATA, _E.FAILED: _A.READ},
+    _A.READ: {_E.DONE: _A.READ, _E.SKIP: _A.SYNC_DATA},
+    _A.SYNC_DATA: {_E.DONE: _A.CLOSE_DATA, _E.SKIP: _A.CLOSE_DATA},
     _A.CLOSE_DATA: {_E.DONE: _A.SYNC_DIRECTORY, _E.FAILED: _A.SYNC_DIRECTORY},
     _A.CREATE: {_E.DONE: _A.WRITE, _E.MISSING: _A.CLOSE_STALE},
-    _A.WRITE: {_E.DONE: _A.WRITE_BACK, _E.SKIP: _A.SYNC},
+    _A.WRITE: {_E.DONE: _A.WRITE_BACK, _E.SKIP: _A.RECORD},
     # A hint that fails says nothing of the bytes: the sync will.
     _A.WRITE_BACK: {_E.DONE: _A.WRITE, _E.SKIP: _A.WRITE, _E.FAILED: _A.WRITE},
+    # Not every file system can; a retry reads the file then.
+    _A.RECORD: {_E.DONE: _A.SYNC, _E.SKIP: _A.SYNC, _E.FAILED: _A.SYNC},
     _A.SYNC: {_E.DONE: _A.CLOSE, _E.SKIP: _A.CLOSE},
     _A.CLOSE: {_E.DONE: _A.RENAME},
     _A.RENAME: {

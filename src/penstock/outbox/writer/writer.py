@@ -196,7 +196,7 @@ class OutboxWriter:
 
         Raises:
             InvalidError: an id, the payload or a number that can never be written, or a batch id
-                that was used for a payload of another size.
+                that was used for another payload (BatchConflict).
             RetriableError: the same call, with the error's `identity`, may succeed later:
                 OutboxBusy, AdmissionTimedOut, WriteTimedOut, StorageFull, SyncFailed, …
             UnavailableError: the file system is read-only, or refuses the process.
