@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -13,9 +14,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,7 +252,83 @@ def test_sending_lines(path: str, folder: Path, bare: Run) -> None:
         assert json.loads(ran.out)["accepted"]["chunks"] == 1205
     ran = bare("host", "send", "--socket", path, "--timeout", "0.2", stdin="a\n")
     assert ran.status == 3
-    assert ran.err
+    assert "start one with `penstock host serve`, or name its socket" in ran.err
+
+
+def test_a_full_memory_sink(path: str, bare: Run) -> None:
+    """It says so at once, to whoever asks; nobody waits for room that nobody makes."""
+    words = ("--sink", "memory", "-X", "host.memory.bytes=1024", "--http", "127.0.0.1:0")
+    with agent(path, *words) as process:
+        assert probed(lambda: bare("host", "health", "--socket", path)).status == 0
+        ran = bare("host", "send", "--socket", path, "--batch", "1", stdin=f"{'x' * 600}\n" * 2)
+        assert (ran.status, ran.out) == (1, "1 accepted, 1 failed\n")
+        assert "the memory sink is full: it holds 1 frames of 600 bytes" in ran.err
+        assert "host.memory.bytes" in ran.err
+        status, answer = post(process, b"y" * 600)
+        assert (status, answer["error"]) == (422, "sink_refused")
+        until(lambda: bare("host", "health", "--socket", path).status)
+        ran = bare("host", "health", "--socket", path)
+        assert "the agent's sink does not accept: the memory sink is full" in ran.err
+        assert probed(lambda: bare("host", "health", "--socket", path, "--live")).status == 0
+        ran = bare("host", "status", "--socket", path, "--http", process.http)
+        assert "the memory sink is full" in " ".join(ran.out.split())
+
+
+def test_a_frozen_broker(path: str, bare: Run) -> None:
+    """Every request is told in time, health says why, and all goes on where it goes on."""
+    with Broker(process=True, admin=False) as broker, broker.client() as client:
+        client.create_topic("lines")
+        words = ("--sink", "log", "-b", broker.bootstrap, "--http", "127.0.0.1:0")
+        with agent(path, *words, "-X", "host.http.timeout.ms=6000") as process:
+            assert post(process, b"before", "?topic=lines")[0] == 200
+            assert broker.pid is not None
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                with ThreadPoolExecutor(40) as pool:
+                    targets = ["?topic=lines"] * 20 + ["?topic=others"] * 20
+                    answers = list(pool.map(partial(post, process, b"x"), targets))
+                assert {status for status, _ in answers} == {503}
+                assert all(broker.bootstrap in answer["message"] for _, answer in answers)
+                until(lambda: bare("host", "health", "--socket", path).status)
+                ran = bare("host", "health", "--socket", path)
+                assert f"no answer from brokers {broker.bootstrap}" in ran.err
+                assert probed(lambda: bare("host", "health", "--socket", path, "--live")).out
+                ran = bare(
+                    "host", "send", "--socket", path, "--topic", "lines", "--timeout", "9",
+                    stdin="a\n",
+                )  # fmt: skip
+                assert ran.status == 1
+                assert "the log sink did not answer within 4000 ms" in ran.err
+                assert broker.bootstrap in ran.err
+                assert "start one" not in ran.err
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+            until(lambda: not bare("host", "health", "--socket", path).status)
+            assert post(process, b"after", "?topic=lines")[0] == 200
+        values = client.read_arrow("lines", columns=("value",))["value"].to_pylist()
+        assert {values[0], values[-1]} == {b"before", b"after"}
+
+
+def test_a_stopped_agent_is_not_taken_for_none(path: str, bare: Run) -> None:
+    with agent(path, "--sink", "null") as process:
+        process.send_signal(signal.SIGSTOP)
+        try:
+            ran = bare("host", "send", "--socket", path, "--timeout", "0.2", stdin="a\n")
+        finally:
+            process.send_signal(signal.SIGCONT)
+    assert ran.status == 3
+    assert "no answer in" in ran.err
+    assert "start one" not in ran.err
+
+
+def post(process: Agent, body: bytes, query: str = "") -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection(process.http, timeout=TIMEOUT_SECONDS)
+    with closing(connection):
+        connection.request(
+            "POST", f"/v1/ingest{query}", body, {"content-type": "application/octet-stream"}
+        )
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
 
 
 def test_the_benchmark(path: str, bare: Run) -> None:

@@ -52,6 +52,7 @@ class FileSink:
     """Appends each chunk, with its length before it, to a file, then settles."""
 
     name = "file"
+    stands_on = ""
     frame_bytes_max = 4 << 20
 
     def __init__(self, path: str, fuse: Fuse | None = None) -> None:
@@ -69,6 +70,9 @@ class FileSink:
     async def stop(self, deadline_seconds: float) -> None:
         self._settle()
         os.close(self._fd)
+
+    async def check(self) -> None:
+        pass
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
         await asyncio.sleep(0)

@@ -211,16 +211,26 @@ def _on_signal(stop: asyncio.Event) -> None:
 # health and status
 
 
-@host.command("health", short_help="Whether an agent takes producers in.")
+@host.command("health", short_help="Whether an agent takes producers in, and its sink accepts.")
 @socket_option
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Do not ask for the sink: a restart of the agent does not bring back what that stands on.",
+)
 @click.pass_context
-def health(context: click.Context, path: str) -> None:
-    """Connect to the agent and PING it: status 0 if it takes producers in, else 1."""
+def health(context: click.Context, path: str, live: bool) -> None:
+    """Connect to the agent and PING it: status 0 if it takes producers in and its sink accepts.
+
+    Status 1 otherwise, within a second. What is said of the sink is a few seconds old at most.
+    """
     from penstock.apps.host_probe import NotHealthy, probe
 
     probed = probe(path)
     if probed.state != "serving":
         raise NotHealthy(f"socket {path}: the agent is {probed.state}: {probed.reason}")
+    if probed.reason and not live:
+        raise NotHealthy(f"socket {path}: the agent's sink does not accept: {probed.reason}")
     if _state(context).json:
         write_json(_facts(probed))
     else:
@@ -295,6 +305,7 @@ def _show(found: dict[str, Any]) -> None:
         ("state", found["state"]),
         ("socket", found["socket"]),
         ("sink", f"{found['sink']['name']}, holds {found['sink']['retained_bytes']} bytes"),
+        ("sink accepts", found["sink"]["trouble"] or "yes"),
         ("connections", f"{connections['open']} of {connections['max']}"),
         ("credit", f"{credit['granted_bytes']} of {credit['total_bytes']} bytes granted"),
         ("in use", f"{credit['in_use']['bytes']} bytes, {credit['in_use']['chunks']} chunks"),

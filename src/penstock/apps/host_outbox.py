@@ -21,7 +21,8 @@ class OwnedOutboxSink(OutboxSink):
         retained_bytes_max: int,
         retry_after_ms: int,
     ) -> None:
-        self._writer = OutboxWriter(settings, publisher=TopicPublisher(bootstrap, settings.topic))
+        self._publisher = TopicPublisher(bootstrap, settings.topic)
+        self._writer = OutboxWriter(settings, publisher=self._publisher)
         super().__init__(
             self._writer,
             partition_id=partition_id,
@@ -29,6 +30,7 @@ class OwnedOutboxSink(OutboxSink):
             retained_bytes_max=retained_bytes_max,
             retry_after_ms=retry_after_ms,
         )
+        self.stands_on = f"outbox root {settings.root} or brokers {bootstrap}"
 
     async def start(self) -> None:
         """Open the root and find the cluster.
@@ -37,6 +39,16 @@ class OwnedOutboxSink(OutboxSink):
             PenstockError: the root is not there, or no broker answers.
         """
         await self._writer.start()
+
+    async def check(self) -> None:
+        """Whether there is room here and on the disk, and the topic of the pointers.
+
+        Raises:
+            PenstockError: something of it is not there.
+        """
+        await super().check()
+        await self._writer.check(self.frame_bytes_max)
+        await self._publisher.check()
 
     async def stop(self, deadline_seconds: float) -> None:
         """Settle what is under way, then close the writer."""

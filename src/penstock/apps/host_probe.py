@@ -1,5 +1,7 @@
 """Asks an agent over its socket whether it is there: a real connect and a PING, no identity.
 
+The answer says of the sink what the agent knows: it is not asked again, so it cannot be waited for.
+
 Source: `host-ipc.txt`: a health check that connects, because a file that exists proves nothing.
 """
 
@@ -31,9 +33,13 @@ _TOKEN: Final = 0x70656E73746F636B
 
 
 class NotHealthy(UnavailableError):
-    """There is no agent, or none that takes producers in."""
+    """There is no agent, or none that takes producers in; `there`: somebody listens."""
 
     code: ClassVar[str] = "network_exception"
+
+    def __init__(self, message: str, *, there: bool = False) -> None:
+        super().__init__(message)
+        self.there = there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,7 @@ class Probed:
     state: str
     """serving, draining or refusing."""
     reason: str
+    """Why it is not serving; of an agent that serves, why its sink does not accept."""
     connect_ms: float
     answer_ms: float
 
@@ -67,9 +74,13 @@ def probe(
                 peer.sendall(encode(Header(type=PING, token=_TOKEN)))
             header = _answer(peer, by, clock)
         except TimeoutError:
-            raise NotHealthy(f"socket {path}: no answer in {timeout_seconds:g} s") from None
+            raise NotHealthy(
+                f"socket {path}: no answer in {timeout_seconds:g} s", there=True
+            ) from None
         except BlockingIOError:
-            raise NotHealthy(f"socket {path}: the agent does not accept connections") from None
+            raise NotHealthy(
+                f"socket {path}: the agent accepts no connections", there=True
+            ) from None
         except (OSError, MalformedFrame) as error:
             said = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
             raise NotHealthy(f"socket {path}: {said}") from None

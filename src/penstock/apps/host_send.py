@@ -1,4 +1,8 @@
-"""`penstock host send`: lines to the host's agent, and what became of them."""
+"""`penstock host send`: lines to the host's agent, and what became of them.
+
+When nothing comes of it, the agent is asked why over a connection of its own (`host_probe`): is it
+not there, does it not answer, or does its sink not accept?
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,38 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, ClassVar, Final
 
 import click
 
 from penstock.apps.host import socket_option
 from penstock.apps.session import State, say
-from penstock.base.errors import PenstockError
+from penstock.base.errors import PenstockError, UnavailableError
+from penstock.host.errors import NotConnected, PublishTimedOut
 
 if TYPE_CHECKING:
+    from penstock.host import HostClient
     from penstock.host.client.futures import PublishFuture
 
 FRAMES_WAITING_MAX: Final = 64
 """Frames whose answers are outstanding before the oldest is waited for."""
 
 LINE_BYTES_MAX: Final = 8 << 20
+
+_START: Final = "start one with `penstock host serve`, or name its socket with --socket PATH"
+
+NOTICE_SECONDS: Final = 5.0
+"""A wait of this length is explained on standard error."""
+
+
+class AgentUnavailable(UnavailableError):
+    """No agent takes this producer in; `cure` is what mends it."""
+
+    code: ClassVar[str] = "broker_not_available"
+
+    def __init__(self, message: str, cure: str = "") -> None:
+        super().__init__(message)
+        self.cure = cure
 
 
 @click.command("send", short_help="Send lines to an agent.")
@@ -40,7 +61,7 @@ LINE_BYTES_MAX: Final = 8 << 20
     type=float,
     default=30.0,
     show_default=True,
-    help="Seconds to wait for an agent, and for the answers at the end.",
+    help="Seconds to wait for an agent, and for each frame to be accepted.",
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
 @click.pass_context
@@ -63,19 +84,30 @@ def send(
     waiting: deque[tuple[int, PublishFuture]] = deque()
     accepted = failed = 0
     error: PenstockError | None = None
+    told = False
 
     def settle(most: int) -> None:
-        nonlocal accepted, failed, error
+        nonlocal accepted, failed, error, told
         while len(waiting) > most:
             count, future = waiting.popleft()
             try:
-                future.result(timeout)
+                if not told and not _ended(future, NOTICE_SECONDS):
+                    told = True
+                    click.echo(f"% waiting for {_why(path)}", err=True)
+                future.result()  # which ends in the delivery timeout
                 accepted += count
             except PenstockError as wrong:
                 error, failed = wrong, failed + count
 
-    with HostClient(path, topics=topics, client_name="penstock host send") as client:
-        client.wait_started(timeout)
+    timeout_ms = max(1, round(timeout * 1000))
+    with HostClient(
+        path,
+        topics=topics,
+        client_name="penstock host send",
+        delivery_timeout_ms=timeout_ms,
+        publish_timeout_ms=timeout_ms,
+    ) as client:
+        _start(client, path, timeout)
         for lines in _batches(paths, batch):
             future = client.publish_batch(lines, topic=topic, partition=partition)
             waiting.append((len(lines), future))
@@ -84,7 +116,51 @@ def send(
     state = context.obj if isinstance(context.obj, State) else State()
     say(state, f"{accepted} accepted, {failed} failed", accepted=accepted, failed=failed)
     if error is not None:
+        if isinstance(error, PublishTimedOut) and not error.reason:
+            error.add_note(_why(path))
         raise error
+
+
+def _start(client: HostClient, path: str, timeout: float) -> None:
+    """Wait for an agent.
+
+    Raises:
+        AgentUnavailable: none takes this producer in, and why.
+        HandshakeRefused: it refuses this producer, and why.
+    """
+    from penstock.apps.host_probe import NotHealthy, probe
+
+    try:
+        client.wait_started(timeout)
+    except NotConnected as error:
+        try:
+            probe(path)
+        except NotHealthy as unhealthy:
+            raise AgentUnavailable(str(unhealthy), "" if unhealthy.there else _START) from None
+        raise AgentUnavailable(f"{error}; {_why(path)}") from None
+
+
+def _ended(future: PublishFuture, seconds: float) -> bool:
+    try:
+        future.exception(seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _why(path: str) -> str:
+    """What an agent says of itself when it does not accept."""
+    from penstock.apps.host_probe import NotHealthy, probe
+
+    try:
+        probed = probe(path)
+    except NotHealthy as error:
+        return str(error)
+    if probed.state != "serving":
+        return f"the agent at {path}, which is {probed.state}: {probed.reason}"
+    if probed.reason:
+        return f"the agent at {path}, whose sink does not accept: {probed.reason}"
+    return f"the agent at {path}, which serves"
 
 
 def _batches(paths: tuple[Path, ...], size: int) -> Iterator[list[bytes]]:

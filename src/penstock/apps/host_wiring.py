@@ -75,7 +75,7 @@ def _null(configuration: HostConfiguration) -> ChunkSink:
 def _memory(configuration: HostConfiguration) -> ChunkSink:
     from penstock.host.sinks.memory import MemorySink
 
-    return MemorySink(bytes_max=configuration.sink.memory_bytes)
+    return MemorySink(bytes_max=configuration.sink.memory_bytes, drained=False)
 
 
 def _log(configuration: HostConfiguration) -> ChunkSink:

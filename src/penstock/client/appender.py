@@ -164,10 +164,18 @@ class Appender:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            await self._call(lambda: self._session.retrying(lambda: self._session.refresh(())))
+            await self.find()
         except BaseException:
             self._close()
             raise
+
+    async def find(self) -> None:
+        """Have a broker answer.
+
+        Raises:
+            PenstockError: none does within the API timeout.
+        """
+        await self._call(lambda: self._session.retrying(lambda: self._session.refresh(())))
 
     async def producer_id(self) -> int:
         """A producer id of its own for someone whose first epoch is 0.

@@ -350,6 +350,7 @@ class Delivery:
         self, lane: Lane, publication: Publication, error: FrameFailed, now_ms: float
     ) -> None:
         publication.failures += 1
+        publication.failed_by = str(error)
         # No jitter here: what is retried comes from producers that had credit, one by one.
         pause_ms = error.retry_after_ms or self.backoff.pause_ms(publication.failures, chance=1.0)
         lane.recovering = True
@@ -373,11 +374,9 @@ class Delivery:
             if publication not in self._ring_writes:
                 expired.append(publication)
         for publication in expired:
-            sent = publication.first_sent_ms >= 0
             error = PublishTimedOut(
-                f"no answer in {self.delivery_timeout_ms} ms"
-                if sent
-                else f"not sent in {self.delivery_timeout_ms} ms"
+                f"{_what_happened(publication)} in {self.delivery_timeout_ms} ms",
+                publication.failed_by,
             )
             if publication.first_sequence in self.machine.in_flight:
                 self._end(publication, error)
@@ -409,3 +408,9 @@ class Delivery:
         self._lanes.restart(known=known)
         self._raising = False
         self.epochs_raised += 1
+
+
+def _what_happened(publication: Publication) -> str:
+    if publication.failures:
+        return f"sent back {publication.failures} times"
+    return "no answer" if publication.first_sent_ms >= 0 else "not sent"

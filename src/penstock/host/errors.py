@@ -43,9 +43,14 @@ class LostOnDisconnect(RetriableError):
 
 
 class PublishTimedOut(RetriableError):
-    """The agent did not say in time what became of the frame."""
+    """The agent did not say in time what became of the frame, or sent it back all the time:
+    `reason` is then what it said last."""
 
     code: ClassVar[str] = "request_timed_out"
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(f"{message}: {reason}" if reason else message)
+        self.reason = reason
 
 
 class FrameFailed(RetriableError):
@@ -82,6 +87,12 @@ class ProducerFenced(FencedError):
 
 class HandshakeRefused(UnavailableError):
     """The agent did not take this producer in."""
+
+
+class SinkUnavailable(UnavailableError):
+    """The agent's sink does not accept at the moment, or does not say."""
+
+    code: ClassVar[str] = "request_timed_out"
 
 
 class ClientClosed(FencedError):

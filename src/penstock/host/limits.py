@@ -49,6 +49,13 @@ RECEIVE_BYTES_MAX: Final = 1 << 20
 TURN_BYTES: Final = 4 << 20
 """What is received from one producer before others have their turn, and before it is answered."""
 
+INTRODUCE_MS: Final = 4_000
+"""What the sink has to say about a producer: less than a client waits for the answer to HELLO, so
+that it hears the reason."""
+
+SINK_CHECK_MS: Final = 2_000
+"""What a look at the sink may take, and the pause before the next one."""
+
 HELLO_BYTES_MAX: Final = 64 << 10
 """What is received at once while a descriptor may come along."""
 

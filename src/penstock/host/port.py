@@ -171,6 +171,8 @@ class ChunkSink(Protocol):
     """Where chunks go. All calls come from one event loop's thread."""
 
     name: str
+    stands_on: str
+    """What it needs to be there, for messages: brokers, a directory; empty for nothing."""
     frame_bytes_max: int
     """Most payload bytes of one frame that the sink can take."""
 
@@ -196,6 +198,14 @@ class ChunkSink(Protocol):
 
         Raises:
             PenstockError: the producer cannot be served; its HELLO is refused with the message.
+        """
+        ...
+
+    async def check(self) -> None:
+        """Find out whether frames would be accepted now; it may take long, and be cancelled.
+
+        Raises:
+            PenstockError: they would not, and why.
         """
         ...
 

@@ -42,6 +42,7 @@ class Publication:
         "error",
         "event_count",
         "event_counts",
+        "failed_by",
         "failures",
         "first_sent_ms",
         "first_sequence",
@@ -93,6 +94,8 @@ class Publication:
         self.deadline_ms = 0.0
         self.first_sent_ms = -1.0
         self.failures = 0
+        self.failed_by = ""
+        """Why the agent sent it back last."""
         self.ended = False
         self.error: PenstockError | None = None
         self.in_doubt = False

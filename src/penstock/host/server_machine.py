@@ -120,8 +120,16 @@ _ALLOWED: Final[Mapping[ServerState, tuple[int, ...]]] = {
 class ServerMachine:
     """One producer's connection. Times are milliseconds of a monotonic clock."""
 
-    def __init__(self, terms: ServerTerms, *, now_ms: float, draining: bool = False) -> None:
+    def __init__(
+        self,
+        terms: ServerTerms,
+        *,
+        now_ms: float,
+        draining: bool = False,
+        sink_trouble: str = "",
+    ) -> None:
         self.terms = terms
+        self._sink_trouble = sink_trouble
         self.state = ServerState.HANDSHAKE
         self.window = CreditWindow(NO_CREDIT)
         self.producer_id = NO_PRODUCER_ID
@@ -346,7 +354,9 @@ class ServerMachine:
             self._send(Header(type=DRAIN, reason="the agent is draining"))
             self.state = ServerState.CLOSED
             return Close("the agent is draining")
-        self._send(Header(type=PONG, token=frame.header.token))
+        # Before HELLO it is a health check, which wants to know of the sink too.
+        reason = self._sink_trouble if self.state is ServerState.HANDSHAKE else ""
+        self._send(Header(type=PONG, token=frame.header.token, reason=reason))
         return None
 
     def _on_data(self, frame: Frame) -> Effect | None:

@@ -33,6 +33,7 @@ class GateSink:
     """Holds every frame until it is told the verdict; keeps what it accepted."""
 
     name = "gate"
+    stands_on = "a gate"
     frame_bytes_max = 4 << 20
 
     def __init__(self, *, open_: bool = True) -> None:
@@ -57,6 +58,12 @@ class GateSink:
     async def stop(self, deadline_seconds: float) -> None:
         self.stopped_after = deadline_seconds
         self.release()
+
+    async def check(self) -> None:
+        if self.introduction is not None:
+            await self.introduction.wait()
+        if self.error is not None:
+            raise self.error
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
         self.topics.append(tuple(topics))

@@ -15,10 +15,11 @@ import pytest
 
 from penstock.base.errors import InvalidSetting, UnavailableError
 from penstock.base.http_listener import parse_address
+from penstock.client.errors import UnknownTopic
 from penstock.host.port import Failed
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.http import LINES, OCTETS
-from penstock.host.server.ingest import TooMuch, cut_lines, line_parts
+from penstock.host.server.ingest import NotJson, TooMuch, check_json, cut_lines, line_parts
 from tests.host.server.peers import PATIENCE_SECONDS, GateSink, data, peer, serving, until
 
 LOCAL = "127.0.0.1:0"
@@ -119,7 +120,7 @@ async def test_many_lines_make_many_frames() -> None:
     sink = GateSink()
     sink.frame_bytes_max = 50_000
     async with serving(sink, http_listener=LOCAL) as agent:
-        lines = [b"x" * (number % 30 + 1) for number in range(20_000)]
+        lines = [b"7" * (number % 30 + 1) for number in range(20_000)]
         answer = await ingest(agent, b"\n".join(lines), LINES)
         assert answer.json["accepted_chunks"] == 20_000
         assert sink.accepted == lines
@@ -153,7 +154,7 @@ async def test_a_body_accepted_in_part() -> None:
     sink = GateSink(open_=False)
     async with serving(sink, http_listener=LOCAL) as agent:
         browser = await Browser.open(agent)
-        await browser.send("POST", "/v1/ingest", b"x\n" * 5000, {"content-type": LINES})
+        await browser.send("POST", "/v1/ingest", b"1\n" * 5000, {"content-type": LINES})
         await until(lambda: len(sink.pending) == 2)
         (first, settle), sink.pending = sink.pending[0], sink.pending[1:]
         first.release()
@@ -169,8 +170,8 @@ async def test_a_body_accepted_in_part() -> None:
     ("options", "body", "kind", "dimension", "limit", "value"),
     [
         ({"credit_bytes": 10_000}, b"x" * 6_000, OCTETS, "payload_bytes", 10_000, 6_000),
-        ({"credit_chunks": 4096}, b"x\n" * 3000, LINES, "chunk_slots", 4096, 3000),
-        ({"credit_events": 4000}, b"x\n" * 3000, LINES, "raw_events", 4000, 3000),
+        ({"credit_chunks": 4096}, b"1\n" * 3000, LINES, "chunk_slots", 4096, 3000),
+        ({"credit_events": 4000}, b"1\n" * 3000, LINES, "raw_events", 4000, 3000),
     ],
 )
 async def test_credit_runs_out(
@@ -202,14 +203,14 @@ async def test_bodies_over_the_limit() -> None:
     sink.frame_bytes_max = 3_000
     async with serving(sink, http_listener=LOCAL, http_body_max_bytes=5_000) as agent:
         answer = await ingest(agent, b"x" * 5_001)
-        assert answer.status == 413
+        assert (answer.status, answer.json["error"]) == (413, "content_too_large")
         assert "5001" in answer.json["message"]
         assert "5000" in answer.json["message"]
         assert answer.headers["connection"] == "close"
         assert (await ingest(agent, b"x" * 3_001)).status == 413
         assert (await ingest(agent, b"x" * 3_000)).status == 200
-        assert (await ingest(agent, b"x" * 3_001, LINES)).status == 413
-        assert (await ingest(agent, b"x" * 2_400 + b"\n" + b"x" * 2_400, LINES)).status == 200
+        assert (await ingest(agent, b"1" * 3_001, LINES)).status == 413
+        assert (await ingest(agent, b"1" * 2_400 + b"\n" + b"1" * 2_400, LINES)).status == 200
         browser = await Browser.open(agent)  # announced only
         await browser.send("POST", "/v1/ingest", b"", {"content-type": OCTETS}, length=1 << 40)
         assert (await browser.answer()).status == 413
@@ -231,28 +232,33 @@ async def test_a_body_in_pieces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "headers", "status"),
+    ("method", "path", "headers", "status", "error", "named"),
     [
-        ("POST", "/v1/ingest", {"content-type": "text/plain"}, 415),
-        ("POST", "/v1/ingest", {}, 415),
-        ("POST", "/v1/ingest?partition=x", {"content-type": OCTETS}, 400),
-        ("POST", "/v1/ingest?partition=-1", {"content-type": OCTETS}, 400),
-        ("POST", "/v1/ingest?partition=2147483648", {"content-type": OCTETS}, 400),
-        ("POST", "/v1/ingest", {"content-type": OCTETS}, 400),
-        ("POST", "/v1/ingest", {"content-type": LINES}, 400),
-        ("GET", "/v1/ingest", {}, 405),
-        ("POST", "/livez", {}, 405),
-        ("GET", "/v1/elsewhere", {}, 404),
-        ("GET", "/", {}, 404),
+        ("POST", "", {"content-type": "text/plain"}, 415, "unsupported_media_type", "text/plain"),
+        ("POST", "", {}, 415, "unsupported_media_type", OCTETS),
+        ("POST", "", {"content-type": OCTETS, "content-encoding": "gzip"}, 415,
+         "unsupported_media_type", "gzip"),
+        ("POST", "?partition=x", {"content-type": OCTETS}, 400, "invalid_request", "'x'"),
+        ("POST", "?partition=-1", {"content-type": OCTETS}, 400, "invalid_request", "-1"),
+        ("POST", "?partition=2147483648", {"content-type": OCTETS}, 400, "invalid_request",
+         "2147483647"),
+        ("POST", "?key=abc", {"content-type": OCTETS}, 400, "invalid_request", "'key'"),
+        ("POST", "?topic=a&topic=b", {"content-type": OCTETS}, 400, "invalid_request", "once"),
+        ("POST", "", {"content-type": OCTETS}, 400, "invalid_request", "empty"),
+        ("POST", "", {"content-type": LINES}, 400, "invalid_request", "empty"),
+        ("GET", "", {}, 405, "method_not_allowed", "GET /v1/ingest"),
+        ("DELETE", "/../../livez", {}, 404, "not_found", "DELETE"),
+        ("GET", "/elsewhere", {}, 404, "not_found", "/elsewhere"),
     ],
-)
+)  # fmt: skip
 async def test_malformed_requests(
-    method: str, path: str, headers: dict[str, str], status: int
+    method: str, path: str, headers: dict[str, str], status: int, error: str, named: str
 ) -> None:
     async with serving(http_listener=LOCAL) as agent:
-        answer = await call(agent, method, path, headers=headers)
-        assert answer.status == status
-        assert set(answer.json) >= {"error", "message"}
+        answer = await call(agent, method, f"/v1/ingest{path}", headers=headers)
+        assert (answer.status, answer.json["error"]) == (status, error)
+        assert named in answer.json["message"]
+        assert answer.headers.get("allow") == ("post" if status == 405 else None)
         assert (await ingest(agent, b"fine")).status == 200
 
 
@@ -297,18 +303,139 @@ async def test_partitions_take_turns() -> None:
 async def test_a_topic_that_the_sink_does_not_have() -> None:
     sink = GateSink()
     async with serving(sink, http_listener=LOCAL) as agent:
-        sink.error = UnavailableError("no broker answers")
-        answer = await ingest(agent, b"x", query="?topic=t")
-        assert answer.status == 429
-        assert answer.headers["retry-after"] == "1"
-        sink.error = InvalidSetting("topic", "t", "unknown")
-        assert (await ingest(agent, b"x", query="?topic=t")).status == 422
+        for error, status, name in (
+            (UnavailableError("no broker answers"), 503, "sink_unavailable"),
+            (UnknownTopic("topic t"), 404, "unknown_topic_or_partition"),
+            (InvalidSetting("topic", "t", "unknown"), 422, "sink_refused"),
+        ):
+            sink.error = error
+            answer = await ingest(agent, b"x", query="?topic=t")
+            assert (answer.status, answer.json["error"]) == (status, name)
+            assert answer.headers.get("retry-after") == ("1" if status == 503 else None)
         sink.error = RuntimeError("a bug")
         answer = await ingest(agent, b"x", query="?topic=t")
         assert answer.status == 500
         assert "a bug" not in answer.body.decode()
         sink.error = None
         assert (await ingest(agent, b"x", query="?topic=t")).status == 200
+
+
+async def test_a_sink_that_does_not_answer() -> None:
+    """Every one of many requests is answered in time; their credit stays with the sink."""
+    sink = GateSink(open_=False)
+    async with serving(sink, http_listener=LOCAL, http_timeout_ms=200) as agent:
+        answers = await asyncio.gather(*(ingest(agent, b"payload") for _ in range(40)))
+        assert {answer.status for answer in answers} == {503}
+        for answer in answers:
+            assert answer.json["error"] == "sink_unavailable"
+            assert "within 200 ms: no answer from a gate; it may still" in answer.json["message"]
+            assert answer.headers["retry-after"] == "1"
+        assert agent.http is not None
+        window = agent.http._producer.window
+        assert window.taken == (40, 40, 40 * len(b"payload"))
+        sink.release()
+        await until(lambda: window.taken == (0, 0, 0))
+        assert sink.accepted == [b"payload"] * 40
+
+
+async def test_a_sink_that_does_not_say_what_it_knows_of_a_topic() -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL, http_timeout_ms=200) as agent:
+        sink.introduction = asyncio.Event()
+        paths = [f"?topic={name}" for name in "ab" for _ in range(20)]
+        answers = await asyncio.gather(*(ingest(agent, b"x", query=path) for path in paths))
+        assert {answer.status for answer in answers} == {503}
+        assert all("no answer from a gate" in answer.json["message"] for answer in answers)
+        assert sorted(sink.topics) == [("a",), ("b",)], "asked once for all"
+        assert agent.http is not None
+        assert agent.http._producer.window.taken == (0, 0, 0)
+        sink.introduction.set()
+        await until(lambda: not agent.http or not agent.http._producer._asking)
+        assert (await ingest(agent, b"x", query="?topic=a")).status == 200
+        assert sink.accepted == [b"x"]
+
+
+async def test_a_sink_that_does_not_accept_is_not_ready() -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL) as agent:
+
+        async def ready() -> tuple[int, str]:
+            answer = await call(agent, "GET", "/readyz")
+            return answer.status, answer.json.get("cause", "")
+
+        for error, said in (
+            (UnavailableError("the disk is full"), "the disk is full"),
+            (RuntimeError("a bug"), "the gate sink could not be checked; the agent's log has"),
+        ):
+            sink.error = error
+            await until(lambda said=said: said in agent.sink_trouble)  # type: ignore[misc]
+            status, cause = await ready()
+            assert status == 503
+            assert said in cause
+            assert (await call(agent, "GET", "/livez")).status == 200
+            metrics = (await call(agent, "GET", "/metrics")).body.decode()
+            assert "penstock_host_sink_accepts 0.0" in metrics
+        sink.error, sink.introduction = None, asyncio.Event()
+        await until(lambda: "no answer from a gate" in agent.sink_trouble)
+        sink.introduction.set()
+        await until(lambda: not agent.sink_trouble)
+        assert await ready() == (200, "")
+        assert (await call(agent, "GET", "/v1/status")).json["sink"]["trouble"] == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (b"nope", 1),
+        (b'{"a":1}\n\n\r\n{"a":}\n{"b":', 4),
+        (b'{"a":1}\n{"a":1}}\n', 2),
+        (b'{"a":1}\n{"a":\n1}\n', 2),
+        (b"1 2\n3", 1),
+        (b"1 2\n[\n]\n", 1),
+        (b"1\n1 2\n   \n", 2),
+        (b"1\n  \n2", 2),
+        (b'1\n"\xff"', 2),
+        (b'1\n"a\rb"', 2),
+        (b"\xef\xbb\xbf1", 1),
+        (b"1\nNaN", 2),
+    ],
+)
+async def test_lines_that_are_no_json(body: bytes, line: int) -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL) as agent:
+        answer = await ingest(agent, body, LINES)
+        assert (answer.status, answer.json["error"]) == (400, "invalid_json")
+        assert answer.json["line"] == line
+        assert answer.json["message"].startswith(f"line {line} is no JSON: ")
+        assert (await ingest(agent, body)).status == 200, "as bytes it may be anything"
+        assert sink.accepted == [body]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_checking_all_at_once_is_checking_each(seed: int) -> None:
+    dice = random.Random(seed)
+    tokens = [b"1", b"[", b"]", b"{}", b'"a"', b",", b" ", b"\t", b"\r", b"\n", b"\n", b"\r\n"]
+    body = b"".join(dice.choices(tokens, k=dice.randrange(12)))
+    wrong = [
+        number
+        for number, line in enumerate(body.split(b"\n"), 1)
+        if (text := line.removesuffix(b"\r")) and not is_json(text)
+    ]
+    parts = list(line_parts(memoryview(body), 100))
+    if wrong:
+        with pytest.raises(NotJson) as caught:
+            check_json(memoryview(body), parts)
+        assert caught.value.line == wrong[0]
+    else:
+        check_json(memoryview(body), parts)
+
+
+def is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 async def test_a_client_that_leaves_in_the_middle() -> None:

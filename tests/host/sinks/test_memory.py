@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.host.errors import SinkUnavailable
 from penstock.host.port import ACCEPTED, ChunkFormat, Failed
 from penstock.host.sinks.memory import MemorySink
 from tests.host.sinks.frames import fates, frame
@@ -40,8 +41,20 @@ async def test_sends_frames_back_while_it_is_full(limits: dict[str, Any]) -> Non
     assert (three.retryable, three.retry_after_ms) == (True, 20)
     assert sink.counts.failed_frames == 1
     assert sink.held_bytes == 20
+    with pytest.raises(SinkUnavailable, match="the memory sink is full: it holds 2 frames of 20"):
+        await sink.check()
     assert [held.first_sequence for held in sink.drain(1)] == [0]
+    await sink.check()
     assert await fates(sink, frames[2:]) == [ACCEPTED]
     assert [held.first_sequence for held in sink.drain()] == [1, 2]
     assert sink.held_bytes == 0
     assert sink.drain() == []
+
+
+async def test_where_nobody_drains_it_a_frame_without_room_is_refused_for_good() -> None:
+    sink = MemorySink(bytes_max=25, drained=False)
+    *_, last = await fates(sink, [frame([bytes(10)], first_sequence=at) for at in range(3)])
+    assert isinstance(last, Failed)
+    assert not last.retryable
+    assert "host.memory.bytes" in last.reason
+    assert sink.counts.refused_frames == 1

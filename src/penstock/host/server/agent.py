@@ -41,6 +41,7 @@ from penstock.host.server.connection import HostConnection
 from penstock.host.server.door import Introduced
 from penstock.host.server.receiving import Scratch
 from penstock.host.server.settings import HostSettings
+from penstock.host.server.sink_watch import SinkWatch, late
 from penstock.host.server.socket_file import SocketDirectoryBusy, SocketFile, check_path
 from penstock.host.server.status import NAME_CHARS_SHOWN
 from penstock.host.server.totals import Totals
@@ -113,6 +114,7 @@ class HostAgent:
         )
         self.drain_by_ms = 0.0
         self.http: HttpFront | None = None
+        self.sink_watch = SinkWatch(sink)
         self._clock = clock
         self._file: SocketFile | None = None
         self._guests: dict[HostConnection, _Guest] = {}
@@ -136,6 +138,11 @@ class HostAgent:
     @property
     def connections(self) -> Sequence[HostConnection]:
         return tuple(self._guests)
+
+    @property
+    def sink_trouble(self) -> str:
+        """Why the sink does not accept; empty where it does."""
+        return self.sink_watch.trouble
 
     @property
     def serving(self) -> bool:
@@ -162,6 +169,7 @@ class HostAgent:
             await self.sink.stop(SINK_STOP_SECONDS_MIN)
             raise
         self._listen()
+        self.sink_watch.start()
         self._ticked_ms = self.now_ms()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
@@ -178,6 +186,7 @@ class HostAgent:
         if self.http is not None:
             self.http.drain()
         await self._until(lambda: not self._guests and not self._requests, self.drain_by_ms)
+        await self.sink_watch.stop()
         left_seconds = (self.drain_by_ms - self.now_ms()) / 1000
         await self.sink.stop(max(left_seconds, SINK_STOP_SECONDS_MIN))
         # What the sink has just settled is answered by a callback that is scheduled before this.
@@ -390,11 +399,24 @@ class HostAgent:
 
         task.add_done_callback(finish)
 
+    async def ask_sink(self, producer_id: int, topics: Sequence[str]) -> Introduction:
+        """Introduce a producer to the sink, within a bound.
+
+        Raises:
+            SinkUnavailable: the sink does not say in time.
+            PenstockError: as `ChunkSink.introduce`.
+        """
+        try:
+            async with asyncio.timeout(limits.INTRODUCE_MS / 1000):
+                return await self.sink.introduce(producer_id, topics)
+        except TimeoutError:
+            raise late(self.sink, limits.INTRODUCE_MS) from None
+
     async def _introduce(
         self, producer_id: int, topics: Sequence[str]
     ) -> Introduction | PenstockError:
         try:
-            return await self.sink.introduce(producer_id, topics)
+            return await self.ask_sink(producer_id, topics)
         except PenstockError as error:
             return error
         except Exception:

@@ -60,7 +60,12 @@ class HostConnection:
         self._socket = accepted
         self._door = door
         self._loop = loop
-        self.machine = ServerMachine(door.terms(), now_ms=door.now_ms(), draining=door.draining)
+        self.machine = ServerMachine(
+            door.terms(),
+            now_ms=door.now_ms(),
+            draining=door.draining,
+            sink_trouble=door.sink_trouble,
+        )
         self.closed = False
         self._reader = FrameReader(door.scratch, door.pool, self.machine.terms.frame_bytes_max)
         self._frame_since_ms = 0.0

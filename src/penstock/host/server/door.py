@@ -24,6 +24,12 @@ class Door(Protocol):
     pool: ReceivePool
     scratch: Scratch
     draining: bool
+
+    @property
+    def sink_trouble(self) -> str:
+        """Why the sink does not accept; empty where it does."""
+        ...
+
     bytes_in: int
     bytes_out: int
 

@@ -4,26 +4,34 @@
 |-------------------|--------------------------------------------------------------------|
 | POST /v1/ingest   | 200 when the sink has accepted all of it                           |
 | GET /livez        | 200 while the loop runs                                            |
-| GET /readyz       | 200 while producers are taken in, else 503                         |
+| GET /readyz       | 200 while producers are taken in and the sink accepts, else 503    |
 | GET /metrics      | Prometheus text                                                    |
 | GET /v1/status    | the agent's state as JSON                                          |
 
 `POST /v1/ingest?topic=&partition=` takes `application/octet-stream`, one chunk, or
-`application/x-ndjson`, a chunk a line. What it says no with:
+`application/x-ndjson`, a chunk a line, each of which must be JSON. What it says no with:
 
-| status | when                                              | again?                         |
-|--------|---------------------------------------------------|--------------------------------|
-| 400    | the request is malformed                          | never                          |
-| 408    | the body took too long                            | yes                            |
-| 413    | the body or a line is over the limit              | never                          |
-| 415    | another content type                              | never                          |
-| 422    | the sink has refused it for good                  | never                          |
-| 429    | no credit, or the sink could not take it now      | after `Retry-After`            |
-| 503    | the agent is draining                             | after `Retry-After`            |
+| status, error                  | when                                        | again?      |
+|--------------------------------|---------------------------------------------|-------------|
+| 400 invalid_request            | malformed, or a parameter that is not known | never       |
+| 400 invalid_json               | a line is no JSON; `line` has its number    | never       |
+| 404 not_found                  | no such path                                | never       |
+| 404 unknown_topic_or_partition | the sink does not have the topic            | never       |
+| 405 method_not_allowed         | `Allow` has the methods                     | never       |
+| 408 request_timeout            | the body took too long                      | yes         |
+| 413 content_too_large          | the body or a line is over the limit        | never       |
+| 415 unsupported_media_type     | another content type, or an encoding        | never       |
+| 422 sink_refused               | the sink has refused it for good            | never       |
+| 429 throttling_quota_exceeded  | no credit                                   | Retry-After |
+| 429 sink_busy                  | the sink could not take it now              | Retry-After |
+| 503 sink_unavailable           | the sink does not say, or what it stands on | Retry-After |
+|                                | is away: `host.http.timeout.ms`             |             |
+| 503 agent_draining             | the agent is draining                       | Retry-After |
 
-An error is `{"error": <Kafka's error name>, "message": …}`, and with 429 also `dimension`, `limit`
-and `value` of the credit that was missing. When a body of several frames was accepted in part,
-`accepted_chunks` says how much; the order of lines is that of the body.
+An error is `{"error": …, "message": …}`, and with 429 also `dimension`, `limit` and `value` of the
+credit that was missing. When a body of several frames was accepted in part, `accepted_chunks` says
+how much; the order of lines is that of the body. After a 503 for time the sink may still accept
+what it was handed.
 """
 
 from __future__ import annotations
@@ -49,12 +57,15 @@ from penstock.host.port import NO_PARTITION
 from penstock.host.server import metrics
 from penstock.host.server.ingest import (
     HttpProducer,
+    NotJson,
     Outcome,
     OutOfCredit,
     Part,
     TooMuch,
+    check_json,
     line_parts,
 )
+from penstock.host.server.sink_watch import late
 from penstock.host.server.status import status_of
 from penstock.host.sinks.verdicts import retryable
 
@@ -71,9 +82,11 @@ PARTITION_MAX: Final = 2**31 - 1
 
 OCTETS: Final = "application/octet-stream"
 LINES: Final = "application/x-ndjson"
+IDENTITY: Final = "identity"
 
 _RETRY_LATER: Final = {429, 503}
-_ERROR_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
+_ERROR_NAMES: Final = {404: "not_found", 405: "method_not_allowed"}
+_PARAMETERS: Final = ("topic", "partition")
 
 
 class _Refused(Exception):
@@ -155,9 +168,12 @@ class HttpFront:
         return _json({"status": "ok"})
 
     async def _readyz(self, request: Request) -> Response:
-        if self._agent.serving:
+        agent = self._agent
+        if agent.serving and not agent.sink_trouble:
             return _json({"status": "ok"})
-        cause = "the agent is draining" if self._agent.draining else "the agent is starting"
+        cause = "the agent is draining" if agent.draining else "the agent is starting"
+        if agent.serving:
+            cause = f"the sink does not accept: {agent.sink_trouble}"
         return _json({"status": "failing", "cause": cause}, 503)
 
     async def _metrics(self, request: Request) -> Response:
@@ -189,9 +205,15 @@ class HttpFront:
             body = {"dimension": error.dimension, "limit": error.limit, "value": error.value}
             return self._no(429, {**_error(error), **body}, error.retry_after_ms)
         except TooMuch as error:
-            return self._no(413, _error(error))
+            return self._no(413, _error(error, "content_too_large"))
+        except NotJson as error:
+            return self._no(400, {**_error(error, "invalid_json"), "line": error.line})
         except PenstockError as error:
-            return self._no(429 if retryable(error) else 422, _error(error))
+            if retryable(error):
+                return self._no(503, _error(error, "sink_unavailable"))
+            if error.code == "unknown_topic_or_partition":
+                return self._no(404, _error(error))
+            return self._no(422, _error(error, "sink_refused"))
         except ClientDisconnect:
             return _json({"error": "network_exception", "message": "the client has gone"}, 400)
         except Exception:
@@ -201,36 +223,61 @@ class HttpFront:
 
     async def _take(self, request: Request) -> Outcome:
         if self._agent.draining:
-            raise _Refused(503, "broker_not_available", "the agent is draining")
+            raise _Refused(503, "agent_draining", "the agent is draining")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        encoding = request.headers.get("content-encoding", IDENTITY)
         if kind not in (OCTETS, LINES):
-            raise _Refused(
-                415, "unsupported_compression_type", f"content type {kind!r}: {OCTETS} or {LINES}"
-            )
+            raise _media(f"content type {kind!r}: {OCTETS} or {LINES}")
+        if encoding.strip().lower() != IDENTITY:
+            raise _media(f"content encoding {encoding!r}: {IDENTITY}; bodies are not unpacked")
         topic, partition = _query(request)
         topic = topic or self._agent.settings.http_topic
-        partition = await self._producer.target(topic, partition)
         body = bytearray()
         try:
             await self._receive(request, body)
             view = memoryview(body).toreadonly()
             parts = self._parts(view, kind)
-            outcome = await self._producer.deliver(view, parts, topic=topic, partition=partition)
-        finally:
+        except BaseException:
             self._producer.window.restore(0, 0, len(body))
+            raise
+        outcome = await self._deliver(view, parts, topic, partition)
         if outcome.failed is not None:
             raise _Refused(
                 429 if outcome.failed.retryable else 422,
-                "broker_not_available" if outcome.failed.retryable else "invalid_record",
+                "sink_busy" if outcome.failed.retryable else "sink_refused",
                 outcome.failed.reason,
                 retry_after_ms=outcome.failed.retry_after_ms,
                 **_facts(outcome),
             )
         return outcome
 
+    async def _deliver(
+        self, body: memoryview, parts: list[Part], topic: str, partition: int
+    ) -> Outcome:
+        """Hand the parts over and wait for the sink, but not for ever.
+
+        What the sink was handed it keeps, and the credit with it, also when nobody waits any more.
+        """
+        timeout_ms = self._agent.settings.http_timeout_ms
+        handed = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                partition = await self._producer.target(topic, partition)
+                work = self._producer.deliver(body, parts, topic=topic, partition=partition)
+                handed = True
+                return await asyncio.shield(work)
+        except TimeoutError:
+            error = late(self._agent.sink, timeout_ms)
+            told = "; it may still accept what it was handed" if handed else ""
+            raise _Refused(503, "sink_unavailable", f"{error}{told}") from None
+        finally:
+            if not handed:
+                self._producer.window.restore(0, 0, len(body))
+
     def _parts(self, body: memoryview, kind: str) -> list[Part]:
         most = self._producer.frame_bytes_max
         if kind == LINES and (parts := list(line_parts(body, most))):
+            check_json(body, parts)
             return parts
         if kind == LINES or not body:
             raise _Refused(400, "invalid_request", "the body is empty")
@@ -253,7 +300,7 @@ class HttpFront:
                     body += piece
         except TimeoutError:
             raise _Refused(
-                408, "request_timed_out", f"the body took more than {BODY_SECONDS_MAX:.0f} s"
+                408, "request_timeout", f"the body took more than {BODY_SECONDS_MAX:.0f} s"
             ) from None
         request.state.read = True
 
@@ -281,8 +328,12 @@ def _bare(endpoint: Callable[[Request], Awaitable[Response]]) -> Any:
     return checked
 
 
+def _media(message: str) -> _Refused:
+    return _Refused(415, "unsupported_media_type", message)
+
+
 def _query(request: Request) -> tuple[str, int]:
-    if wrong := wrong_parameters(request.query_params.multi_items(), ("topic", "partition")):
+    if wrong := wrong_parameters(request.query_params.multi_items(), _PARAMETERS):
         raise _Refused(400, "invalid_request", wrong)
     topic = request.query_params.get("topic", "")
     text = request.query_params.get("partition", "")
@@ -300,8 +351,8 @@ def _facts(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _error(error: PenstockError) -> dict[str, object]:
-    return {"error": error.code, "message": str(error)}
+def _error(error: PenstockError, name: str = "") -> dict[str, object]:
+    return {"error": name or error.code, "message": str(error)}
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -312,4 +363,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     name = _ERROR_NAMES.get(status, "invalid_request")
     message = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}"
-    return _json({"error": name, "message": message}, status)
+    response = _json({"error": name, "message": message}, status)
+    response.headers.update(getattr(error, "headers", None) or {})
+    return response

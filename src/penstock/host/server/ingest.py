@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +46,7 @@ TOPICS_MAX: Final = 1024
 TOPIC_FRESH_MS: Final = 60_000
 """How long the number of a topic's partitions is taken for true."""
 
+_TEXTS: Final = msgspec.json.Decoder(msgspec.Raw)
 _NEWLINE: Final = 10
 _RETURN: Final = 13
 _DIMENSIONS: Final = ("chunk_slots", "raw_events", "payload_bytes")
@@ -53,6 +56,14 @@ _Numbers = NDArray[np.uint32]
 
 class TooMuch(InvalidError):
     """A request that no window and no frame has room for."""
+
+
+class NotJson(InvalidError):
+    """A line that is no JSON; `line` counts from 1, empty lines too."""
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(f"line {line} is no JSON: {why}")
+        self.line = line
 
 
 class OutOfCredit(NoCredit):
@@ -131,6 +142,33 @@ def line_parts(body: memoryview, frame_bytes_max: int) -> Iterator[Part]:
         first = last
 
 
+def check_json(body: memoryview, parts: list[Part]) -> None:
+    """Check that each line of a body is one JSON text.
+
+    All are read at once, without making values of them. Only where that leaves a doubt, for there
+    is white space around a text, or an error, lines are looked at one by one up to the first that
+    is none.
+
+    Raises:
+        NotJson: one is not.
+    """
+    count = sum(len(part.lengths) for part in parts)
+    size_bytes = sum(int(part.lengths.sum()) for part in parts)
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        texts = _TEXTS.decode_lines(body)
+        joined = b"".join(texts)
+        joined.decode()
+        if (len(texts), len(joined)) == (count, size_bytes) and b"\n" not in joined:
+            return
+    for number, line in enumerate(bytes(body).split(b"\n"), 1):
+        if line.removesuffix(b"\r"):
+            try:
+                _TEXTS.decode(line)
+                line.decode()
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise NotJson(number, str(error)) from None
+
+
 class HttpProducer:
     """Hands bodies to the agent's sink."""
 
@@ -143,6 +181,7 @@ class HttpProducer:
         self._next_sequence = 0
         self._turn = 0
         self._topics: dict[str, tuple[float, int]] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
 
     @property
     def frame_bytes_max(self) -> int:
@@ -170,19 +209,27 @@ class HttpProducer:
             PenstockError: the sink does not know the topic, or cannot say.
         """
         if self.producer_id == NO_PRODUCER_ID or (topic and self._partitions(topic) is None):
-            topics = (topic,) if topic else ()
-            introduction = await self._agent.sink.introduce(self.producer_id, topics)
-            self.producer_id = introduction.producer_id
-            if topic:
-                while len(self._topics) >= TOPICS_MAX:
-                    del self._topics[next(iter(self._topics))]
-                count = introduction.partitions.get(topic, 0)
-                self._topics[topic] = (self._agent.now_ms() + TOPIC_FRESH_MS, count)
+            asking = self._asking.get(topic)
+            if asking is None:
+                asking = asyncio.get_running_loop().create_task(self._ask(topic))
+                self._asking[topic] = asking
+                asking.add_done_callback(lambda _: self._asking.pop(topic))
+            await asyncio.shield(asking)
         count = self._partitions(topic) or 0
         if partition != NO_PARTITION or not count:
             return partition
         self._turn += 1
         return self._turn % count
+
+    async def _ask(self, topic: str) -> None:
+        """Ask the sink about a topic, once for all requests that wait to know it."""
+        introduction = await self._agent.ask_sink(self.producer_id, (topic,) if topic else ())
+        self.producer_id = introduction.producer_id
+        if topic:
+            while len(self._topics) >= TOPICS_MAX:
+                del self._topics[next(iter(self._topics))]
+            count = introduction.partitions.get(topic, 0)
+            self._topics[topic] = (self._agent.now_ms() + TOPIC_FRESH_MS, count)
 
     def _partitions(self, topic: str) -> int | None:
         until_ms, count = self._topics.get(topic, (0.0, 0))
@@ -196,21 +243,24 @@ class HttpProducer:
     ) -> Outcome:
         """Hand the parts of a body to the sink and wait for all verdicts.
 
-        Credit for the chunks is taken and given back here; that for the bytes is the caller's.
+        Credit for the chunks is taken and given back here; that for the body's bytes, which the
+        caller has taken, is given back too.
 
         Raises:
             OutOfCredit, TooMuch: nothing was handed over.
         """
         count = sum(len(part.lengths) for part in parts)
-        self.acquire(Credit(count, count, 0))
+        held = Credit(0, 0, len(body))
         try:
+            self.acquire(Credit(count, count, 0))
+            held = Credit(count, count, len(body))
             frames = [self._submit(body, part, topic, partition) for part in parts]
             verdicts = [
                 verdict if not isinstance(verdict, asyncio.Future) else await verdict
                 for verdict in frames
             ]
         finally:
-            self.window.restore(count, count, 0)
+            self.window.restore(*held)
         accepted = sum(
             len(part.lengths)
             for part, verdict in zip(parts, verdicts, strict=True)

@@ -54,6 +54,9 @@ CREDIT_IN_USE: Final = _gauge(
     "credit_in_use", "Credit that unanswered frames take, by dimension.", ("dimension",)
 )
 RETAINED_BYTES: Final = _gauge("sink_retained_bytes", "Payload bytes that the sink holds.")
+SINK_ACCEPTS: Final = _gauge(
+    "sink_accepts", "1 while the sink accepts, as far as the last look at it tells."
+)
 SINK_FRAMES: Final = _counter(
     "sink_frames_total",
     "Frames that the sink has settled, those of HTTP among them: accepted, failed (may be sent"
@@ -94,6 +97,7 @@ def samples(agent: HostAgent) -> Iterator[Sample]:
     for index, dimension in enumerate(("chunks", "events", "bytes")):
         yield Sample(CREDIT_IN_USE, sum(taken[index] for taken in in_use), (dimension,))
     yield Sample(RETAINED_BYTES, agent.sink.retained_bytes)
+    yield Sample(SINK_ACCEPTS, int(not agent.sink_trouble))
     counts = getattr(agent.sink, "counts", None)
     if isinstance(counts, Counts):
         yield Sample(SINK_FRAMES, counts.accepted_frames, ("accepted",))

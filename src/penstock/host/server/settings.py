@@ -172,6 +172,15 @@ class HostSettings:
         minimum=1,
         maximum=INT_MAX,
     )
+    http_timeout_ms: int = setting(
+        10_000,
+        name="host.http.timeout.ms",
+        doc="Time that the sink has for an HTTP request whose body is there; after it the answer is"
+        " 503, and what the sink has taken by then may still be accepted.",
+        unit="ms",
+        minimum=100,
+        maximum=INT_MAX,
+    )
     http_max_connections: int = setting(
         256,
         name="host.http.max.connections",
@@ -247,7 +256,7 @@ class SinkSettings:
     memory_bytes: int = setting(
         64 * _MIB,
         name="host.memory.bytes",
-        doc="Payload bytes that the memory sink holds; beyond that it sends frames back.",
+        doc="Payload bytes that the memory sink holds; beyond that it refuses frames for good.",
         unit="bytes",
         minimum=1024,
         maximum=LONG_MAX,

@@ -24,7 +24,11 @@ def status_of(agent: HostAgent) -> dict[str, Any]:
         "state": "draining" if agent.draining else "serving",
         "drain_left_ms": left_ms,
         "socket": agent.settings.socket_path,
-        "sink": {"name": agent.sink.name, "retained_bytes": agent.sink.retained_bytes},
+        "sink": {
+            "name": agent.sink.name,
+            "retained_bytes": agent.sink.retained_bytes,
+            "trouble": agent.sink_trouble,
+        },
         "connections": {
             "open": len(connections),
             "max": agent.settings.connections_max,

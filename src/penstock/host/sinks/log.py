@@ -33,6 +33,7 @@ from penstock.client.appender import Appender
 from penstock.client.errors import ClientClosed, UnknownTopic
 from penstock.client.lanes import Lane, Pieces
 from penstock.client.retry import RetryPolicy
+from penstock.host.errors import SinkUnavailable
 from penstock.host.port import (
     ACCEPTED,
     NO_LOG_SEQUENCE,
@@ -126,6 +127,7 @@ class LogSink:
                 f"must have room for the largest frame, {self.frame_bytes_max} bytes",
             )
         self.counts = Counts()
+        self.stands_on = f"brokers {options.bootstrap}"
         self.retained_frames = 0
         self._retained_bytes = 0
         self._options = options
@@ -163,6 +165,17 @@ class LogSink:
         self._stopping = True
         await self._appender.stop(deadline_seconds)
 
+    async def check(self) -> None:
+        """Whether there is room, and a broker answers.
+
+        Raises:
+            PenstockError: there is none, or no broker answers.
+        """
+        refused = self._refusal(0)
+        if refused is not None:
+            raise SinkUnavailable(refused.reason)
+        await self._appender.find()
+
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
         """A producer id of the broker for a producer without one, and its topics' partitions.
 
@@ -179,7 +192,7 @@ class LogSink:
         )
 
     def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
-        refused = self._refusal(chunks)
+        refused = self._refusal(len(chunks.payload))
         if refused is not None:
             return self.counts.frame(chunks, refused)
         size_bytes = len(chunks.payload)
@@ -199,12 +212,12 @@ class LogSink:
         self._retained_bytes += size_bytes
         return PENDING
 
-    def _refusal(self, chunks: Chunks) -> Failed | None:
-        """Why no frame like this can be taken now."""
+    def _refusal(self, payload_bytes: int) -> Failed | None:
+        """Why no frame of this size can be taken now."""
         if self._stopping:
             return failure(ClientClosed("the log sink is stopping"))
         options = self._options
-        size_bytes = self._retained_bytes + len(chunks.payload)
+        size_bytes = self._retained_bytes + payload_bytes
         full = self.retained_frames >= options.retained_frames_max
         if full or size_bytes > options.retained_bytes_max:
             return Failed(

@@ -1,7 +1,8 @@
 """A sink that keeps copies in memory until they are drained: for tests, and for embedding.
 
 Accepted means held by this process, until it ends. The list is bounded: a frame that does not fit
-any more is sent back, to be tried again.
+any more is sent back, to be tried again once there was a `drain`; where there is to be none, in an
+agent of its own, it is refused for good, so that no producer waits for room that never comes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.host.errors import SinkUnavailable
 from penstock.host.port import (
     ACCEPTED,
     NO_PRODUCER_ID,
@@ -45,6 +47,7 @@ class MemorySink:
     """Keeps frames until `drain` takes them."""
 
     name = "memory"
+    stands_on = ""
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class MemorySink:
         frames_max: int = limits.MEMORY_FRAMES_MAX,
         frame_bytes_max: int = limits.FRAME_BYTES_MAX,
         retry_after_ms: int = limits.RETRY_AFTER_MS,
+        drained: bool = True,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
         self.frame_bytes_max = min(frame_bytes_max, bytes_max)
@@ -60,9 +64,11 @@ class MemorySink:
         self.held_bytes = 0
         self._bytes_max = bytes_max
         self._frames_max = frames_max
-        self._retry_after_ms = retry_after_ms
+        self._retry_after_ms = retry_after_ms if drained else 0
+        self._drained = drained
         self._randomness = randomness
         self._frames: deque[StoredFrame] = deque()
+        self._full = ""  # why the last frame was sent back
 
     @property
     def retained_bytes(self) -> int:
@@ -75,6 +81,15 @@ class MemorySink:
     async def stop(self, deadline_seconds: float) -> None:
         """There is nothing to wait for; what is held stays until it is drained."""
 
+    async def check(self) -> None:
+        """Whether there is room.
+
+        Raises:
+            SinkUnavailable: the last frame found none, and nothing was drained since.
+        """
+        if self._full:
+            raise SinkUnavailable(self._full)
+
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
         """A random id for a producer without one; topics mean nothing here."""
         if producer_id == NO_PRODUCER_ID:
@@ -84,13 +99,14 @@ class MemorySink:
     def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
         size_bytes = len(chunks.payload)
         if len(self._frames) >= self._frames_max or self.held_bytes + size_bytes > self._bytes_max:
-            full = Failed(
-                f"the memory sink holds {len(self._frames)} frames of {self.held_bytes} bytes;"
-                f" its limits are {self._frames_max} and {self._bytes_max}",
-                retryable=True,
-                retry_after_ms=self._retry_after_ms,
+            self._full = (
+                f"the memory sink is full: it holds {len(self._frames)} frames of"
+                f" {self.held_bytes} bytes; its limits are {self._frames_max} and"
+                f" {self._bytes_max} (host.memory.bytes)"
             )
+            full = Failed(self._full, self._drained, self._retry_after_ms)
             return self.counts.frame(chunks, full)
+        self._full = ""
         self._frames.append(_copy(chunks))
         self.held_bytes += size_bytes
         return self.counts.frame(chunks, ACCEPTED)
@@ -100,6 +116,8 @@ class MemorySink:
         count = len(self._frames) if frames_max is None else min(frames_max, len(self._frames))
         drained = [self._frames.popleft() for _ in range(count)]
         self.held_bytes -= sum(frame.size_bytes for frame in drained)
+        if drained:
+            self._full = ""
         return drained
 
 

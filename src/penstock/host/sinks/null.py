@@ -17,6 +17,7 @@ class NullSink:
     """Accepts every frame and keeps none."""
 
     name = "null"
+    stands_on = ""
 
     def __init__(
         self,
@@ -37,6 +38,9 @@ class NullSink:
 
     async def stop(self, deadline_seconds: float) -> None:
         """There is nothing to wait for."""
+
+    async def check(self) -> None:
+        """It takes everything."""
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
         """A random id for a producer without one; topics mean nothing here."""

@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.host.errors import SinkUnavailable
 from penstock.host.port import (
     ACCEPTED,
     NO_PRODUCER_ID,
@@ -96,6 +97,7 @@ class OutboxSink:
     """
 
     name = "outbox"
+    stands_on = ""
 
     def __init__(
         self,
@@ -135,6 +137,16 @@ class OutboxSink:
     async def start(self) -> None:
         """There is nothing to get ready; the writer's owner starts it."""
 
+    async def check(self) -> None:
+        """Whether there is room here; what the writer stands on is its owner's to check.
+
+        Raises:
+            SinkUnavailable: there is none.
+        """
+        refused = self._refusal(0)
+        if refused is not None:
+            raise SinkUnavailable(refused.reason)
+
     async def stop(self, deadline_seconds: float) -> None:
         """Wait for what is under way, then give the rest back, to be sent again."""
         self._stopping = True
@@ -159,7 +171,7 @@ class OutboxSink:
         known = self._pending.get(batch_id)
         if known is not None:
             return self._join(known, chunks, settle, batch_id)
-        refused = self._refusal(chunks)
+        refused = self._refusal(len(chunks.payload))
         if refused is not None:
             return self.counts.frame(chunks, refused)
         at_ms = self._sent_back.pop(batch_id, None) or self._clock.now_ms()
@@ -171,10 +183,10 @@ class OutboxSink:
         task.add_done_callback(partial(self._sent, batch_id))
         return PENDING
 
-    def _refusal(self, chunks: Chunks) -> Failed | None:
+    def _refusal(self, payload_bytes: int) -> Failed | None:
         if self._stopping:
             return Failed("the outbox sink is stopping", retryable=True)
-        size_bytes = self._retained_bytes + len(chunks.payload)
+        size_bytes = self._retained_bytes + payload_bytes
         full = len(self._pending) >= self._retained_frames_max
         if full or size_bytes > self._retained_bytes_max:
             return Failed(

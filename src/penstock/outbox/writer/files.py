@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.outbox import limits
-from penstock.outbox.errors import OutboxClosed, RootUnavailable
+from penstock.outbox.errors import OutboxClosed, RootUnavailable, StorageFull, storage_error
 from penstock.outbox.paths import open_no_follow
 from penstock.outbox.writer.safe_write import SafeWrite, WritePlan, Written
 from penstock.outbox.writer.table import NO_HANDLE, Action, Step
@@ -34,6 +34,8 @@ DIRECTORY_MODE: Final = 0o777
 CHECKSUM_ATTRIBUTE: Final = "user.penstock.crc32c"
 """Extended attribute of a payload: the CRC32C of its content in eight hexadecimal digits."""
 _CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
+CHECK_BYTES: Final = 4096
+CHECK_PREFIX: Final = ".penstock-check-"
 _RENAME_NOREPLACE: Final = 1
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -184,6 +186,20 @@ def rename_new(directory: int, name: str, target: str) -> None:
         raise OSError(number, os.strerror(number), name)
 
 
+def _unnamed(directory: int) -> int:
+    """A new file without a name; one that has lost it where the file system (NFS) has no other."""
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    try:
+        return os.open(".", flags | os.O_TMPFILE, FILE_MODE, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}:
+            raise
+    name = f"{CHECK_PREFIX}{os.getpid()}"
+    file = os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE, dir_fd=directory)
+    os.unlink(name, dir_fd=directory)
+    return file
+
+
 def _then_zero(call: Callable[[FileSystem, Step], None]) -> Callable[[FileSystem, Step], int]:
     def calling(files: FileSystem, step: Step) -> int:
         call(files, step)
@@ -294,6 +310,31 @@ class Tree:
         finally:
             self._give_back(plan.hour_directory, hour, write)
         return write.outcome()
+
+    def check(self, bytes_min: int) -> None:
+        """Find out whether the file system takes a payload of `bytes_min`, by a file of 4 KiB that
+        leaves nothing behind.
+
+        Raises:
+            PenstockError: it does not, and why.
+        """
+        if self._root == NO_HANDLE:
+            raise OutboxClosed("outbox: its tree was closed")
+        try:
+            found = os.fstatvfs(self._root)
+            free = found.f_bavail * found.f_frsize
+            if free < bytes_min:
+                raise StorageFull(
+                    f"outbox root: {free} bytes are free, and a payload may have {bytes_min}"
+                )
+            file = _unnamed(self._root)
+            try:
+                os.write(file, bytes(CHECK_BYTES))
+                os.fdatasync(file)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise storage_error(error.errno or errno.EIO, "check", "outbox root") from error
 
     def close(self) -> None:
         """Close all directories; no attempt may be under way or come after."""

@@ -146,6 +146,18 @@ class TopicPublisher:
             self._drain = loop.create_task(self._publish_waiting())
         await request.done
 
+    async def check(self) -> None:
+        """Have a broker say that the topic is there; behind a write that is under way.
+
+        Raises:
+            PenstockError: none does.
+        """
+        client = self._client
+        if client is None:
+            raise OutboxClosed(f"publisher of {self._topic}: not started or stopping")
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, client.describe_topic, self._topic)
+
     def samples(self) -> Iterator[Sample]:
         yield Sample(metrics.QUEUED, self._waiting_records)
         yield Sample(metrics.QUEUED_BYTES, self._waiting_bytes)

@@ -246,6 +246,17 @@ class OutboxWriter:
             attempts=written.attempts,
         )
 
+    async def check(self, bytes_min: int) -> None:
+        """Find out whether a payload of `bytes_min` would be taken now; may wait long for the disk.
+
+        Raises:
+            PenstockError: it would not, and why: StorageFull, ReadOnlyRoot, AccessDenied, …
+        """
+        tree = self._tree
+        if tree is None:
+            raise OutboxClosed("outbox: not started, or stopped")
+        await asyncio.get_running_loop().run_in_executor(self._pool, tree.check, bytes_min)
+
     def samples(self) -> Iterator[Sample]:
         """The metrics of the writer and of its publisher; to be called on the loop's thread."""
         yield from self.counts.samples()

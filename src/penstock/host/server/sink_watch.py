@@ -1,0 +1,74 @@
+"""Whether an agent's sink accepts, as it was a moment ago.
+
+A health check must be answered at once, also while what the sink stands on hangs. So the sink is
+looked at again and again, one look at a time, and each has a bound; who asks is told what the last
+one found. A look that hangs is not joined by a second one: the next waits for the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.host import limits
+from penstock.host.errors import SinkUnavailable
+from penstock.host.port import ChunkSink
+
+logger = logging.getLogger(__name__)
+
+_SECONDS: Final = limits.SINK_CHECK_MS / 1000
+
+
+class SinkWatch:
+    """Looks at one sink from `start` to `stop`."""
+
+    def __init__(self, sink: ChunkSink) -> None:
+        self._sink = sink
+        self._task: asyncio.Task[None] | None = None
+        self._check: asyncio.Task[None] | None = None  # also longer than one look
+        self.trouble = ""
+        """Why the sink does not accept; empty where it does."""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        tasks = {task for task in (self._task, self._check) if task is not None}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _watch(self) -> None:
+        while True:
+            before, self.trouble = self.trouble, await self._look()
+            if self.trouble and not before:
+                logger.warning("the sink does not accept: %s", self.trouble)
+            elif before and not self.trouble:
+                logger.warning("the sink accepts again")
+            await pause(_SECONDS)
+
+    async def _look(self) -> str:
+        if self._check is None:
+            self._check = asyncio.get_running_loop().create_task(self._sink.check())
+        done, _ = await asyncio.wait({self._check}, timeout=_SECONDS)
+        if not done:
+            return str(late(self._sink, limits.SINK_CHECK_MS))
+        check, self._check = self._check, None
+        try:
+            check.result()
+        except PenstockError as error:
+            return str(error)[: limits.REASON_CHARS_MAX]
+        except Exception:
+            logger.exception("the sink %s could not be checked", self._sink.name)
+            return f"the {self._sink.name} sink could not be checked; the agent's log has the cause"
+        return ""
+
+
+def late(sink: ChunkSink, timeout_ms: int) -> SinkUnavailable:
+    """The error for a sink that has not said something in time."""
+    on = f": no answer from {sink.stands_on}" if sink.stands_on else ""
+    return SinkUnavailable(f"the {sink.name} sink did not answer within {timeout_ms} ms{on}")
