@@ -58,3 +58,16 @@ def system_tool(name: str, package: str) -> str:
     if found is None:
         lacking(f"{name} is not installed and could not be (package {package})")
     return found
+
+
+@contextmanager
+def disk_of(size: str, directory: Path) -> Iterator[Path]:
+    """A real file system of this size in memory, mounted at a new directory; root may."""
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        lacking("only root can mount a file system")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from penstock.testing import Broker
 from tests.apps.conftest import Ran, Run
 from tests.apps.test_serve import environment
 from tests.host.server.peers import data, hello
+from tests.machine import disk_of
 
 READY = re.compile(r"penstock host ready socket=(\S+) http=(\S+) sink=(\w+)\n")
 TIMEOUT_SECONDS = 60
@@ -370,6 +371,29 @@ def test_into_the_outbox(path: str, folder: Path, bare: Run) -> None:
         assert client.read_arrow("pointers").num_rows == 1
     (file,) = (folder / "tree" / "tills").rglob("data.bin")
     assert file.read_bytes() == b"ab"
+
+
+def test_an_outbox_whose_disk_is_full(path: str, folder: Path, bare: Run) -> None:
+    """Health says so while it is, and no longer once there is room."""
+    with (
+        disk_of("40m", folder / "disk") as small_disk,
+        Broker(admin=False) as broker,
+        broker.client() as client,
+    ):
+        client.create_topic("pointers")
+        words = ("--sink", "outbox", "-b", broker.bootstrap, "--outbox-topic", "pointers")
+        filler = small_disk / "filler"
+        with agent(path, *words, "--outbox-root", str(small_disk)):
+            until(lambda: not bare("host", "health", "--socket", path).status)
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(bytes(1 << 20)):
+                    pass
+            until(lambda: bare("host", "health", "--socket", path).status)
+            ran = bare("host", "health", "--socket", path)
+            assert "the agent's sink does not accept: outbox root: " in ran.err
+            assert "bytes are free, and a payload may have" in ran.err
+            filler.unlink()
+            until(lambda: not bare("host", "health", "--socket", path).status)
 
 
 def test_a_second_signal_ends_it_at_once() -> None:

@@ -21,6 +21,8 @@ from tests.deploy.files import document, documents, from_json, instructions, uni
 SOCKET: Final = "/var/run/penstock/host.sock"
 DIRECTORY: Final = "/var/run/penstock"
 HEALTH: Final = ("host", "health", "--socket", SOCKET)
+LIVE: Final = ("host", "health", "--live", "--socket", SOCKET)
+"""Where an answer of no has the agent restarted, which brings back nothing that its sink stands on."""
 DRAIN: Final = "host.drain.timeout.ms"
 TAKEOVER: Final = "host.socket.takeover"
 MARGIN_SECONDS: Final = 5.0
@@ -50,8 +52,9 @@ class Facts:
 
     file: str
     serve: Sequence[str]
-    health: Sequence[Sequence[str]]
     user: tuple[int, int]
+    health: Sequence[Sequence[str]] = ()
+    live: Sequence[Sequence[str]] = ()
     stop_seconds: float | None = None
     mounts: Sequence[Mount] = ()
     preparation: Sequence[str] | None = None
@@ -85,11 +88,12 @@ def setting(command: Sequence[str], name: str) -> str:
 def _commands(facts: Facts) -> Iterator[str]:
     if option(facts.serve, "--socket") != SOCKET:
         yield f"{facts.file}: the agent's socket is {option(facts.serve, '--socket')!r}"
-    if not facts.health:
+    if not (facts.health or facts.live):
         yield f"{facts.file}: no health command"
-    for health in facts.health:
-        if tuple(health) != HEALTH:
-            yield f"{facts.file}: the health command is {shlex.join(health)}"
+    for expected, said in ((HEALTH, facts.health), (LIVE, facts.live)):
+        for command in said:
+            if tuple(command) != expected:
+                yield f"{facts.file}: the health command is {shlex.join(command)}"
 
 
 def _stopping(facts: Facts) -> Iterator[str]:
@@ -222,12 +226,16 @@ def compose(deployment: Path) -> Facts:
 def kubernetes(deployment: Path) -> Facts:
     pod = document(deployment / files.DAEMON_SET, "DaemonSet")["spec"]["template"]["spec"]
     (agent,), (preparation,) = pod["containers"], pod["initContainers"]
-    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    probes = {
+        probe: agent[probe]["exec"]["command"][1:]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
     hook = agent.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     return Facts(
         file=files.DAEMON_SET,
         serve=agent["args"],
-        health=[agent[probe]["exec"]["command"][1:] for probe in probes],
+        health=[probes["readinessProbe"]],
+        live=[probes["startupProbe"], probes["livenessProbe"]],
         user=_pod_user(pod, agent),
         stop_seconds=pod["terminationGracePeriodSeconds"] - hook,
         mounts=_pod_mounts(pod, agent),
@@ -258,7 +266,7 @@ def ecs(deployment: Path) -> Facts:
     return Facts(
         file=files.TASK,
         serve=agent["command"],
-        health=[agent["healthCheck"]["command"][2:]],
+        live=[agent["healthCheck"]["command"][2:]],
         user=_user(agent["user"]),
         stop_seconds=agent["stopTimeout"],
         mounts=_task_mounts(task, agent),
@@ -286,7 +294,7 @@ def systemd(deployment: Path) -> Facts:
     return Facts(
         file=files.UNIT,
         serve=shlex.split(unit["Service.ExecStart"][0])[1:],
-        health=[shlex.split(line)[1:] for line in unit["Service.ExecStartPost"]],
+        live=[shlex.split(line)[1:] for line in unit["Service.ExecStartPost"]],
         user=_user(f"{ids[f'u {user}'].split(':')[0]}:{ids[f'g {group}']}"),
         stop_seconds=float(unit["Service.TimeoutStopSec"][0]),
     )

@@ -69,6 +69,11 @@ MISTAKES = [
     Mistake(file=CONTAINER, old='"health"', new='"status"', complaint="host status"),
     Mistake(file=TASK, old='"health"', new='"status"', complaint="host status"),
     Mistake(file=UNIT, old="host health", new="host status", complaint="host status"),
+    # A restart of the agent does not bring back brokers.
+    *(
+        Mistake(file=file, old=old, new="", complaint="the health command is host health --socket")
+        for file, old in ((DAEMON_SET, ' "--live",'), (TASK, ' "--live",'), (UNIT, " --live"))
+    ),
     # Other directories and rights.
     Mistake(file=DAEMON_SET, old="path: /var/run", new="path: /mnt", complaint="/mnt/penstock"),
     Mistake(file=PRODUCER_POD, old="path: /var/run", new="path: /mnt", complaint="/mnt/penstock"),
@@ -145,7 +150,7 @@ READERS_BY_FILE = {reader(HOST).file: reader for reader in READERS}
 @pytest.mark.parametrize("file", READERS_BY_FILE)
 def test_the_command_line_knows_the_commands(file: str, tmp_path: Path) -> None:
     facts = READERS_BY_FILE[file](HOST)
-    for words in (facts.serve, *facts.health):
+    for words in (facts.serve, *facts.health, *facts.live):
         parse(list(words))
     odd = Mistake(file=file, old="--sink", new="--sinc", complaint="No such option")
     wrong = READERS_BY_FILE[file](plant(odd, tmp_path))

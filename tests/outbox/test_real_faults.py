@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock.outbox.writer.files import Tree
 from tests.machine import lacking, system_tool
 from tests.outbox.write_once import payload_of
 
@@ -170,3 +171,62 @@ def test_a_read_only_mount(tmp_path: Path, unshare: str) -> None:
     assert said["error"][0] == "ReadOnlyRoot"
     assert "UnavailableError" in said["error"]
     assert "EROFS" in said["message"]
+
+
+CHECK = """
+import asyncio, sys
+from penstock.base.errors import PenstockError
+from penstock.outbox import OutboxSettings, OutboxWriter
+
+async def main(root, bytes_min):
+    async with OutboxWriter(OutboxSettings(root=root)) as writer:
+        try:
+            await writer.check(int(bytes_min))
+        except PenstockError as error:
+            print(type(error).__name__, error)
+        else:
+            print("ok")
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_look_at_the_disk(tmp_path: Path, unshare: str) -> None:
+    """Room, none for the largest payload, none at all, read-only; and nothing is left behind."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    quoted = shlex.quote(str(folder))
+    look = shlex.join([sys.executable, "-c", CHECK, str(folder)])
+    commands = (
+        f"{look} 1000000",
+        f"{look} 3000000",
+        f"head -c 3000000 /dev/zero > {quoted}/filler || true",
+        f"{look} 0",
+        f"mount -o remount,ro {quoted}",
+        f"{look} 0",
+        f"ls -A {quoted}",
+    )
+    done = subprocess.run(
+        in_mount(unshare, folder, "size=2m", *commands),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "ok"
+    assert lines[1].startswith("StorageFull outbox root: ")
+    assert lines[1].endswith("bytes are free, and a payload may have 3000000")
+    assert lines[2] == "StorageFull check outbox root: ENOSPC"
+    assert lines[3] == "ReadOnlyRoot check outbox root: EROFS"
+    assert lines[4:] == ["filler"]
+
+
+def test_a_look_where_files_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS: a kernel without the flag takes it for an attempt to write to a directory."""
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
+    tree = Tree(tmp_path)
+    tree.check(1)
+    tree.close()
+    assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ from penstock.storage import (
     StorageError,
     StorageFailed,
 )
-from tests.machine import lacking, system_tool
+from tests.machine import disk_of, lacking, system_tool
 from tests.storage.batches import FaultyFiles, Harness, abandon, batch, offsets, read_all
 
 
@@ -359,13 +359,8 @@ async def test_flush_ms_syncs_in_time(tmp_path: Path, policy: str) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of eight megabytes."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        lacking("only root can mount a file system")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True)
+    with disk_of("8m", tmp_path / "disk") as directory:
+        yield directory
 
 
 def test_a_real_full_disk(small_disk: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.spark.tables import Materialiser
 from penstock.spark.tables.kept import TableState
 from penstock.testing import Broker
-from tests.machine import lacking
+from tests.machine import disk_of
 from tests.spark.conftest import Topic
 from tests.spark.driver_deaths import assert_each_once, outlive
 
@@ -91,16 +90,8 @@ def test_no_record_is_lost_or_doubled_by_kills(kept: Topic, tmp_path: Path) -> N
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own that is soon full."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0:
-        lacking("only root may mount a small file system")
-    size = f"size={DISK_BYTES}"
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(place)], check=False)
-    if made.returncode:
-        lacking("a small file system could not be mounted")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with disk_of(str(DISK_BYTES), tmp_path / "disk") as place:
+        yield place
 
 
 def once(broker: Broker, spark: SparkSession, root: Path, topic: str) -> TableState:
