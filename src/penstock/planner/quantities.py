@@ -4,6 +4,10 @@ Each unit is that of a declaration (`penstock.base.settings.setting(unit=…)`).
 suffix is in that unit. Suffixes of bytes: `kB MB GB TB PB` are powers of 1000, `KiB MiB GiB TiB
 PiB` and the single letters `k m g t` powers of 1024, as operating systems and Aeron's properties
 read them. Suffixes of time: `ns us µs ms s min h d`.
+
+A size is not a rate. Where a rate is wanted, a suffix says per what (`700MB/s`, `60TB/day`), and
+the number is converted; where a size is wanted, a rate is refused. Only a unit per day takes a size
+alone, as its input is called so (`bytes-per-day`). `Mb` is refused: nobody knows whether it is bits.
 """
 
 from __future__ import annotations
@@ -12,7 +16,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-_NUMBER: Final = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)(/s)?")
+_NUMBER: Final = re.compile(
+    r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)(?:/([A-Za-z]+))?"
+)
+_BITS_OR_BYTES: Final = re.compile(r"[KMGTP]i?b")
 
 _BYTES: Final[Mapping[str, float]] = {
     "b": 1,
@@ -43,11 +50,17 @@ _SECONDS: Final[Mapping[str, float]] = {
 }
 _COUNTS: Final[Mapping[str, float]] = {"k": 1e3, "m": 1e6, "g": 1e9}
 _BITS: Final[Mapping[str, float]] = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "bit": 1.0}
+_PER: Final[Mapping[str, float]] = {
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+    "month": 30 * 86400.0,
+}
 _OF_UNIT: Final[Mapping[str, Mapping[str, float]]] = {
     "bytes": _BYTES,
-    "bytes/s": _BYTES,
-    "bytes/day": _BYTES,
-    "bit/s": _BITS,
+    "bit": _BITS,
     **{unit: {name: one / per for name, one in _SECONDS.items()} for unit, per in _SECONDS.items()},
 }
 
@@ -60,22 +73,37 @@ def parse_quantity(text: str, unit: str) -> float:
     """Read a number in `unit`, with or without a suffix of the same dimension.
 
     Raises:
-        NoQuantity: it is none.
+        NoQuantity: it is none, or a size where a rate is wanted, or the other way round.
     """
     found = _NUMBER.fullmatch(text.strip())
-    suffixes = _OF_UNIT.get(unit, _COUNTS)
+    base, _, per = unit.partition("/")
+    suffixes = _OF_UNIT.get(base, _COUNTS)
     if found is None:
         raise NoQuantity(f"must be a number{_allowed(unit, suffixes)}")
-    number, suffix, rate = found.groups()
-    value = float(number.replace("_", ""))
-    if rate and not unit.endswith("/s"):
-        raise NoQuantity(f"must not be a rate{_allowed(unit, suffixes)}")
-    if not suffix:
+    number, suffix, given_per = found.groups()
+    value = float(number.replace("_", "")) * _rate(given_per, base, per, suffix, text.strip())
+    if not suffix or (given_per and suffix.lower() == base):
         return value
+    if base == "bytes" and _BITS_OR_BYTES.fullmatch(suffix):
+        plain = suffix[0]
+        raise NoQuantity(f"has the suffix {suffix}, bits or bytes? {plain}B are bytes")
     factor = suffixes.get(suffix.lower())
     if factor is None:
         raise NoQuantity(f"has the unknown suffix {suffix}{_allowed(unit, suffixes)}")
     return value * factor
+
+
+def _rate(given: str | None, base: str, per: str, suffix: str, text: str) -> float:
+    """What a number is multiplied with to be one per what the unit says."""
+    if given is None:
+        if base == "bytes" and suffix and per == "s":
+            raise NoQuantity(f"is a size, and a rate is wanted: {text}/s, {text}/day")
+        return 1.0
+    if not per:
+        raise NoQuantity(f"is a rate, and must not be one: {base} are wanted")
+    if given not in _PER:
+        raise NoQuantity(f"is a number per {given}, which is none of {' '.join(_PER)}")
+    return _PER[per] / _PER[given]
 
 
 def _allowed(unit: str, suffixes: Mapping[str, float]) -> str:
