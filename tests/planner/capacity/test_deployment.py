@@ -111,7 +111,7 @@ def test_settings_reach_the_figures() -> None:
     some = plan(Deployment(fetching=FetchSettings(lagging_rate_limit=1)), **lagging)
     assert some.value("replay_gets_per_second") == some.value("brokers")
     small = Deployment(log=LogConfig(segment_bytes=1 << 20))
-    assert plan(small).value("disk_slack_bytes") == 4 << 20
+    assert plan(small).value("disk_slack_bytes") == plan(small).value("partitions") << 20
     journal = replace(StorageSettings(), journal_files_max=2)
     fewer = plan(Deployment(storage=journal)).value("disk_bytes_per_broker")
     assert plan().value("disk_bytes_per_broker") - fewer == 14 * journal.journal_file_bytes
@@ -126,6 +126,34 @@ def test_limits_that_are_passed_are_findings() -> None:
     assert few.failed
     chatty = plan(producers=100_000, messages_per_second=1e6, linger=0, retention=0.1)
     assert subjects(chatty)["produce requests"] == "warn"
+
+
+README: dict[str, Any] = {"messages_per_second": 50_000, "message_bytes": 1024, "retention": 7}
+
+
+def test_no_partition_fills_a_disk_while_brokers_idle() -> None:
+    """README's own command once planned eight partitions of 3.87 TB on eight of 14 brokers."""
+    found = plan(**README)
+    assert found.value("partitions") >= found.value("brokers")
+    assert found.value("partition_disk_bytes") <= 4e12 * 0.6 / 10
+    assert found.value("fullest_disk_bytes") <= 4e12 * 0.6
+    assert found.value("idle_brokers") == 0
+    assert not {"bytes on a disk", "bytes of a partition", "brokers without work"} & set(
+        subjects(found)
+    )
+
+
+def test_partitions_too_large_for_disks_and_too_few_for_brokers_are_findings() -> None:
+    said = {one.subject: one for one in plan(**README, partitions=8).findings}
+    assert said["bytes on a disk"].severity == "warn"
+    assert "1 of 8 partitions, 3.872 TB of" in said["bytes on a disk"].cause
+    assert "the busiest keeps 3.872 TB" in said["bytes of a partition"].cause
+    assert "8 of 16 brokers have no partition" in said["brokers without work"].cause
+    assert "16 partitions or more" in said["brokers without work"].cure
+    assert subjects(plan(**README, partitions=7))["bytes on a disk"] == "fail"
+    skewed = plan(**README, keys=1_000, hottest_key_share=0.5)
+    cures = {one.subject: one.cure for one in skewed.findings}
+    assert cures["bytes of a partition"] == "key by something finer"
 
 
 def test_settings_too_small_for_the_load_are_findings() -> None:
@@ -152,7 +180,11 @@ def test_settings_too_small_for_the_load_are_findings() -> None:
 
 def test_what_replicas_mean_is_said() -> None:
     assert subjects(plan(replication=1))["one replica"] == "warn"
-    assert subjects(plan(replication=3))["replication"] == "note"
+    refused = {one.subject: one for one in plan(replication=3).findings}["replication"]
+    assert refused.severity == "fail"
+    assert "Penstock refuses 3 replicas: replication over brokers is not built" in refused.cause
+    assert "replication 3" not in {one.subject: one.cure for one in plan().findings}["one replica"]
+    assert subjects(plan(storage="tiered"))["tiered storage"] == "fail"
     assert subjects(plan(replication=3, storage="diskless"))["replication"] == "note"
     assert plan(replication=3, storage="diskless").value("replicated_bytes_per_second") == 5e6
     assert "one replica" not in subjects(plan(storage="diskless"))

@@ -130,7 +130,7 @@ def test_a_consumer_group_of_a_stream_of_row_changes() -> None:
     """1M row changes a second are 5 to 20 consumers of 50K to 200K, without headroom."""
     found = plan(messages_per_second=1e6, consumer_rate=200_000, headroom=0)
     assert found.value("consumers_per_group") == 5
-    found = plan(messages_per_second=1e6, consumer_rate=50_000, headroom=0)
+    found = plan(messages_per_second=1e6, consumer_rate=50_000, headroom=0, retention=0.5)
     assert found.value("consumers_per_group") == 20
     assert found.figure("partitions").minimum == 20
     assert found.value("partitions") == 96

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 from penstock.base.errors import InvalidSetting
 from penstock.planner.capacity import CapacityInputs, Deployment, capacity_plan
 from penstock.planner.capacity.inputs import STORAGE_KINDS
-from penstock.planner.capacity.sizing import Sizing, broker_shares, rounded_up, size
+from penstock.planner.capacity.sizing import (
+    Sizing,
+    broker_shares,
+    disk_room,
+    partition_bytes_max,
+    rounded_up,
+    size,
+)
 from penstock.planner.capacity.skew import exponent_of, harmonic, salt_ways, skew_of, top_keys
 from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.inputs import read_inputs
@@ -68,7 +76,8 @@ def test_a_higher_rate_never_needs_less(load: CapacityInputs, factor: float) -> 
 @settings(max_examples=40, deadline=None)
 def test_a_longer_retention_never_keeps_less(load: CapacityInputs, factor: float) -> None:
     after = size(replace(load, retention=load.retention * factor), DEPLOYMENT)
-    never_less(size(load, DEPLOYMENT), after)
+    # with more partitions the busiest of them has less of the keys that collide
+    never_less(size(load, DEPLOYMENT), after, but=("hottest_messages", "hottest_bytes"))
 
 
 @given(LOADS, st.integers(1, 10), st.integers(1, 50))
@@ -77,7 +86,11 @@ def test_more_replicas_and_groups_never_need_less(
     load: CapacityInputs, replicas: int, groups: int
 ) -> None:
     before = size(load, DEPLOYMENT)
-    never_less(before, size(replace(load, replication=load.replication + replicas), DEPLOYMENT))
+    never_less(
+        before,
+        size(replace(load, replication=load.replication + replicas), DEPLOYMENT),
+        but=("hottest_messages", "hottest_bytes"),
+    )
     never_less(
         before,
         size(replace(load, groups=load.groups + groups), DEPLOYMENT),
@@ -97,6 +110,12 @@ def test_no_ceiling_is_passed_while_a_broker_is_down(load: CapacityInputs) -> No
     assert found.partitions * load.copies <= load.broker_partitions * (found.brokers - 1)
     assert found.brokers - 1 >= max(load.copies, load.zones)
     assert found.partitions >= found.consumers
+    assert found.idle_brokers == 0
+    most = partition_bytes_max(load, DEPLOYMENT)
+    assert found.disk_bytes / found.replicas <= most
+    room = disk_room(load, DEPLOYMENT) * found.usable
+    evenly = ceil(found.replicas / found.brokers) * found.replica_bytes
+    assert evenly <= room * (1 + 1e-9)
     ceiling = DEPLOYMENT.ceiling("partition_produce_mb_per_s") * 1e6
     assert found.peak_bytes / found.partitions <= ceiling * found.usable * (1 + 1e-9)
 

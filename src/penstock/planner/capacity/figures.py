@@ -9,7 +9,14 @@ from typing import Final
 from penstock.planner.capacity.ceilings import Deployment
 from penstock.planner.capacity.inputs import CapacityInputs
 from penstock.planner.capacity.objects import requests_per_second
-from penstock.planner.capacity.sizing import DAY_SECONDS, MONTH_DAYS, Sizing, crossing
+from penstock.planner.capacity.sizing import (
+    DAY_SECONDS,
+    MONTH_DAYS,
+    PARTITIONS_PER_DISK,
+    Sizing,
+    crossing,
+    disk_room,
+)
 from penstock.planner.capacity.skew import salt_ways
 from penstock.planner.quantities import format_quantity, significant
 from penstock.planner.results import Figure
@@ -55,8 +62,9 @@ def partition_figures(
     planned = (
         f"as given; needed are {sizing.partitions_needed}"
         if inputs.partitions
-        else f"needed {sizing.partitions_needed} × {inputs.over_provision:g}, rounded up to 2^n or"
-        " 3 × 2^n; a keyed topic cannot get more later without moving its keys"
+        else f"the largest of: needed {sizing.partitions_needed} × {inputs.over_provision:g}; for"
+        " what a disk should hold of each; one for each broker. Rounded up to 2^n or 3 × 2^n; a"
+        " keyed topic cannot get more later without moving its keys"
     )
     per_consumer = _consumer_formula(inputs)
     return [
@@ -68,6 +76,13 @@ def partition_figures(
                value=sizing.partitions_by_produce, unit="partitions",
                formula="written at the peak / ("
                f"{deployment.said('partition_produce_mb_per_s')} MB/s × {free})"),
+        figure(name="partitions_by_disk", label="partitions for what is kept",
+               value=sizing.partitions_by_disk, unit="partitions",
+               formula="on disks / replicas / the smaller of partition-bytes"
+               f" {format_quantity(inputs.partition_bytes, 'bytes')} and 1/{PARTITIONS_PER_DISK} of"
+               f" a disk's {format_quantity(disk_room(inputs, deployment), 'bytes')} × {free},"
+               " less a segment that is not deleted yet",
+               source="a partition lies on one disk, and is moved and recovered whole"),
         figure(name="consumers_per_group", label="consumers per group", value=sizing.consumers,
                unit="consumers", source="Kafka: a partition is read by one consumer of a group",
                formula=f"messages at the peak / ({per_consumer} × {free}); as many partitions"),
@@ -126,8 +141,9 @@ def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizin
         f" / {free}",
         "network": f"the larger of in and out / {format_quantity(inputs.broker_network, 'bytes/s')}"
         f" / {free}",
-        "disk": f"disks in all / ({format_quantity(inputs.broker_disk, 'bytes')} less the journal)"
-        f" / {free}",
+        "disk": "(on disks + segments not deleted) /"
+        f" (({format_quantity(inputs.broker_disk, 'bytes')} less the journal)"
+        f" × {free} - one partition, as they do not divide evenly)",
         "partitions": f"partitions × replicas / {inputs.broker_partitions:,} per broker",
         "replicas and zones": "one for each replica, and for each zone",
     }
@@ -144,8 +160,12 @@ def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizin
         )  # fmt: skip
     rows.append(
         Figure(name="partitions_per_broker", label="replicas per broker", unit="partitions",
-               value=ceil(sizing.partitions * inputs.copies / sizing.brokers), group="brokers",
+               value=ceil(sizing.replicas / sizing.brokers), group="brokers",
                formula="partitions × replicas / brokers", source=_ARITHMETIC)
+    )  # fmt: skip
+    rows.append(
+        figure(name="idle_brokers", label="brokers without a partition", value=sizing.idle_brokers,
+               formula="brokers - partitions × replicas, where that is more than none")
     )  # fmt: skip
     return rows
 
@@ -174,6 +194,14 @@ def storage_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizi
                value=each, formula=f"(on disks + segments not deleted) / {sizing.brokers_needed}"
                f" brokers + journal {format_quantity(journal, 'bytes')}",
                source="journal.files.max × journal.file.bytes"),
+        figure(name="partition_disk_bytes", label="a partition on a disk",
+               value=sizing.replica_bytes, formula="(on disks + segments not deleted) /"
+               f" {sizing.replicas:,} replicas; the busiest has"
+               f" {format_quantity(sizing.busiest_replica_bytes, 'bytes')}"),
+        figure(name="fullest_disk_bytes", label="the fullest disk",
+               value=sizing.fullest_disk_bytes + journal,
+               formula=f"{ceil(sizing.replicas / sizing.brokers)} partitions, the busiest among"
+               f" them, on one of {sizing.brokers} brokers + journal"),
         figure(name="store_bytes", label="in the object store", value=sizing.store_bytes,
                formula=f"a day × {inputs.retention - sizing.disk_days:g} days, stored once",
                source="KIP-405; the store replicates on its own"),

@@ -8,6 +8,7 @@ or topic that grows) is met by another partition key: partitions do not help.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Final
 
 from penstock.planner.capacity.ceilings import (
@@ -24,7 +25,7 @@ from penstock.planner.capacity.objects import (
     put_latency,
     requests_per_second,
 )
-from penstock.planner.capacity.sizing import Sizing
+from penstock.planner.capacity.sizing import Sizing, disk_room, partition_bytes_max
 from penstock.planner.capacity.skew import salt_ways
 from penstock.planner.quantities import format_quantity, significant
 from penstock.planner.results import Finding
@@ -71,6 +72,40 @@ def partition_findings(
             cure="more partitions, or less work per message",
         )  # fmt: skip
     yield from _hot_findings(deployment, sizing)
+
+
+def disk_findings(
+    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing
+) -> Iterator[Finding]:
+    """Whether partitions fit disks, and whether each broker has one."""
+    room, wanted = disk_room(inputs, deployment), partition_bytes_max(inputs, deployment)
+    more = (
+        f"{sizing.partitions_by_disk:,} partitions or more; shorter retention; --storage diskless"
+    )
+    fullest, busiest = sizing.fullest_disk_bytes, sizing.busiest_replica_bytes
+    if fullest > room * sizing.usable:
+        yield Finding(
+            severity="fail" if fullest > room else "warn", subject="bytes on a disk",
+            cause=f"the fullest has {ceil(sizing.replicas / sizing.brokers)} of"
+            f" {sizing.replicas:,} partitions, {format_quantity(fullest, 'bytes')} of"
+            f" {format_quantity(room, 'bytes')} without the journal, of which"
+            f" {inputs.headroom:.0%} should stay free",
+            cure=more,
+        )  # fmt: skip
+    if busiest > wanted:
+        yield Finding(
+            severity="warn", subject="bytes of a partition",
+            cause=f"the busiest keeps {format_quantity(busiest, 'bytes')}, on one disk and moved"
+            f" or recovered whole; it should have at most {format_quantity(wanted, 'bytes')}",
+            cure=more if sizing.replica_bytes > wanted else "key by something finer",
+        )  # fmt: skip
+    if sizing.idle_brokers:
+        yield Finding(
+            severity="warn", subject="brokers without work",
+            cause=f"{sizing.idle_brokers:,} of {sizing.brokers:,} brokers have no partition:"
+            f" there are {sizing.replicas:,}",
+            cure=f"{sizing.brokers:,} partitions or more",
+        )  # fmt: skip
 
 
 def _hot_findings(deployment: Deployment, sizing: Sizing) -> Iterator[Finding]:
@@ -129,7 +164,7 @@ def growth_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]
         yield Finding(
             severity="warn", subject="growth of storage",
             cause=f"{inputs.growth:.3g} times as much within {inputs.horizon:g} days",
-            cure="--storage tiered or diskless",
+            cure="--storage diskless",
         )  # fmt: skip
     if inputs.regions > 1:
         yield Finding(
@@ -169,14 +204,21 @@ def durability_findings(inputs: CapacityInputs) -> Iterator[Finding]:
         yield Finding(
             severity="warn", subject="one replica",
             cause="while a broker is down its partitions are, and its disk is the only copy",
-            cure="--replication 3, or --storage diskless",
+            cure="--storage diskless",
         )  # fmt: skip
     else:
         yield Finding(
-            severity="note", subject="replication",
-            cause=f"the plan is one of a cluster that replicates {inputs.replication} times;"
-            " Penstock's local topics have one replica today",
-            cure="--storage diskless, or --replication 1",
+            severity="fail", subject="replication",
+            cause=f"Penstock refuses {inputs.replication} replicas: replication over brokers is"
+            " not built yet; the figures are those of another cluster that replicates",
+            cure="--storage diskless, whose store replicates, or --replication 1",
+        )  # fmt: skip
+    if inputs.storage == "tiered":
+        yield Finding(
+            severity="fail", subject="tiered storage",
+            cause="Penstock has none: tiering is not built yet; the figures are those of another"
+            " cluster that has it",
+            cure="--storage diskless, or --storage local",
         )  # fmt: skip
 
 

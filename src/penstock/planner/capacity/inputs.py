@@ -75,6 +75,12 @@ class CapacityInputs:
         doc="Partitions to create, as a multiple of those needed; keyed topics cannot get more.",
         unit="times", minimum=1, maximum=100,
     )  # fmt: skip
+    partition_bytes: float = setting(
+        500e9, name="partition-bytes",
+        doc="What a partition should hold on a disk at most, as it is moved and recovered whole;"
+        " never more than a tenth of what a disk may hold.",
+        unit="bytes", minimum=1, maximum=_BYTES_MAX,
+    )  # fmt: skip
     retention: float = setting(
         7.0, name="retention", doc="How long messages are kept.", unit="d", minimum=0.001,
         maximum=_DAYS_MAX,

@@ -14,6 +14,7 @@ from penstock.planner.capacity.figures import (
     storage_figures,
 )
 from penstock.planner.capacity.findings import (
+    disk_findings,
     durability_findings,
     growth_findings,
     partition_findings,
@@ -51,6 +52,7 @@ def capacity_plan(inputs: CapacityInputs, deployment: Deployment | None = None) 
     ]
     findings = [
         *partition_findings(inputs, deployed, sizing),
+        *disk_findings(inputs, deployed, sizing),
         *request_findings(inputs, deployed, sizing),
         *growth_findings(inputs, sizing),
         *durability_findings(inputs),

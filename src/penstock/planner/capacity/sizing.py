@@ -6,11 +6,15 @@ decide what is stored and what a month adds up to.
 A consumer group has at most one consumer per partition, so partitions must be as many as the
 consumers that the peak takes. What a broker lacks is a maximum over its resources, so brokers are
 the largest of what each of them asks for, and one more for the time when one is down.
+
+A partition lies on one disk and is moved whole. So there are as many partitions as keep each below
+its bound, and at least one for each broker to lead; a disk is sized with room for one partition
+more than the mean, since partitions do not divide evenly over brokers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -23,6 +27,10 @@ DAY_SECONDS: Final = 86_400
 MONTH_DAYS: Final = 30
 MEGABYTE: Final = 1e6
 PROCESS_CORES: Final = 1.0
+PARTITIONS_PER_DISK: Final = 10
+"""A disk has room for so many partitions at least; with fewer, one more weighs too much."""
+SPREADINGS_MAX: Final = 128
+"""Rounds until each broker leads a partition; a round adds a third of the partitions at least."""
 REQUEST_BYTES: Final = 1 << 20
 """A produce request has at most this much: max.request.size of the producers."""
 
@@ -43,6 +51,7 @@ class Sizing:
     consumer_messages: float
     consumers: int
     partitions_by_produce: int
+    partitions_by_disk: int
     partitions_needed: int
     partitions: int
     hottest_share: float
@@ -56,6 +65,28 @@ class Sizing:
     brokers_by: Mapping[str, int]
     brokers_needed: int
     brokers: int
+    replicas: int
+
+    @property
+    def replica_bytes(self) -> float:
+        """Bytes of one replica on a disk, in the mean."""
+        return (self.disk_bytes + self.slack_bytes) / self.replicas
+
+    @property
+    def busiest_replica_bytes(self) -> float:
+        """Bytes of a replica of the busiest partition."""
+        return self.replica_bytes * max(1.0, self.hottest_share * self.partitions)
+
+    @property
+    def fullest_disk_bytes(self) -> float:
+        """Bytes on the disk that has the most replicas, the busiest among them."""
+        most = ceil(self.replicas / self.brokers)
+        return self.replica_bytes * (most - 1) + self.busiest_replica_bytes
+
+    @property
+    def idle_brokers(self) -> int:
+        """Brokers that have no replica to work on."""
+        return max(0, self.brokers - self.replicas)
 
     @property
     def hottest_messages(self) -> float:
@@ -80,17 +111,28 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
     ceiling = deployment.ceiling("partition_produce_mb_per_s") * MEGABYTE
     by_produce = ceil(peak_bytes / (ceiling * usable))
     needed = max(1, by_produce, consumers)
-    partitions = inputs.partitions or rounded_up(ceil(needed * inputs.over_provision - 1e-9))
     skew = skew_of(inputs)
     days = disk_days(inputs)
     disk = mean_bytes * DAY_SECONDS * days * inputs.copies
-    slack = _slack_bytes(inputs, deployment, mean_bytes, partitions)
+    most = partition_bytes_max(inputs, deployment)
+    kept = max(most - deployment.log.segment_bytes, most / 2)
+    by_disk = ceil(disk / inputs.copies / kept)
     read_peak = peak_bytes * inputs.groups
     network_in, network_out = _network(inputs, peak_bytes)
-    by = _brokers_by(
-        inputs, deployment, (peak_bytes, read_peak), (network_in, network_out),
-        disk + slack, partitions,
-    )  # fmt: skip
+
+    def brokers_by(partitions: int) -> tuple[float, dict[str, int]]:
+        """What is not deleted yet, and the brokers that each resource asks for."""
+        slack = _slack_bytes(inputs, deployment, mean_bytes, partitions)
+        return slack, _brokers_by(
+            inputs, deployment, (peak_bytes, read_peak), (network_in, network_out),
+            disk + slack, partitions,
+        )  # fmt: skip
+
+    partitions = inputs.partitions or _spread(
+        max(ceil(needed * inputs.over_provision - 1e-9), by_disk),
+        lambda count: brokers_by(count)[1],
+    )
+    slack, by = brokers_by(partitions)
     brokers_needed = max(by.values())
     return Sizing(
         mean_messages=mean_messages,
@@ -104,6 +146,7 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
         consumer_messages=consumer_messages,
         consumers=consumers,
         partitions_by_produce=by_produce,
+        partitions_by_disk=by_disk,
         partitions_needed=needed,
         partitions=partitions,
         hottest_share=skew.hottest_partition(partitions),
@@ -116,7 +159,36 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
         brokers_by=by,
         brokers_needed=brokers_needed,
         brokers=brokers_needed + 1,
+        replicas=partitions * inputs.copies,
     )
+
+
+def _spread(wanted: int, brokers_by: Callable[[int], Mapping[str, int]]) -> int:
+    """The number of partitions, rounded up, at which each broker leads one.
+
+    Brokers that are there for the number of partitions have them already.
+    """
+    partitions = rounded_up(wanted)
+    for _ in range(SPREADINGS_MAX):
+        others = {name: count for name, count in brokers_by(partitions).items()
+                  if name != "partitions"}  # fmt: skip
+        brokers = max(others.values()) + 1
+        if partitions >= brokers:
+            break
+        partitions = rounded_up(brokers)
+    return partitions
+
+
+def disk_room(inputs: CapacityInputs, deployment: Deployment) -> float:
+    """Bytes of a broker's disk without its journal."""
+    journal = deployment.storage.journal_files_max * deployment.storage.journal_file_bytes
+    return max(1.0, inputs.broker_disk - journal)
+
+
+def partition_bytes_max(inputs: CapacityInputs, deployment: Deployment) -> float:
+    """What a partition should hold on a disk at most."""
+    usable = disk_room(inputs, deployment) * (1.0 - inputs.headroom)
+    return min(inputs.partition_bytes, usable / PARTITIONS_PER_DISK)
 
 
 def consumer_rate(inputs: CapacityInputs) -> float:
@@ -189,6 +261,9 @@ def _brokers_by(
     usable = 1.0 - inputs.headroom
     shares = broker_shares(inputs, deployment, peaks, network, disk_bytes)
     by = {name: max(1, ceil(share / usable - 1e-9)) for name, share in shares.items()}
+    if disk_bytes:
+        room = disk_room(inputs, deployment) * usable - partition_bytes_max(inputs, deployment)
+        by["disk"] = max(1, ceil(disk_bytes / room - 1e-9))
     by["partitions"] = ceil(partitions * inputs.copies / inputs.broker_partitions)
     by["replicas and zones"] = max(inputs.copies, inputs.zones)
     return by
@@ -210,13 +285,11 @@ def broker_shares(
         written / 1e9 * deployment.ceiling(deployment.produce_name(inputs, "cpu_s_per_gb"))
         + read / 1e9 * deployment.ceiling("consume_cpu_s_per_gb")
     )  # fmt: skip
-    journal = deployment.storage.journal_files_max * deployment.storage.journal_file_bytes
-    room = max(1.0, inputs.broker_disk - journal)
     return {
         "throughput": written / produce + read / consume,
         "cores": core_seconds / inputs.broker_cores,
         "network": max(network) / inputs.broker_network,
-        "disk": disk_bytes / room,
+        "disk": disk_bytes / disk_room(inputs, deployment),
     }
 
 
