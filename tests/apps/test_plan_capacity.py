@@ -30,6 +30,22 @@ def test_table(bare: Run) -> None:
         assert words in ran.out
 
 
+def test_the_answers_come_first(bare: Run) -> None:
+    """README's own command: what is asked for in a few lines, and nothing padded."""
+    ran = bare("plan", "capacity", "--messages-per-second", "50k", "--message-bytes", "1KiB",
+               "--retention", "7d")  # fmt: skip
+    lines = ran.out.splitlines()
+    assert (ran.status, len(lines) < 25) == (0, True)
+    assert lines[0] == "capacity (messages-per-second 50,000 messages/s, message-bytes 1 KiB)"
+    words = {line.split("  ")[0].strip() for line in lines}
+    assert {"partitions", "brokers", "a partition on a disk", "the fullest disk"} <= words
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert "--explain" in lines[-1]
+    refused = bare("plan", "capacity", "--replication", "3")
+    assert refused.status == 1
+    assert "fail  replication: Penstock refuses 3 replicas" in refused.out
+
+
 def test_explain(bare: Run) -> None:
     ran = bare("plan", "capacity", "--explain", "--storage", "diskless")
     assert "(assumed: Penstock's benchmarks on 2 cores: fetches of 1 KiB" in ran.out
@@ -107,7 +123,8 @@ def test_what_was_measured(bare: Run, tmp_path: Path) -> None:
 )
 def test_bad_inputs(bare: Run, options: tuple[str, ...], named: str) -> None:
     ran = bare("plan", "capacity", *options)
-    assert ran.status != 0
+    assert ran.status == 2
+    assert ran.err.count("\n") == 1
     assert named in ran.err
     assert ran.out == ""
 
@@ -117,7 +134,7 @@ def test_bad_calibrations(bare: Run, tmp_path: Path, content: str) -> None:
     file = tmp_path / "host.json"
     file.write_text(content)
     ran = bare("plan", "capacity", "--calibration", str(file))
-    assert ran.status != 0
+    assert ran.status == 2
     assert str(file) in ran.err
 
 
@@ -125,5 +142,5 @@ def test_large_calibrations_are_refused(bare: Run, tmp_path: Path) -> None:
     file = tmp_path / "host.json"
     file.write_text(" " * ((1 << 20) + 1))
     ran = bare("plan", "capacity", "--calibration", str(file))
-    assert ran.status != 0
+    assert ran.status == 2
     assert "is larger than" in ran.err

@@ -18,6 +18,7 @@ from penstock.planner.host_check import CHAINS
 from .conftest import Run
 from .host_tree import make_tree
 
+EVERYTHING = ("--chains", "receive-path,broker,agent")
 COMMAND = ("plan", "check-host", "--sync-rounds", "2")
 
 
@@ -50,7 +51,7 @@ def values(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_this_host(bare: Run, data: str) -> None:
-    found = document(bare, "--data-dir", data)
+    found = document(bare, "--data-dir", data, *EVERYTHING)
     figures = values(found)
     assert figures["kernel"] == os.uname().release
     cap = int(Path("/proc/sys/net/core/rmem_max").read_text())
@@ -66,13 +67,29 @@ def test_this_host(bare: Run, data: str) -> None:
 
 
 def test_tables_and_reasons(bare: Run, data: str, elsewhere: Path) -> None:
-    ran = bare(*COMMAND, "--data-dir", data, "--explain")
+    ran = bare(*COMMAND, "--data-dir", data, "--explain", *EVERYTHING)
     for chain in CHAINS:
         assert chain in ran.out
     assert "first layer that breaks" in ran.out
     assert "The Four Receive-Path Buffers (receive-path sizing), constraint A" in ran.out
     assert "connections 10,000 + admin.max.connections 128" in ran.out
     assert list(elsewhere.iterdir()) == []
+
+
+def test_the_answer_comes_first_and_names_the_disk(bare: Run, data: str) -> None:
+    """Nothing of Aeron's was asked for; the sync is measured where the directory would be."""
+    there = str(Path(data) / "not" / "yet")
+    ran = bare(*COMMAND, "--data-dir", there)
+    first, *lines = ran.out.splitlines()
+    assert first.startswith("Which layer of this host breaks first")
+    assert any(
+        [re.match(r" ?sync of the data directory +[0-9.]+ (ns|µs|ms|s)", one) for one in lines]
+    )
+    assert "link MTU" not in ran.out
+    assert "aeron" not in ran.out.lower()
+    assert list(Path(data).iterdir()) == []
+    explained = bare(*COMMAND, "--data-dir", there, "--explain").out
+    assert f"of 2 in {data}, as {there} is not there yet" in explained
 
 
 @pytest.mark.parametrize(("name", "begin"), [("bars.svg", b"<?xml"), ("bars.png", b"\x89PNG")])
@@ -85,7 +102,7 @@ def test_bars(bare: Run, data: str, elsewhere: Path, name: str, begin: bytes) ->
 def test_a_host_below_a_directory(bare: Run, data: str, tmp_path: Path) -> None:
     """A container's view of its host: 1024 descriptors, 1 GiB, half a CPU, drops counted."""
     root = make_tree(tmp_path / "host")
-    found = document(bare, "--data-dir", data, "--root", str(root))
+    found = document(bare, "--data-dir", data, "--root", str(root), *EVERYTHING)
     figures = values(found)
     assert figures["kernel"] == "6.8.0-test"
     assert figures["first_broken_layer"] == "file descriptors of the broker"
@@ -150,27 +167,27 @@ def test_inputs_from_a_file_and_options(bare: Run, data: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "status", "why"),
     [
-        (("--window", "0"), 1, "window = .*must be at least 1"),
-        (("--window", "-4k"), 1, "must be at least 1"),
-        (("--mtu", "9g"), 1, "mtu = .*must be at most 65504"),
+        (("--window", "0"), 2, "window = .*must be at least 1"),
+        (("--window", "-4k"), 2, "must be at least 1"),
+        (("--mtu", "9g"), 2, "mtu = .*must be at most 65504"),
         (
             ("--window", "1000"),
-            1,
+            2,
             r"Constraint B \(MTU ≤ initial window\).*give --window 1408 or more",
         ),
         (
             ("--so-rcvbuf", "64k"),
-            1,
+            2,
             r"Constraint C \(initial window ≤ SO_RCVBUF\).*give --so-rcvbuf 131072",
         ),
-        (("--chains", "network"), 1, "must be one of receive-path, broker, agent"),
-        (("--stall", "soon"), 1, "stall = .*must be a number"),
-        (("--interface", "nope0"), 1, "interface 'nope0' is not in /sys/class/net"),
+        (("--chains", "network"), 2, "must be one of receive-path, broker, agent"),
+        (("--stall", "soon"), 2, "stall = .*must be a number"),
+        (("--interface", "nope0"), 2, "interface 'nope0' is not in /sys/class/net"),
         (("--sync-rounds", str(SYNC_ROUNDS_MAX + 1)), 2, "0<=x<=1000"),
         (("--pid", "0"), 2, "x>=1"),
         (("--root", "/nonexistent"), 2, "does not exist"),
-        (("--config", "/nonexistent"), 1, "No such file"),
-        (("--plot", "bars.pdf"), 1, r"plots end in \.png or \.svg"),
+        (("--config", "/nonexistent"), 2, "No such file"),
+        (("--plot", "bars.pdf"), 2, r"plots end in \.png or \.svg"),
     ],
 )
 def test_bad_inputs(bare: Run, data: str, words: tuple[str, ...], status: int, why: str) -> None:

@@ -101,4 +101,4 @@ def test_bad_calls(run: Run, topic: MakeTopic) -> None:
     assert "must be a number of s" in run("plan", "keys", name, "--since", "soon").err
     assert "must be above 0" in run("plan", "keys", name, "--since", "-1h").err
     low = run("plan", "keys", name, "--skew-max", "0")
-    assert (low.status, "skew-max = " in low.err) == (1, True)
+    assert (low.status, "skew-max = " in low.err) == (2, True)

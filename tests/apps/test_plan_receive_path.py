@@ -33,9 +33,10 @@ def test_a_plan_of_the_defaults(plan: Run) -> None:
         "aeron.term.buffer.length=4m",
         "net.core.rmem_max = 262144",
         "ethtool -G eth0 rx 8192",
-        "on-wire bytes of a message",
     ):
         assert words in ran.out
+    assert "on-wire bytes of a message" not in ran.out
+    assert "on-wire bytes of a message" in plan("--explain").out
 
 
 def test_a_plan_as_json(plan: Run) -> None:
@@ -84,34 +85,39 @@ def test_a_capped_buffer_fails(plan: Run) -> None:
     assert "RcvbufErrors" in ran.out
 
 
+def test_broken_constraints_are_all_named_and_the_plan_is_shown(plan: Run) -> None:
+    ran = plan("--window", "1k", "--so-rcvbuf", "512", "--mtu", "1400", "--term", "3m")
+    assert (ran.status, ran.err) == (1, "")
+    for words in (
+        "fail  Constraint C (initial window ≤ SO_RCVBUF): SO_RCVBUF of 512 bytes is below the"
+        " window of 1 KiB, the driver refuses to start\n      → set aeron.socket.so_rcvbuf to"
+        " 2 KiB (at least 1 KiB) and net.core.rmem_max to no less\n",
+        "fail  Constraint B (MTU ≤ initial window): a window of 1 KiB is below the MTU of"
+        " 1,400 bytes, the driver refuses to start\n      → set aeron.rcv.initial.window.length"
+        " to 2 KiB or more\n",
+        "fail  Frame alignment (MTU is a multiple of 32): an MTU of 1400 is none, the driver"
+        " refuses to start\n      → set mtu to 1376, or to 1408 or 8192\n",
+        "fail  Term length (a power of two from 64 KiB to 1 GiB): a term of 3 MiB is none",
+        "aeron.rcv.initial.window.length",
+    ):
+        assert words in ran.out
+    assert "aeron.socket.so_rcvbuf=512" not in ran.out, "nothing to paste that does not start"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("--window", "1m", "--so-rcvbuf", "128k"),
-            "penstock: Constraint C (initial window ≤ SO_RCVBUF): SO_RCVBUF of 128 KiB is below"
-            " the window of 1 MiB, the driver refuses to start; set aeron.socket.so_rcvbuf to"
-            " 2 MiB (at least 1 MiB) and net.core.rmem_max to no less",
-        ),
-        (
-            ("--mtu", "8k", "--window", "4k"),
-            "penstock: Constraint B (MTU ≤ initial window): a window of 4 KiB is below the MTU of"
-            " 8 KiB, the driver refuses to start; set aeron.rcv.initial.window.length to 8 KiB or"
-            " more",
-        ),
-        (
-            ("--mtu", "1400"),
-            "penstock: Frame alignment (MTU is a multiple of 32): an MTU of 1400 is none, the"
-            " driver refuses to start; set mtu to 1376, or to 1408 or 8192",
-        ),
         (("--rate", "0"), "penstock: setting rate = 0.0: must be at least 1"),
         (("--rtt", "-1"), "penstock: setting rtt = -1.0: must be at least 1"),
         (("--mtu", "70000"), "penstock: setting mtu = 70000: must be at most 65504"),
+        (("--window", "1MB/s"), "penstock: setting window = '1MB/s': is a rate, and must not be"
+         " one: bytes are wanted"),
+        (("--inputs", "/nowhere.toml"), "penstock: /nowhere.toml: No such file or directory"),
     ],
-)
+)  # fmt: skip
 def test_refusals(plan: Run, words: tuple[str, ...], message: str) -> None:
     ran = plan(*words)
-    assert (ran.status, ran.out) == (1, "")
+    assert (ran.status, ran.out) == (2, "")
     assert ran.err.strip() == message
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.session import State, say, write_json, write_table
+from penstock.apps.session import State, say, write_json, write_rich, write_table
 from penstock.base.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -205,15 +205,10 @@ def status(state: State, where: Located) -> None:
 
 
 def _show_live(found: dict[str, Any]) -> None:
-    from rich.console import Console
-
     from penstock.spark.pipeline.progress import table
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(200, console.width))
     click.echo(f"pipeline {found['pipeline']} runs: process {found['pid']}, {found['admin']}")
-    console.print(table(found["queries"]))
+    write_rich(table(found["queries"]))
     for query in found["queries"]:
         for name in ("rejected", "warned", "written"):
             for key, number in query[name].items():

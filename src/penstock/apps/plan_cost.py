@@ -12,7 +12,6 @@ import click
 
 from penstock.apps.plan_output import plan_inputs
 from penstock.apps.session import State
-from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.cost import PRESETS, CostInputs, Prices, cost_plan, read_prices
 from penstock.planner.errors import InvalidPlanFile
@@ -27,8 +26,8 @@ def our_price_text() -> str:
     return (resources.files("penstock.planner.cost") / OUR_PRICES).read_text("utf-8")
 
 
-def load_prices(path: Path | None) -> Prices:
-    """Our prices, with those of a user's file in their place.
+def load_prices(path: Path | None, today: date | None = None) -> Prices:
+    """Our prices, with those of a user's file in their place; prices without a date are today's.
 
     Raises:
         InvalidPlanFile: the file is no TOML, too large, or has a price that is refused.
@@ -44,22 +43,22 @@ def load_prices(path: Path | None) -> Prices:
         raise InvalidPlanFile(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise InvalidPlanFile(f"{path}: {error}") from None
-    return read_prices(document, str(path), known)
+    return read_prices(document, str(path), known, today)
 
 
 def write_prices(path: Path) -> None:
     """Write our price file, to be edited.
 
     Raises:
-        InvalidError: there is a file of this name, or it cannot be written.
+        InvalidPlanFile: there is a file of this name, or it cannot be written.
     """
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(our_price_text())
     except FileExistsError:
-        raise InvalidError(f"{path} is there already; name another file") from None
+        raise InvalidPlanFile(f"{path} is there already; name another file") from None
     except OSError as error:
-        raise InvalidError(f"{path}: {error.strerror}") from None
+        raise InvalidPlanFile(f"{path}: {error.strerror}") from None
 
 
 @click.command("cost", short_help="What ways to carry the data cost a month.")
@@ -67,7 +66,7 @@ def write_prices(path: Path) -> None:
     "--prices",
     "prices_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="TOML file of prices that take the place of ours, some or all.",
+    help="TOML file of prices that take the place of ours: some or all, only what differs.",
 )
 @click.option(
     "--write-prices",
@@ -98,7 +97,8 @@ def cost(
         write_prices(write_prices_file)
         click.echo(f"prices written: {write_prices_file}")
         raise click.exceptions.Exit(0)
-    return cost_plan(inputs, load_prices(prices_file), _today(), preset=preset)
+    today = _today()
+    return cost_plan(inputs, load_prices(prices_file, today), today, preset=preset)
 
 
 def _today() -> date:

@@ -10,14 +10,24 @@ from typing import Any, Final
 
 import click
 
-from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.apps.session import BadInput, State, client_options, write_json, write_table
+from penstock.base.errors import InvalidError
 from penstock.base.settings import SettingInfo, describe, render
-from penstock.planner.errors import InvalidPlanFile
+from penstock.planner.errors import ImpossiblePlan, InvalidPlanFile
 from penstock.planner.inputs import read_inputs
 from penstock.planner.quantities import format_quantity
-from penstock.planner.results import Figure, Plan, given_rows, input_rows
+from penstock.planner.results import (
+    Figure,
+    Finding,
+    Plan,
+    changed_rows,
+    given_rows,
+    input_rows,
+)
 
 INPUTS_FILE_BYTES_MAX: Final = 1 << 20
+_PRESSING: Final = ("fail", "warn")
+"""Severities of the findings that stand with the answers."""
 
 Command = Callable[..., None]
 
@@ -26,6 +36,8 @@ def plan_inputs(
     inputs_type: type[Any], presets: Mapping[str, Mapping[str, object]] | None = None
 ) -> Callable[[Callable[..., Plan]], Command]:
     """Give a command an option for each declared input, and write the plan that it returns.
+
+    Inputs that are refused, whoever refuses them, are one line and status 2.
 
     The function gets `(state, inputs, **its own options)`. Besides there are `--inputs` (a TOML
     file of inputs, over which options win), `--explain` and `--plot`. With `presets` the function
@@ -44,13 +56,16 @@ def plan_inputs(
             **arguments: Any,
         ) -> None:
             texts = dict((presets or {}).get(arguments.get("preset") or "", {}))
-            texts |= {} if inputs_file is None else _read_file(inputs_file)
-            for attribute, name in names.items():
-                text = arguments.pop(attribute)
-                if text is not None:
-                    texts[name] = text
-            plan = function(state, read_inputs(inputs_type, texts), **arguments)
-            write_plan(state, plan, explain=explain, plot=plot)
+            given = {name: arguments.pop(attribute) for attribute, name in names.items()}
+            try:
+                texts |= {} if inputs_file is None else _read_file(inputs_file)
+                texts |= {name: text for name, text in given.items() if text is not None}
+                plan = function(state, read_inputs(inputs_type, texts), **arguments)
+                write_plan(state, plan, explain=explain, plot=plot)
+            except InvalidError as flaw:
+                if isinstance(flaw, ImpossiblePlan) or flaw.code == InvalidPlanFile.code:
+                    raise BadInput(str(flaw)) from flaw
+                raise
             if plan.failed:
                 raise click.exceptions.Exit(1)
 
@@ -73,7 +88,7 @@ _COMMON: Final = (
         metavar="FILE",
         help="TOML file of inputs, by the names of these options.",
     ),
-    click.option("--explain", is_flag=True, help="Show the formula and source of every figure."),
+    click.option("--explain", is_flag=True, help="Show all inputs, figures, formulas and sources."),
     click.option(
         "--plot",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -109,7 +124,7 @@ def _read_file(path: Path) -> dict[str, object]:
 
 
 def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) -> None:
-    """Write a plan as the state wants it, and draw it if asked."""
+    """Write a plan as the state wants it, and draw it if asked: its answers first."""
     if plot is not None:
         from penstock.planner.plots import draw
 
@@ -117,26 +132,51 @@ def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) ->
     if state.json:
         write_json(plan_document(plan))
         return
-    rows = [
-        (name, format_quantity(value, unit) if isinstance(value, (int, float)) else render(value))
-        for name, value, unit, _ in given_rows(plan.inputs)
-    ]
-    write_table(("input", "value"), rows, title=plan.title)
-    for group in dict.fromkeys([figure.group for figure in plan.figures]):
-        _write_figures(group, [one for one in plan.figures if one.group == group])
-    if explain:
-        _write_explanations(plan.figures)
-    if plan.findings:
-        found = [(one.severity, one.subject, one.cause, one.cure) for one in plan.findings]
-        write_table(("", "about", "found", "cure"), found)
+    given = ", ".join([f"{name} {_input_text(row)}" for name, *row in changed_rows(plan.inputs)])
+    click.echo(f"{plan.title} ({given})" if given else plan.title)
+    _write_figures("", plan.answered)
+    pressing = [one for one in plan.findings if one.severity in _PRESSING]
+    others = [one for one in plan.findings if one.severity not in _PRESSING]
+    _write_findings(pressing)
     for snippet in plan.snippets:
         click.echo(f"# {snippet.title}")
         click.echo(snippet.text.rstrip("\n") + "\n")
+    if explain:
+        _write_findings(others)
+        _write_details(plan)
+    else:
+        click.echo(
+            f"--explain: {len(given_rows(plan.inputs))} inputs, {len(plan.figures)} figures with"
+            f" formulas and sources, {len(others)} more findings"
+        )
     if plot is not None:
         click.echo(f"drawn: {plot}")
 
 
-def _write_figures(group: str, figures: list[Figure]) -> None:
+def _input_text(row: Sequence[Any]) -> str:
+    value, unit = row[:2]
+    return format_quantity(value, unit) if isinstance(value, (int, float)) else render(value)
+
+
+def _write_findings(findings: Sequence[Finding]) -> None:
+    """Sentences, which a terminal folds and a pipe keeps whole."""
+    for one in findings:
+        click.echo(f"{one.severity:<4}  {one.subject}: {one.cause}")
+        if one.cure:
+            click.echo(f"      → {one.cure}")
+    if findings:
+        click.echo()
+
+
+def _write_details(plan: Plan) -> None:
+    rows = [(name, _input_text(row)) for name, *row in given_rows(plan.inputs)]
+    write_table(("input", "value"), rows)
+    for group in dict.fromkeys([figure.group for figure in plan.figures]):
+        _write_figures(group, [one for one in plan.figures if one.group == group])
+    _write_explanations(plan.figures)
+
+
+def _write_figures(group: str, figures: Sequence[Figure]) -> None:
     columns = ["figure", "value"]
     rows = [[one.label, one.text] for one in figures]
     if any([one.minimum is not None for one in figures]):
@@ -170,6 +210,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "inputs": {
             name: {"value": value, "unit": unit} for name, value, unit, _ in input_rows(plan.inputs)
         },
+        "answers": list(plan.answers),
         "figures": [asdict(one) for one in plan.figures],
         "findings": [asdict(one) for one in plan.findings],
         "snippets": [asdict(one) for one in plan.snippets],

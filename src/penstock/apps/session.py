@@ -23,13 +23,15 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
 from penstock.base.errors import InvalidError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from penstock.client import Client
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -37,12 +39,23 @@ DEFAULT_PROFILES: Final = "~/.config/penstock/profiles.toml"
 API_TIMEOUT_MS: Final = 5_000
 PROFILE_FILE_BYTES_MAX: Final = 1 << 20
 CODECS: Final = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
+PIPED_COLUMNS_MAX: Final = 10_000
+"""Tables that no terminal shows are folded here at the latest."""
 
 
 class InvalidProfile(InvalidError):
     """A profile that is not there, or a file that cannot be read."""
 
     code: ClassVar[str] = "invalid_config"
+
+
+class BadInput(click.ClickException):
+    """What was given to a command is wrong, on its line or in a file: one line, status 2."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"penstock: {self.message}", file=file, err=True)
 
 
 @dataclass(slots=True)
@@ -177,7 +190,6 @@ def write_table(
 ) -> None:
     """A table on stdout; numbers stand right."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -187,10 +199,21 @@ def write_table(
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    write_rich(table)
+
+
+def write_rich(shown: RenderableType) -> None:
+    """Something of Rich's on stdout: folded to a terminal, and else as wide as it is, unpadded."""
+    from rich.console import Console
+
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(200, console.width))
-    console.print(table)
+    if console.is_terminal:
+        console.print(shown)
+        return
+    console = Console(width=PIPED_COLUMNS_MAX)
+    with console.capture() as captured:
+        console.print(shown)
+    click.echo("\n".join([line.rstrip() for line in captured.get().splitlines()]))
 
 
 def say(state: State, text: str, **facts: object) -> None:

@@ -20,6 +20,12 @@ class ImpossiblePlan(InvalidError):
 
 
 class InvalidPlanFile(InvalidError):
-    """A file that the planner reads is not what it must be; the message names the place in it."""
+    """A file that a plan reads or writes is not what it must be; the message names the place."""
 
     code: ClassVar[str] = "invalid_config"
+
+
+class NothingToPlan(InvalidError):
+    """What was read has nothing that a plan could be made of."""
+
+    code: ClassVar[str] = "invalid_request"

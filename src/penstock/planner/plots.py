@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any, Final
 
 from penstock.base.errors import InvalidError
+from penstock.planner.errors import InvalidPlanFile
 from penstock.planner.results import Chart, Plan
 
 _FORMATS: Final = {".png": "png", ".svg": "svg"}
@@ -22,11 +23,13 @@ def draw(plan: Plan, suffix: str) -> bytes:
     """All charts of a plan, one below the other, in the format of a file's suffix.
 
     Raises:
-        InvalidError: an unknown suffix, a plan without charts, or matplotlib is not installed.
+        InvalidPlanFile: an unknown suffix.
+        InvalidError: a plan without charts, or matplotlib is not installed.
     """
     kind = _FORMATS.get(suffix.lower())
     if kind is None:
-        raise InvalidError(f"plots end in {' or '.join(_FORMATS)}, not in {suffix or 'nothing'!r}")
+        ends = " or ".join(_FORMATS)
+        raise InvalidPlanFile(f"plots end in {ends}, not in {suffix or 'nothing'!r}")
     if not plan.charts:
         raise InvalidError(f"there is nothing to draw of {plan.title!r}")
     try:

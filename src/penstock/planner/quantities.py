@@ -7,7 +7,7 @@ read them. Suffixes of time: `ns us µs ms s min h d`.
 
 A size is not a rate. Where a rate is wanted, a suffix says per what (`700MB/s`, `60TB/day`), and
 the number is converted; where a size is wanted, a rate is refused. Only a unit per day takes a size
-alone, as its input is called so (`bytes-per-day`). `Mb` is refused: nobody knows whether it is bits.
+alone, as its input is called so (`bytes-per-day`). `Mb` is refused: it may be bits or bytes.
 """
 
 from __future__ import annotations

@@ -97,6 +97,8 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     snippets: tuple[Snippet, ...] = ()
     charts: tuple[Chart, ...] = ()
+    answers: tuple[str, ...] = ()
+    """Names of the figures that answer the question, which are shown first; none: all of them."""
 
     def figure(self, name: str) -> Figure:
         """The figure of this name; raises KeyError."""
@@ -104,6 +106,11 @@ class Plan:
             if figure.name == name:
                 return figure
         raise KeyError(name)
+
+    @property
+    def answered(self) -> tuple[Figure, ...]:
+        """The figures that answer the question; raises KeyError."""
+        return tuple([self.figure(name) for name in self.answers]) or self.figures
 
     def value(self, name: str) -> Any:
         """The value of the figure of this name; raises KeyError."""
@@ -127,6 +134,12 @@ def given_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
         for row in input_rows(inputs)
         if row[1] is False or row[1] != defaults[row[0]] or row[1] not in _NOTHING
     ]
+
+
+def changed_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
+    """As `input_rows`, without inputs that are what they are by default."""
+    defaults = {info.name: info.default for info in describe(type(inputs))}
+    return [row for row in input_rows(inputs) if row[1] != defaults[row[0]]]
 
 
 def input_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:

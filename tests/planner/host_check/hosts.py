@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.apps.plan_check_host import broker_side
 from penstock.broker.settings import BrokerSettings
 from penstock.planner.host_check import (
+    CHAIN_WORDS,
     UNLIMITED,
     BrokerSide,
     CheckHostInputs,
@@ -107,7 +108,7 @@ def layers_of(
     facts: HostFacts, inputs: CheckHostInputs | None = None, configured: Configured = DEFAULTS
 ) -> dict[str, Layer]:
     """The layers of a host by name, in order."""
-    found = host_layers(facts, configured, inputs or CheckHostInputs())
+    found = host_layers(facts, configured, inputs or CheckHostInputs(chains=CHAIN_WORDS))
     layers = {layer.rule.name: layer for layer in found}
     assert len(layers) == len(found)
     return layers

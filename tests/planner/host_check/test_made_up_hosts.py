@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.base.errors import InvalidSetting
 from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.host_check import (
     AGENT,
     BROKER,
+    CHAIN_WORDS,
     CHAINS,
     UNLIMITED,
     CheckHostInputs,
@@ -36,8 +36,11 @@ def with_sysctl(name: str, *numbers: int) -> HostFacts:
     return replace(HOST, sysctls={**SYSCTLS, name: numbers})
 
 
+ALL = CheckHostInputs(chains=CHAIN_WORDS)
+
+
 def checked(facts: HostFacts, **inputs: Any) -> Plan:
-    return check_host(facts, DEFAULTS, CheckHostInputs(**inputs))
+    return check_host(facts, DEFAULTS, CheckHostInputs(**{"chains": CHAIN_WORDS, **inputs}))
 
 
 def text_of(plan: Plan) -> str:
@@ -60,7 +63,7 @@ def test_a_good_host_has_no_flaw() -> None:
 
 
 def test_layers_come_outermost_first() -> None:
-    layers = host_layers(HOST, DEFAULTS, CheckHostInputs())
+    layers = host_layers(HOST, DEFAULTS, ALL)
     chains = [CHAINS.index(layer.rule.chain) for layer in layers]
     assert chains == sorted(chains)
     order = [layer.rule.name for layer in layers]
@@ -345,7 +348,7 @@ def test_the_outermost_failure_comes_first_and_warnings_only_without_any() -> No
     assert "breaks first" in checked(warned).findings[0].cause
     only = checked(replace(HOST, interface=replace(NIC, mtu_bytes=1400)))
     assert "is the first to give way" in only.findings[0].cause
-    assert first_broken(host_layers(HOST, DEFAULTS, CheckHostInputs())) is None
+    assert first_broken(host_layers(HOST, DEFAULTS, ALL)) is None
 
 
 def test_chains_that_do_not_count_are_left_out() -> None:
@@ -356,8 +359,30 @@ def test_chains_that_do_not_count_are_left_out() -> None:
     assert groups == ["Verdict", BROKER, AGENT]
     assert len(plan.charts) == 2
     assert not checked(facts, chains=("agent",)).failed
-    with pytest.raises(InvalidSetting, match="must name one of receive-path, broker, agent"):
-        CheckHostInputs(chains=())
+
+
+def test_the_receive_path_counts_where_it_is_asked_for() -> None:
+    """A window and a term are Aeron's: who gives none has a broker's chain before all."""
+    narrow = replace(HOST, interface=replace(NIC, mtu_bytes=1_400))
+    plan = check_host(narrow, DEFAULTS, CheckHostInputs())
+    assert plan.value("first_broken_layer") == "none"
+    assert plan.findings[0].severity == "ok"
+    assert [name for name in plan.answers if name.startswith("sync_")] == [
+        "sync_p50_ms",
+        "sync_p99_ms",
+    ]
+    for given in ({"window_bytes": 1 << 20}, {"mtu_bytes": 1_376}, {"packets_per_second": 5.0}):
+        assert CheckHostInputs(**given).counted == ("receive-path", "broker", "agent")
+    assert CheckHostInputs(chains=("receive-path",)).counted == ("receive-path",)
+    assert CheckHostInputs(connections=5).counted == ("broker", "agent")
+
+
+def test_a_sync_says_where_it_was_timed() -> None:
+    above = replace(HOST, disk=replace(DISK, measured_in="/var/lib"))
+    (told,) = [
+        one.cause for one in checked(above).findings if one.subject == "sync of the data directory"
+    ]
+    assert "of 100 in /var/lib, as /var/lib/penstock is not there yet" in told
 
 
 def test_the_tightest_layer_has_the_least_room() -> None:
@@ -386,7 +411,7 @@ def test_a_host_that_says_nothing_is_not_judged() -> None:
     assert {one.severity for one in plan.findings[1:]} == {"ok", "note"}
     descriptors = next(one for one in plan.findings if one.subject.startswith("file descriptors"))
     assert descriptors.cause == "not known: /proc/self/limits: Permission denied"
-    known = {layer.rule.name for layer in host_layers(silent, DEFAULTS, CheckHostInputs())
+    known = {layer.rule.name for layer in host_layers(silent, DEFAULTS, ALL)
              if layer.found is not None}  # fmt: skip
     assert known == {"term_bytes"}  # which is an input
     assert plan.value("rx_ring_entries") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.errors import InvalidSetting
-from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.errors import ImpossiblePlan, NothingToPlan
 from penstock.planner.inputs import read_inputs
 from penstock.planner.keys import Census, KeysInputs, partition_counts, plan_keys
 from penstock.planner.keys.plan import shown_key
@@ -145,7 +145,7 @@ def test_keys_as_people_read_them() -> None:
 def test_topics_without_keys_are_refused() -> None:
     census = Census(8, (8,), 5)
     census.add(batch([None, None], partitions=8))
-    with pytest.raises(ImpossiblePlan, match=r"2 records without a key \(all of it\); read"):
+    with pytest.raises(NothingToPlan, match=r"2 records without a key \(all of it\); read"):
         plan_keys(scope(), census.result(), KeysInputs())
 
 

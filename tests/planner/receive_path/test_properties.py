@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.receive_path import FAMILIES, ReceivePathInputs, plan_receive_path
-from penstock.planner.receive_path.chain import Chain, plan_chain
+from penstock.planner.receive_path.chain import Chain, broken_constraints, plan_chain
+from penstock.planner.receive_path.findings import broken_findings
 from penstock.planner.receive_path.framing import frame
 from penstock.planner.receive_path.limits import (
     SOCKET_BUFFER_MAX_BYTES,
@@ -64,19 +64,25 @@ given_sizes = st.fixed_dictionaries(
 
 def chain_of(inputs: ReceivePathInputs) -> Chain:
     """The chain of possible inputs; impossible ones are no example."""
-    try:
-        return plan_chain(inputs, frame(inputs.message_bytes, inputs.mtu_bytes))
-    except ImpossiblePlan:
-        assume(False)
-        raise
+    chain = plan_chain(inputs, frame(inputs.message_bytes, inputs.mtu_bytes))
+    assume(not any(broken_constraints(inputs, chain)))
+    return chain
 
 
 def sizing_of(inputs: ReceivePathInputs) -> Sizing:
-    try:
-        return size_receive_path(inputs)
-    except ImpossiblePlan:
-        assume(False)
-        raise
+    sizing = size_receive_path(inputs)
+    assume(not broken_findings(sizing))
+    return sizing
+
+
+@given(traffic, given_sizes, st.integers(64, 65_504), st.floats(1, 1e9))
+def test_any_sizes_have_a_plan(
+    inputs: ReceivePathInputs, sizes: dict[str, Any], mtu: int, rate: float
+) -> None:
+    plan = plan_receive_path(replace(inputs, mtu_bytes=mtu, rate=rate, family="c7g", **sizes))
+    assert plan.failed == any([one.severity == "fail" for one in plan.findings])
+    assert all([one.value is not None for one in plan.answered])
+    assert all([len(curve.x) == len(curve.y) for chart in plan.charts for curve in chart.curves])
 
 
 def holds(inputs: ReceivePathInputs, chain: Chain) -> None:

@@ -58,14 +58,14 @@ def quantile(ordered: list[float], share: float) -> float:
 
 
 def read_disk(tree: Tree, directory: Path, sync_rounds: int) -> Disk:
-    """What can be known of a data directory; it is only written to if it is there."""
+    """What can be known of a data directory, or of where it would be if it is not there yet."""
     at = existing(directory)
-    there = at == directory.expanduser().absolute()
-    times = _measured(tree, at, sync_rounds if there else 0, there=there)
+    times = _measured(tree, at, sync_rounds)
     mount = mount_of(tree, str(at.resolve()))
     free_bytes, free_inodes = _free(tree, at)
     return Disk(
-        directory=str(directory),
+        directory=str(directory.expanduser().absolute()),
+        measured_in=str(at),
         file_system=mount.kind if mount else None,
         mount_point=mount.point if mount else None,
         options=(*mount.options, *mount.super_options) if mount else (),
@@ -83,12 +83,9 @@ def file_system(tree: Tree, path: str) -> str | None:
     return mount.kind if mount else None
 
 
-def _measured(tree: Tree, at: Path, rounds: int, *, there: bool) -> list[float]:
-    if not there:
-        tree.missing("sync", "the data directory is not there yet")
-    elif rounds < 1:
-        tree.missing("sync", "it was not to be measured")
+def _measured(tree: Tree, at: Path, rounds: int) -> list[float]:
     if rounds < 1:
+        tree.missing("sync", "it was not to be measured")
         return []
     try:
         return sync_times_ms(at, rounds)

@@ -34,7 +34,7 @@ Ask = Callable[[str, str], str]
 class NoInterface(InvalidError):
     """An interface that is not there."""
 
-    code: ClassVar[str] = "invalid_request"
+    code: ClassVar[str] = "invalid_config"
 
 
 class NoEthtool(Exception):

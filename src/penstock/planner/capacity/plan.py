@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.planner.capacity.bottlenecks import room_figures, rooms
 from penstock.planner.capacity.ceilings import Deployment
 from penstock.planner.capacity.charts import capacity_charts
@@ -26,6 +28,13 @@ from penstock.planner.capacity.objects import latencies, store_requests
 from penstock.planner.capacity.sizing import size
 from penstock.planner.capacity.store_figures import latency_figures, request_figures
 from penstock.planner.results import Plan
+
+_COUNTS: Final = ("partitions", "consumers_per_group", "brokers")
+_TIMES: Final = ("produce_p99_ms", "end_to_end_p99_ms", "first_bottleneck")
+_ANSWERS: Final = (
+    *_COUNTS, "disk_bytes", "partition_disk_bytes", "fullest_disk_bytes", *_TIMES,
+)  # fmt: skip
+_DISKLESS_ANSWERS: Final = (*_COUNTS, "store_bytes", "object_puts_per_second", *_TIMES)
 
 
 def capacity_plan(inputs: CapacityInputs, deployment: Deployment | None = None) -> Plan:
@@ -67,4 +76,5 @@ def capacity_plan(inputs: CapacityInputs, deployment: Deployment | None = None) 
         figures=tuple(figures),
         findings=tuple(findings),
         charts=capacity_charts(inputs, deployed, sizing, latency),
+        answers=_DISKLESS_ANSWERS if diskless else _ANSWERS,
     )

@@ -23,7 +23,8 @@ _RULE: Final = (
 def plan_choice(workload: Workload) -> Plan:
     """Judge a workload. A finding says `fail` when nothing fits."""
     choice = judge(workload)
-    figures = [*_recommendation(workload, choice), *_changes(workload)]
+    recommended = _recommendation(workload, choice)
+    figures = [*recommended, *_changes(workload)]
     for verdict in choice.verdicts.values():
         figures += _reasons(verdict)
     return Plan(
@@ -32,6 +33,7 @@ def plan_choice(workload: Workload) -> Plan:
         figures=tuple(figures),
         findings=tuple(_findings(choice)),
         charts=(_chart(choice),),
+        answers=tuple([figure.name for figure in recommended]),
     )
 
 

@@ -52,14 +52,22 @@ def cost_plan(
         ),
         findings=findings_of(inputs, prices, options, turns, today, preset),
         charts=_charts(inputs, prices, options),
+        answers=(
+            "cheapest_option",
+            *[_total_name(one) for one in sorted(options, key=lambda one: one.total_usd)],
+        ),
     )
+
+
+def _total_name(option: OptionCost) -> str:
+    return f"{identifier(option.key)}_total_usd_per_month"
 
 
 def _totals(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Figure]:
     gb_month = produced_bytes_s(inputs) * SECONDS / GB
     totals = [
         Figure(
-            name=f"{identifier(option.key)}_total_usd_per_month",
+            name=_total_name(option),
             label=option.label,
             value=option.total_usd,
             unit="USD/month",

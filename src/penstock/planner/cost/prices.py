@@ -1,7 +1,8 @@
 """Prices, each with its unit, its date and where it is from; read from a file that users edit.
 
 `prices.toml` beside this module is the file that comes with Penstock, and the declaration of which
-prices there are. A user's file gives some of them or all; names and units are those of ours.
+prices there are. A user's file gives some of them or all, and of each only what differs; names and
+units are those of ours. A price without a date is one of today, and its source is the file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
+from difflib import get_close_matches
 from math import isfinite
 from typing import Final
 
@@ -58,10 +60,13 @@ class Prices(Mapping[str, Price]):
         return [one for one in self._by_key.values() if (today - one.date).days > OLD_DAYS]
 
 
-def read_prices(document: object, where: str, known: Prices | None = None) -> Prices:
-    """Read the document of a price file; prices that it leaves out are those of `known`.
+def read_prices(
+    document: object, where: str, known: Prices | None = None, today: date | None = None
+) -> Prices:
+    """Read the document of a price file; what it leaves out is that of `known`.
 
-    Without `known` it is the declaration: its tables are all that there are.
+    Without `known` it is the declaration: its tables are all that there are. With `today` a new
+    price needs no date.
 
     Raises:
         InvalidPlanFile: an unknown table or key, a missing, negative or unreadable price; the
@@ -69,16 +74,31 @@ def read_prices(document: object, where: str, known: Prices | None = None) -> Pr
     """
     rows = dict(_rows(document, where))
     if known is None:
-        return Prices({key: _price(key, row, f"{where}: {key}", None) for key, row in rows.items()})
+        return Prices({key: _price(key, row, f"{where}: {key}") for key, row in rows.items()})
     found: dict[str, Price] = dict(known)
     for key, row in rows.items():
         if key not in known:
             raise InvalidPlanFile(f"{where}: {key}: there is no such price{_near(key, known)}")
-        found[key] = _price(key, row, f"{where}: {key}", known[key].unit)
+        place = f"{where}: {key}"
+        found[key] = _price(key, _merged(row, known[key], where, today), place, known[key].unit)
     return Prices(found)
 
 
+def _merged(row: object, known: Price, where: str, today: date | None) -> object:
+    """A user's table over ours. Ours say when and where only of our own price."""
+    if not isinstance(row, dict):
+        return row
+    if "usd" in row:
+        ours: dict[str, object] = {"source": where} | ({} if today is None else {"date": today})
+    else:
+        ours = {"usd": known.usd, "date": known.date, "source": known.source}
+    return ours | row
+
+
 def _near(key: str, known: Prices) -> str:
+    close = get_close_matches(key, list(known), n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
     group = key.partition(".")[0]
     near = [one for one in known if one.partition(".")[0] == group] or list(known)
     return f"; there are {', '.join(near)}"
@@ -94,12 +114,16 @@ def _rows(document: object, where: str) -> Iterator[tuple[str, object]]:
             yield f"{group}.{name}", row
 
 
-def _price(key: str, row: object, where: str, unit: str | None) -> Price:
+def _price(key: str, row: object, where: str, unit: str | None = None) -> Price:
     if not isinstance(row, dict):
         raise InvalidPlanFile(f"{where} must be a table with usd, unit, date and source")
     unknown = sorted(row.keys() - _FIELDS)
     if unknown:
-        raise InvalidPlanFile(f"{where}.{unknown[0]}: a price has usd, unit, date and source")
+        near = get_close_matches(unknown[0], sorted(_FIELDS), n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise InvalidPlanFile(
+            f"{where}.{unknown[0]}: a price has usd, unit, date and source{meant}"
+        )
     dated = row.get("date")
     if type(dated) is not date:
         raise InvalidPlanFile(f"{where}.date = {dated!r}: must be a date such as 2026-05-01")

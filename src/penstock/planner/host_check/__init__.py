@@ -24,13 +24,14 @@ from penstock.planner.host_check.facts import (
     SocketKind,
     Softirq,
 )
-from penstock.planner.host_check.inputs import CheckHostInputs
+from penstock.planner.host_check.inputs import CHAIN_WORDS, CheckHostInputs
 from penstock.planner.host_check.layers import AGENT, BROKER, CHAINS, RECEIVE, Layer, first_broken
 
 __all__ = [
     "AGENT",
     "BROKER",
     "CHAINS",
+    "CHAIN_WORDS",
     "RECEIVE",
     "UNLIMITED",
     "BrokerSide",

@@ -49,6 +49,10 @@ _SNIPPETS: Final[dict[FixKind, tuple[str, str]]] = {
     "systemd": ("The service's unit, in [Service]", "ini"),
 }
 _VERDICT: Final = "Verdict"
+_ANSWERS: Final = (
+    "first_broken_layer", "tightest_layer", "tightest_ratio", "unknown_layers",
+    "sync_p50_ms", "sync_p99_ms", "free_disk_bytes",
+)  # fmt: skip
 
 
 def host_layers(
@@ -61,7 +65,7 @@ def host_layers(
         "agent": lambda: agent_chain(facts, configured, inputs),
     }
     return tuple(
-        [layer for word in CHAIN_WORDS if word in inputs.chains for layer in chains[word]()]
+        [layer for word in CHAIN_WORDS if word in inputs.counted for layer in chains[word]()]
     )
 
 
@@ -83,13 +87,15 @@ def _broker_chain(
 def check_host(facts: HostFacts, configured: Configured, inputs: CheckHostInputs) -> Plan:
     """Judge a host by what is wanted of it and by what Penstock's settings ask for."""
     layers = host_layers(facts, configured, inputs)
+    figures = (*_verdict(facts, layers), *[one for layer in layers for one in _figures(layer)])
     return Plan(
         title="Which layer of this host breaks first",
         inputs=inputs,
-        figures=(*_verdict(facts, layers), *[one for layer in layers for one in _figures(layer)]),
+        figures=figures,
         findings=(_headline(layers), *[_finding(layer) for layer in layers]),
         snippets=_snippets(layers),
         charts=tuple([chart for name in CHAINS for chart in _charts(name, layers)]),
+        answers=tuple([figure.name for figure in figures if figure.name in _ANSWERS]),
     )
 
 
@@ -172,8 +178,7 @@ def _headline(layers: tuple[Layer, ...]) -> Finding:
     return Finding(
         severity=broken.severity,
         subject="the chain",
-        cause=f"{broken.rule.label} {word}: {broken.cause}",
-        cure=broken.cure,
+        cause=f"{broken.rule.label} {word}",
     )
 
 

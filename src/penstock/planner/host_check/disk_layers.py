@@ -73,7 +73,10 @@ def disk_layers(
     )  # fmt: skip
     disk, why = facts.disk or Disk(directory=""), facts.why("sync", "disk")
     policy = configured.storage.log_flush_policy
-    told = f"of {disk.syncs} in {disk.directory}" if disk.syncs else ""
+    at = disk.measured_in or disk.directory
+    told = f"of {disk.syncs} in {at}" if disk.syncs else ""
+    if disk.syncs and at != disk.directory:
+        told += f", as {disk.directory} is not there yet"
     cure = "a faster disk, one with a protected write cache, or another log.flush.policy"
     return (
         judged(

@@ -111,6 +111,8 @@ class Disk:
     """The file system of the data directory, and how long a sync of 4 KiB took there."""
 
     directory: str
+    measured_in: str = ""
+    """The directory itself, or the nearest one above it that is there; empty is the directory."""
     file_system: str | None = None
     mount_point: str | None = None
     options: tuple[str, ...] = ()

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.receive_path.chain import SOCKET_HEADROOM, B, C
@@ -26,8 +25,11 @@ from penstock.planner.receive_path.limits import (
     WINDOW_DEFAULT_BYTES,
     WINDOW_MAX_BYTES,
 )
+from penstock.planner.results import changed_rows
 
 CHAIN_WORDS: Final = ("receive-path", "broker", "agent")
+_OWN_CHAINS: Final = ("broker", "agent")
+_RECEIVE_INPUTS: Final = ("window", "term", "mtu", "so-rcvbuf", "stall", "packet-rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +41,11 @@ class CheckHostInputs:
     """
 
     chains: tuple[str, ...] = setting(
-        CHAIN_WORDS,
+        (),
         name="chains",
-        doc="What of the host counts: the receive path of datagrams, a broker, a host agent.",
+        doc="What of the host counts: the receive path of Aeron's datagrams, a broker, a host"
+        " agent. Without it broker and agent, and the receive path where one of its inputs is"
+        " given.",
         choices=CHAIN_WORDS,
     )
     window_bytes: int = setting(
@@ -144,8 +148,6 @@ class CheckHostInputs:
     )
 
     def __post_init__(self) -> None:
-        if not self.chains:
-            raise InvalidSetting("chains", "", f"must name one of {', '.join(CHAIN_WORDS)}")
         if self.window_bytes < self.mtu_bytes:
             raise ImpossiblePlan(
                 B,
@@ -159,6 +161,13 @@ class CheckHostInputs:
                 f" {self.window_bytes}",
                 f"give --so-rcvbuf {self.window_bytes} or more, or a smaller --window",
             )
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The chains that count."""
+        given = {name for name, *_ in changed_rows(self)}
+        asked = ("receive-path",) if given.intersection(_RECEIVE_INPUTS) else ()
+        return self.chains or (*asked, *_OWN_CHAINS)
 
     @property
     def receive_buffer_bytes(self) -> int:

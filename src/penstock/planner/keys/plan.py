@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.errors import NothingToPlan
 from penstock.planner.keys.advice import Advice, advise, findings, snippets
 from penstock.planner.keys.census import CensusResult
 from penstock.planner.keys.charts import charts
@@ -24,6 +24,7 @@ _ARTICLE: Final = "log and queue article: hot partition; scaling axes"
 _PARTITIONER: Final = "Kafka: Utils.murmur2, BuiltInPartitioner.partitionForKey"
 _SUMMARY: Final = "Misra, Gries (1982); Agarwal et al.: Mergeable summaries (2012)"
 _KEY_CHARS_MAX: Final = 40
+_ANSWERS: Final = ("records", "hot_keys", "hottest_key_percent", "records_hottest_percent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,13 @@ def plan_keys(scope: Scope, census: CensusResult, inputs: KeysInputs) -> Plan:
     """Tell what the keys of a topic do to its partitions.
 
     Raises:
-        ImpossiblePlan: no record with a key was read.
+        NothingToPlan: no record with a key was read.
     """
     if not census.keyed_records:
-        raise ImpossiblePlan(
-            "skew is that of records with keys",
-            f"{scope.topic} gave {census.records} records without a key ({scope.read})",
-            "read another topic, or more of it; without keys partitions are taken in turns",
+        raise NothingToPlan(
+            f"skew is that of records with keys: {scope.topic} gave {census.records} records"
+            f" without a key ({scope.read}); read another topic, or more of it; without keys"
+            " partitions are taken in turns"
         )
     partitions = planned_partitions(inputs, census.partitions)
     hot = hot_keys(census.key_records, census.keyed_records, partitions)
@@ -55,6 +56,7 @@ def plan_keys(scope: Scope, census: CensusResult, inputs: KeysInputs) -> Plan:
     rate = inputs.rate or census.records_per_second or 0.0
     advice = advise(census, inputs, partitions, hot, of_hot, rate)
     shown_salts = advice.salts if advice.salts > 1 else inputs.salts()[-1]
+    recommended = _advice(advice, inputs, partitions, rate, _counts_that_do(census, inputs, rate))
     return Plan(
         title=f"keys of {scope.topic}",
         inputs=inputs,
@@ -66,11 +68,12 @@ def plan_keys(scope: Scope, census: CensusResult, inputs: KeysInputs) -> Plan:
             *_counts(census, inputs, rate),
             *(_salting(of_hot, "hot", "salting the hot keys", partitions) if hot else ()),
             *_salting(of_all, "all", "salting all keys", partitions),
-            *_advice(advice, inputs, partitions, rate, _counts_that_do(census, inputs, rate)),
+            *recommended,
         ),
         findings=tuple(findings(scope.complete, census, advice)),
         snippets=tuple(snippets(advice)),
         charts=charts(census, of_hot, of_all, shown_salts),
+        answers=(*_ANSWERS, *[figure.name for figure in recommended]),
     )
 
 

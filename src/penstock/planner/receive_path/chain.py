@@ -17,11 +17,11 @@ Source: Aeron's `Configuration.java` (`receiverWindowLength`, `validateInitialWi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.quantities import format_quantity
 from penstock.planner.receive_path.framing import Framing
 from penstock.planner.receive_path.inputs import ReceivePathInputs
@@ -34,6 +34,7 @@ from penstock.planner.receive_path.limits import (
     WINDOW_DEFAULT_BYTES,
     WINDOW_MAX_BYTES,
 )
+from penstock.planner.results import Finding
 
 BDP_LEAST: Final = 2
 BDP_RECOMMENDED: Final = 4
@@ -55,6 +56,8 @@ class Chain:
     window_least: int
     window: int
     receiver_window: int
+    term_wanted: int
+    """What would hold window and stall, also where a term cannot be so long."""
     term_least: int
     term: int
     in_flight: int
@@ -106,31 +109,18 @@ def real_rcvbuf(so_rcvbuf: int, rmem_max: int) -> int:
 
 
 def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
-    """Plan the sizes that are left open, and judge those that are given.
+    """Plan the sizes that are left open; `broken_constraints` judges those that are given.
 
-    Raises:
-        ImpossiblePlan: no term is long enough, or the driver would refuse to start.
+    Where no size serves, it is the largest that there is.
     """
     rate = inputs.rate * framing.message_bytes
     stall_bytes = rate * inputs.stall_ms / 1e3
     bdp = bandwidth_delay(rate, inputs.rtt_us)
-    _check_mtu(inputs.mtu_bytes)
     least = window_of(bdp, inputs.mtu_bytes, BDP_LEAST)
     window = inputs.window_bytes or _open_window(inputs, bdp, least)
-    term_least = term_for(window, stall_bytes, inputs.message_bytes, inputs.mtu_bytes)
-    if inputs.term_bytes:
-        _check_term(inputs)
-    if term_least > TERM_MAX_BYTES:
-        raise _no_term(inputs, window, stall_bytes)
-    _check_window(inputs, window)
+    term_wanted = term_for(window, stall_bytes, inputs.message_bytes, inputs.mtu_bytes)
+    term_least = min(term_wanted, TERM_MAX_BYTES)
     rcvbuf_least = window * inputs.sharing
-    if rcvbuf_least > SOCKET_BUFFER_MAX_BYTES:
-        raise ImpossiblePlan(
-            "SO_RCVBUF",
-            f"{inputs.sharing} windows of {_size(window)} share a socket, whose buffer"
-            f" is at most {_size(SOCKET_BUFFER_MAX_BYTES)}",
-            "give streams endpoints of their own (streams-per-socket)",
-        )
     rcvbuf = inputs.so_rcvbuf_bytes or min(SOCKET_HEADROOM * rcvbuf_least, SOCKET_BUFFER_MAX_BYTES)
     term = inputs.term_bytes or term_least
     used = receiver_window(window, term)
@@ -140,6 +130,7 @@ def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
         window_least=least,
         window=window,
         receiver_window=used,
+        term_wanted=term_wanted,
         term_least=term_least,
         term=term,
         in_flight=used * inputs.sharing,
@@ -152,13 +143,6 @@ def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
 
 def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
     """The recommended window, or less where given sizes bound it, but never less than `least`."""
-    if least > WINDOW_MAX_BYTES:
-        raise ImpossiblePlan(
-            A,
-            f"twice the BDP of {_size(bdp)} is a window of {_size(least)}, which needs a term"
-            f" above {_size(TERM_MAX_BYTES)}",
-            "split the stream, lower rate or message-bytes, or shorten the path (rtt)",
-        )
     wanted = min(window_of(bdp, inputs.mtu_bytes, BDP_RECOMMENDED), WINDOW_MAX_BYTES)
     bounds = [wanted]
     if inputs.term_bytes:
@@ -166,18 +150,53 @@ def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
     if inputs.so_rcvbuf_bytes:
         bounds.append(inputs.so_rcvbuf_bytes)
     room = 1 << max(0, min(bounds).bit_length() - 1)
-    return max(room, least)
+    return min(max(room, least), WINDOW_MAX_BYTES)
 
 
-def _no_term(inputs: ReceivePathInputs, window: int, stall_bytes: float) -> ImpossiblePlan:
+def broken(rule: str, found: str, cure: str) -> Finding:
+    """A constraint that no configuration, or none with the given sizes, keeps."""
+    return Finding(severity="fail", subject=rule, cause=found, cure=cure)
+
+
+def broken_constraints(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding]:
+    """All constraints that these sizes break: the driver does not start, or nothing is so large."""
+    yield from _broken_mtu(inputs.mtu_bytes)
+    yield from _broken_term(inputs)
+    yield from _broken_lengths(inputs, chain)
+    yield from _broken_window(inputs, chain.window)
+
+
+def _broken_lengths(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding]:
+    """What is longer than a term, or a socket's buffer, can be."""
+    if not inputs.window_bytes and chain.window_least > WINDOW_MAX_BYTES:
+        yield broken(
+            A,
+            f"twice the BDP of {_size(chain.bdp_bytes)} is a window of {_size(chain.window_least)},"
+            f" which needs a term above {_size(TERM_MAX_BYTES)}",
+            "split the stream, lower rate or message-bytes, or shorten the path (rtt)",
+        )
+    elif chain.term_wanted > TERM_MAX_BYTES:
+        yield _no_term(inputs, chain)
+    if chain.rcvbuf_least > SOCKET_BUFFER_MAX_BYTES:
+        yield broken(
+            "SO_RCVBUF",
+            f"{inputs.sharing} windows of {_size(chain.window)} share a socket, whose buffer"
+            f" is at most {_size(SOCKET_BUFFER_MAX_BYTES)}",
+            "give streams endpoints of their own (streams-per-socket)",
+        )
+
+
+def _no_term(inputs: ReceivePathInputs, chain: Chain) -> Finding:
+    window = chain.window
+    stall_bytes = chain.stream_bytes_per_second * inputs.stall_ms / 1e3
     if 2 * window > TERM_MAX_BYTES:
-        return ImpossiblePlan(
+        return broken(
             A,
             f"a window of {_size(window)} needs a term above {_size(TERM_MAX_BYTES)}",
             f"set window to at most {_size(WINDOW_MAX_BYTES)}, or split the stream",
         )
     most_ms = inputs.stall_ms * TERM_MAX_BYTES / 2 / stall_bytes
-    return ImpossiblePlan(
+    return broken(
         "Stall headroom (term ≥ 2 × bandwidth × stall)",
         f"{format_quantity(inputs.stall_ms, 'ms')} of {_size(ceil(stall_bytes))} need a term above"
         f" {_size(TERM_MAX_BYTES)}",
@@ -185,20 +204,22 @@ def _no_term(inputs: ReceivePathInputs, window: int, stall_bytes: float) -> Impo
     )
 
 
-def _check_mtu(mtu: int) -> None:
+def _broken_mtu(mtu: int) -> Iterator[Finding]:
     if mtu % FRAME_ALIGNMENT_BYTES:
         below = mtu // FRAME_ALIGNMENT_BYTES * FRAME_ALIGNMENT_BYTES
-        raise ImpossiblePlan(
+        yield broken(
             "Frame alignment (MTU is a multiple of 32)",
             f"an MTU of {mtu} is none, the driver refuses to start",
             f"set mtu to {below}" + ("" if below == 1408 else ", or to 1408 or 8192"),
         )
 
 
-def _check_term(inputs: ReceivePathInputs) -> None:
+def _broken_term(inputs: ReceivePathInputs) -> Iterator[Finding]:
     term = inputs.term_bytes
+    if not term:
+        return
     if not TERM_MIN_BYTES <= term <= TERM_MAX_BYTES or term & (term - 1):
-        raise ImpossiblePlan(
+        yield broken(
             "Term length (a power of two from 64 KiB to 1 GiB)",
             f"a term of {_size(term)} is none, the driver refuses it",
             "set term to "
@@ -206,24 +227,24 @@ def _check_term(inputs: ReceivePathInputs) -> None:
         )
     longest, name = max((inputs.mtu_bytes, "an MTU"), (inputs.message_bytes, "a message"))
     if longest * MESSAGES_PER_TERM_MIN > term:
-        raise ImpossiblePlan(
+        yield broken(
             "Largest message (term ÷ 8)",
             f"{name} of {_size(longest)} does not fit an eighth of a term of {_size(term)}",
             f"set term to {_size(power_of_two_from(longest * MESSAGES_PER_TERM_MIN))}",
         )
 
 
-def _check_window(inputs: ReceivePathInputs, window: int) -> None:
+def _broken_window(inputs: ReceivePathInputs, window: int) -> Iterator[Finding]:
     mtu, rcvbuf, sndbuf = inputs.mtu_bytes, inputs.so_rcvbuf_bytes, inputs.so_sndbuf_bytes
     if window < mtu:
-        raise ImpossiblePlan(
+        yield broken(
             B,
             f"a window of {_size(window)} is below the MTU of {_size(mtu)}, the driver refuses to"
             " start",
             f"set aeron.rcv.initial.window.length to {_size(power_of_two_from(mtu))} or more",
         )
     if rcvbuf and rcvbuf < window:
-        raise ImpossiblePlan(
+        yield broken(
             C,
             f"SO_RCVBUF of {_size(rcvbuf)} is below the window of {_size(window)}, the driver"
             " refuses to start",
@@ -231,7 +252,7 @@ def _check_window(inputs: ReceivePathInputs, window: int) -> None:
             f" {_size(window)}) and net.core.rmem_max to no less",
         )
     if sndbuf and sndbuf < mtu:
-        raise ImpossiblePlan(
+        yield broken(
             "SO_SNDBUF ≥ MTU",
             f"SO_SNDBUF of {_size(sndbuf)} is below the MTU of {_size(mtu)}, the driver refuses to"
             " start",

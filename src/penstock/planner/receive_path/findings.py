@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from penstock.planner.receive_path.chain import broken_constraints
 from penstock.planner.receive_path.findings_bytes import (
     socket_findings,
     term_findings,
@@ -18,13 +19,24 @@ from penstock.planner.receive_path.findings_host import (
     recovery_findings,
     ring_findings,
 )
+from penstock.planner.receive_path.host import broken_host
 from penstock.planner.receive_path.sizing import Sizing
 from penstock.planner.results import Finding
+
+
+def broken_findings(sizing: Sizing) -> tuple[Finding, ...]:
+    """All constraints that are broken: with these sizes nothing starts, or nothing is so large."""
+    inputs = sizing.inputs
+    return (
+        *broken_constraints(inputs, sizing.chain),
+        *broken_host(inputs, sizing.host, sizing.bits_best),
+    )
 
 
 def findings(sizing: Sizing) -> tuple[Finding, ...]:
     """All findings, the ones that break the plan first."""
     found = [
+        *broken_findings(sizing),
         *window_findings(sizing),
         *term_findings(sizing),
         *socket_findings(sizing),

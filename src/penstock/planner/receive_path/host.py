@@ -9,11 +9,11 @@ Source: ENA Linux driver best practices; EC2 instance network bandwidth.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.quantities import format_quantity
-from penstock.planner.receive_path.chain import power_of_two_from
+from penstock.planner.receive_path.chain import broken, power_of_two_from
 from penstock.planner.receive_path.families import FAMILIES, Family, Size
 from penstock.planner.receive_path.inputs import ReceivePathInputs
 from penstock.planner.receive_path.limits import (
@@ -24,6 +24,7 @@ from penstock.planner.receive_path.limits import (
     RING_DEFAULT_ENTRIES,
     RING_MIN_ENTRIES,
 )
+from penstock.planner.results import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +54,7 @@ def entries_for(packets_per_second: float, stall_s: float) -> int:
 
 
 def plan_host(inputs: ReceivePathInputs, load_bits: float) -> Host:
-    """Look up the family and choose a size for a load, in bit/s; given figures win.
-
-    Raises:
-        ImpossiblePlan: no such size, or the load is above the largest bandwidth.
-    """
+    """Look up the family and choose a size for a load, in bit/s; given figures win."""
     family = FAMILIES.get(inputs.family)
     size = None if family is None else _size_of(family, inputs, load_bits)
     given = inputs.nic_bandwidth
@@ -68,7 +65,7 @@ def plan_host(inputs: ReceivePathInputs, load_bits: float) -> Host:
         RING_ASSUMED_MAX_ENTRIES if family is None else family.ring_max_entries
     )
     default = RING_DEFAULT_ENTRIES if family is None else family.ring_default_entries
-    host = Host(
+    return Host(
         name=_name(family, size),
         vcpus=0 if size is None else size.vcpus,
         baseline_bits=given or (0.0 if size is None else _reach(size, size.baseline_gbit, inputs)),
@@ -80,21 +77,13 @@ def plan_host(inputs: ReceivePathInputs, load_bits: float) -> Host:
         l3_bytes=inputs.l3_bytes or (0 if family is None else family.l3_bytes),
         l3_cores=0 if family is None else family.l3_cores,
     )
-    _check_bandwidth(host, load_bits)
-    return host
 
 
 def _size_of(family: Family, inputs: ReceivePathInputs, load_bits: float) -> Size:
-    if inputs.vcpus:
-        for size in family.sizes:
-            if size.vcpus == inputs.vcpus:
-                return size
-        sizes = ", ".join([str(size.vcpus) for size in family.sizes])
-        raise ImpossiblePlan(
-            "Instance size",
-            f"{family.name} has no size of {inputs.vcpus} vCPUs",
-            f"set vcpus to one of {sizes}, or to 0",
-        )
+    """The size of so many vCPUs, or the smallest that carries the load."""
+    for size in family.sizes:
+        if size.vcpus == inputs.vcpus:
+            return size
     for size in family.sizes:
         if _reach(size, size.baseline_gbit, inputs) >= load_bits:
             return size
@@ -115,9 +104,18 @@ def _name(family: Family | None, size: Size | None) -> str:
     return f"{family.name} with {size.vcpus} vCPUs ({family.processor})"
 
 
-def _check_bandwidth(host: Host, load_bits: float) -> None:
+def broken_host(inputs: ReceivePathInputs, host: Host, load_bits: float) -> Iterator[Finding]:
+    """A size that a family does not have, and a load above the largest bandwidth."""
+    family = FAMILIES.get(inputs.family)
+    if family is not None and inputs.vcpus and host.vcpus != inputs.vcpus:
+        sizes = ", ".join([str(size.vcpus) for size in family.sizes])
+        yield broken(
+            "Instance size",
+            f"{family.name} has no size of {inputs.vcpus} vCPUs; this is planned for {host.vcpus}",
+            f"set vcpus to one of {sizes}, or to 0",
+        )
     if host.burst_bits and load_bits > host.burst_bits:
-        raise ImpossiblePlan(
+        yield broken(
             "Bandwidth of the network interface",
             f"{format_quantity(load_bits, 'bit/s')} with all headers are above the"
             f" {format_quantity(host.burst_bits, 'bit/s')} of {host.name}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.planner.receive_path.charts import charts
 from penstock.planner.receive_path.figures import figures
-from penstock.planner.receive_path.findings import findings
+from penstock.planner.receive_path.findings import broken_findings, findings
 from penstock.planner.receive_path.inputs import ReceivePathInputs
 from penstock.planner.receive_path.sizing import size_receive_path
 from penstock.planner.receive_path.texts import snippets, socket_snippet
@@ -17,21 +17,20 @@ def plan_receive_path(
     """Size the buffers, rings and timers between a network interface and an application.
 
     `socket_settings` are the names of a broker's settings for receive and send buffers, for a text
-    to paste.
-
-    Raises:
-        ImpossiblePlan: no configuration can serve the inputs, or the driver would not start with
-            the sizes that were given; the message names the constraint and the cure.
+    to paste. There is none to paste where a constraint is broken: each one is a finding with its
+    cure, and the sizes are those that were given or that come closest.
     """
     sizing = size_receive_path(inputs)
-    texts = snippets(sizing)
-    if socket_settings is not None:
+    texts = () if broken_findings(sizing) else snippets(sizing)
+    if texts and socket_settings is not None:
         texts = (*texts, socket_snippet(sizing, *socket_settings))
+    found = figures(sizing)
     return Plan(
         title="Receive path",
         inputs=inputs,
-        figures=figures(sizing),
+        figures=found,
         findings=findings(sizing),
         snippets=texts,
         charts=charts(sizing),
+        answers=tuple([one.name for one in found if one.setting]),
     )

@@ -98,7 +98,7 @@ class Sizing:
 
 
 def size_receive_path(inputs: ReceivePathInputs) -> Sizing:
-    """Compute everything; raises ImpossiblePlan, which names the rule and the cure."""
+    """Compute everything, also where constraints are broken."""
     framing = frame(inputs.message_bytes, inputs.mtu_bytes)
     chain = plan_chain(inputs, framing)
     messages = inputs.rate * inputs.streams
