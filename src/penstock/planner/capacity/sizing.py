@@ -114,9 +114,7 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
     skew = skew_of(inputs)
     days = disk_days(inputs)
     disk = mean_bytes * DAY_SECONDS * days * inputs.copies
-    most = partition_bytes_max(inputs, deployment)
-    kept = max(most - deployment.log.segment_bytes, most / 2)
-    by_disk = ceil(disk / inputs.copies / kept)
+    by_disk = _partitions_by_disk(inputs, deployment, disk / inputs.copies)
     read_peak = peak_bytes * inputs.groups
     network_in, network_out = _network(inputs, peak_bytes)
 
@@ -189,6 +187,12 @@ def partition_bytes_max(inputs: CapacityInputs, deployment: Deployment) -> float
     """What a partition should hold on a disk at most."""
     usable = disk_room(inputs, deployment) * (1.0 - inputs.headroom)
     return min(inputs.partition_bytes, usable / PARTITIONS_PER_DISK)
+
+
+def _partitions_by_disk(inputs: CapacityInputs, deployment: Deployment, kept_bytes: float) -> int:
+    """Partitions that keep each below its bound, with a segment that is not deleted yet."""
+    most = partition_bytes_max(inputs, deployment)
+    return ceil(kept_bytes / max(most - deployment.log.segment_bytes, most / 2))
 
 
 def consumer_rate(inputs: CapacityInputs) -> float:
