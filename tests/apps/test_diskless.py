@@ -21,6 +21,7 @@ from penstock.objects import DirectoryStore
 from tests.apps.conftest import Run
 from tests.diskless.submissions import TOPIC, Sent
 from tests.diskless.world import guard_of
+from tests.ports import free_port
 
 INCARNATION = UUID(int=99)
 
@@ -73,6 +74,16 @@ def facts(bare: Run, data: Path, *words: str, status: int = 0) -> Any:
     ran = bare("--output", "json", "diskless", *words, "--data-dir", str(data))
     assert ran.status == status, ran.err
     return json.loads(ran.out)
+
+
+def test_objects_of_a_store_that_is_away_are_an_error(bare: Run, data: Path) -> None:
+    options = f"aws_endpoint=http://127.0.0.1:{free_port()},aws_access_key_id=a"
+    options += ",aws_secret_access_key=b,aws_region=us-east-1"
+    settings = ("diskless.storage.url=s3://away/x", f"diskless.storage.options={options}")
+    words = [word for setting in settings for word in ("-X", setting)]
+    ran = bare("diskless", "objects", "--data-dir", str(data), *words)
+    assert (ran.status, ran.out) == (1, "")
+    assert "s3://away/x: cannot look at" in ran.err
 
 
 def object_path(data: Path) -> Path:

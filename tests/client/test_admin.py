@@ -99,7 +99,7 @@ def test_groups(client: Client, topic: MakeTopic) -> None:
 
 
 def test_every_call_is_served(client: Client) -> None:
-    (node,) = client.metadata([]).nodes
+    (node,) = client.metadata([]).nodes.values()
     assert client.unsupported_calls(node) == []
 
 

@@ -191,7 +191,7 @@ async def _object(
     places: Places, names: dict[PartitionKey, str], state: str, key: str
 ) -> dict[str, Any]:
     from penstock.diskless.footers import read_footer
-    from penstock.objects import ObjectNotFound
+    from penstock.objects import ObjectNotFound, StoreRefused, StoreUnavailable
 
     row: dict[str, Any] = {
         "key": key, "state": state, "size_bytes": None, "partitions": [], "note": ""
@@ -201,6 +201,8 @@ async def _object(
         footer = await read_footer(places.store, key, size_bytes)
     except ObjectNotFound:
         row["note"] = "not in the store" if state == "committed" else ""
+    except (StoreRefused, StoreUnavailable):
+        raise  # nothing is known of this object then, nor of the next
     except PenstockError as error:
         row["note"] = await _sealed(places, key, row["size_bytes"]) or f"no footer: {error}"
     else:

@@ -28,7 +28,7 @@ from penstock.client.errors import (
     broker_error,
     is_retriable,
 )
-from penstock.client.metadata import ClusterMetadata, TopicMetadata
+from penstock.client.metadata import ClusterMetadata, Node, TopicMetadata
 from penstock.client.session import Session
 
 logger = logging.getLogger(__name__)
@@ -80,16 +80,13 @@ class AdminCalls:
         names = None if topics is None else [text("topics", name) for name in topics]
         return self._session.retrying(lambda: self._session.refresh(names))
 
-    def unsupported_calls(self, node_id: int) -> list[str]:
+    def unsupported_calls(self, node: Node) -> list[str]:
         """Names of the calls of this client that a broker does not serve.
 
         Raises:
-            BrokerBusy: there is no broker of this number.
-            Disconnected, TimedOut: its advertised address does not answer.
+            Disconnected, TimedOut, MalformedResponse: its advertised address does not answer.
         """
-        whole("node_id", node_id, 0, INT_MAX)
-        self._session.refresh(())
-        connection = self._session.lease(node_id)
+        connection = self._session.pool.lease(node.host, node.port)
         try:
             return connection.negotiated.missing()
         finally:

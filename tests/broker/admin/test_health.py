@@ -99,7 +99,7 @@ async def test_one_that_does_not_answer_is_asked_once(
     control.open.clear()
     for _ in range(2):
         health = await readiness.look()
-        assert failing(health.as_json()) == {"control plane": "no answer within 2 s"}
+        assert failing(health.as_json(1)) == {"control plane": "no answer within 2 s"}
         clock.now += READINESS_KEPT_SECONDS
     assert control.pings == 1
     control.open.set()
@@ -118,7 +118,7 @@ async def test_one_that_does_not_answer_is_asked_once(
 async def test_what_nobody_expected_is_a_cause_too(state: BrokerState, control: Control) -> None:
     control.failure = ZeroDivisionError("of ours")
     health = await Readiness(state).look()
-    assert "of ours" in failing(health.as_json())["control plane"]
+    assert "of ours" in failing(health.as_json(1))["control plane"]
 
 
 async def test_a_data_directory_that_is_gone_is_named(

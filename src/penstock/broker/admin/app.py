@@ -190,7 +190,7 @@ def _health(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         report = await look()
-        response = json_response(report.as_json(), 200 if report.good else 503)
+        response = json_response(report.as_json(state.node_id), 200 if report.good else 503)
         # `penstock doctor` compares clocks by it.
         response.headers["date"] = formatdate(state.clock.now_ms() / 1000, usegmt=True)
         return response

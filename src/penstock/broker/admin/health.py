@@ -53,8 +53,9 @@ class Health:
     def good(self) -> bool:
         return all(check.ok for check in self.checks)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, node_id: int) -> dict[str, Any]:
         return {
+            "node_id": node_id,
             "status": "ok" if self.good else "failing",
             "checks": [
                 {"name": check.name, "ok": check.ok, "cause": check.cause or None}

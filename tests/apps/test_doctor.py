@@ -1,0 +1,226 @@
+"""`penstock doctor` against real brokers, databases, stores and agents, some of them away."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from penstock.apps.checkup import Check, Finding, look
+from penstock.testing import Agent, Broker
+from tests.apps.conftest import Run
+from tests.ports import free_port
+from tests.postgres import PostgresServer, postgres_server
+from tests.s3 import S3Server, s3_server
+
+Found = dict[str, tuple[str, str, str]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of these tests' own, which they stop, freeze, and leave running."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[S3Server]:
+    """An S3 server of these tests' own."""
+    with s3_server() as store:
+        yield store
+
+
+def examined(run: Run, *words: str) -> tuple[int, Found]:
+    """The status of a visit, and its findings: status, cause and cure by check."""
+    ran = run(*words[:2], "doctor", *words[2:], "--output", "json")
+    rows = json.loads(ran.out)
+    assert len({row["check"] for row in rows}) == len(rows)
+    return ran.status, {row["check"]: (row["status"], row["cause"], row["cure"]) for row in rows}
+
+
+def unready(run: Run, *words: str) -> tuple[int, Found]:
+    """As `examined`, once a broker is not ready: its last look is answered for a second more."""
+    for _ in range(20):
+        status, found = examined(run, *words)
+        if found["readiness of broker 1"][0] == "fail":
+            break
+    return status, found
+
+
+def admin_of(broker: Broker) -> str:
+    return broker.admin_url.removeprefix("http://")
+
+
+def test_every_advertised_address_is_tried(
+    bare: Run, server: PostgresServer, tmp_path: Path
+) -> None:
+    url, gone = server.schema(), f"127.0.0.1:{free_port()}"
+    advertised = {1: "", 2: gone, 3: "broker-3.invalid:9092", 4: gone}
+    with ExitStack() as stack:
+        brokers = []
+        for node, address in advertised.items():
+            settings = {"node.id": node, "control.url": url}
+            if address:
+                settings["advertised.listeners"] = f"PLAINTEXT://{address}"
+            brokers.append(stack.enter_context(Broker(settings, admin=False)))
+        first = brokers[0].bootstrap
+        status, found = examined(bare, "-b", first, "--data-dir", str(tmp_path))
+    assert status == 1
+    assert found[f"broker 1 at {first}"][0] == "ok"
+    state, cause, cure = found[f"broker 2 at {gone}"]
+    assert (state, cure.startswith("set advertised.listeners of broker 2")) == ("fail", True)
+    assert "cannot be reached from here" in cause
+    assert "refused" in cause
+    assert "loopback" in cure
+    state, cause, cure = found["broker 3 at broker-3.invalid:9092"]
+    assert (state, "advertised.listeners of broker 3" in cure) == ("fail", True)
+    assert "broker-3.invalid does not resolve here" in cause
+    state, cause, _ = found["advertised addresses"]
+    assert (state, cause) == ("fail", f"brokers 2 and 4 advertise the same address, {gone}")
+    assert found["readiness of broker 1"][0] == "skip", "its admin interface is turned off"
+    assert found["readiness of broker 2"][0] == "skip", "it cannot be asked where it is"
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["stopped", "frozen"])
+def test_a_database_that_is_away_is_named_by_broker_and_doctor(
+    bare: Run, server: PostgresServer, tmp_path: Path, frozen: bool
+) -> None:
+    file = tmp_path / "penstock.toml"
+    url = server.schema()
+    file.write_text(f'control.url = "{url}"\n')
+    with Broker({"control.url": url}) as broker:
+        words = ("-b", broker.bootstrap, "--admin", admin_of(broker), "--config", str(file))
+        status, found = examined(bare, *words)
+        assert (status, found["database"][0], found["readiness of broker 1"][0]) == (
+            0,
+            "warn",
+            "ok",
+        )
+        assert "fsync is off" in found["database"][1]
+        server.freeze() if frozen else server.stop()
+        try:
+            status, found = unready(bare, *words)
+        finally:
+            server.freeze(thaw=True) if frozen else server.start()
+        assert status == 1
+        state, cause, cure = found["readiness of broker 1"]
+        assert (state, cause.startswith("control plane: ")) == ("fail", True)
+        assert "no restart" in cure
+        state, cause, cure = found["database"]
+        assert (state, "control.url" in cure) == ("fail", True)
+        assert cause
+        assert found["disk sync"][0] in ("ok", "warn"), "the others are looked at all the same"
+
+
+def test_an_object_store_that_is_frozen_is_named(
+    bare: Run, store: S3Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "penstock.toml"
+    options = json.dumps([f"{name}={value}" for name, value in store.options().items()])
+    url = store.fresh_url()
+    file.write_text(f'diskless.storage.url = "{url}"\ndiskless.storage.options = {options}\n')
+    settings = {
+        "diskless.storage.url": url,
+        "diskless.storage.options": ",".join(json.loads(options)),
+    }
+    with Broker(settings) as broker:
+        words = ("-b", broker.bootstrap, "--admin", admin_of(broker), "--config", str(file))
+        _, found = examined(bare, *words)
+        assert (found["object store"][0], "no mark" in found["object store"][1]) == ("warn", True)
+        broker.create_topic("orders", configs={"diskless.enable": "true"})
+        status, found = examined(bare, *words)
+        assert (status, found["object store"][0]) == (0, "ok")
+        store.freeze()
+        try:
+            status, found = unready(bare, *words)
+        finally:
+            store.freeze(thaw=True)
+        assert status == 1
+        assert found["object store"][0] == "fail"
+        assert found["readiness of broker 1"][:2] == ("fail", "object store: no answer within 2 s")
+
+
+def test_readiness_is_asked_where_the_broker_says(bare: Run, tmp_path: Path) -> None:
+    with Broker() as broker:
+        words = ("-b", broker.bootstrap, "--data-dir", str(broker.directory))
+        _, found = examined(bare, *words)
+        state, _, cure = found["readiness of broker 1"]
+        assert (state, "--admin" in cure) == ("skip", True), "it listens on a port of chance"
+        broker.restart()  # on the port that it had, which is now its setting
+        status, found = examined(bare, *words)
+        assert (status, found["readiness of broker 1"][0]) == (0, "ok")
+        assert found[f"clock of {admin_of(broker)}"][0] == "ok"
+        assert found["database"][0] == "ok"
+        assert found["object store"][0] == "skip"
+        broker.create_topic("orders", configs={"diskless.enable": "true"})
+        assert examined(bare, *words)[1]["object store"][0] == "ok"
+        (broker.directory / "control.sqlite").write_bytes(b"")
+        status, found = examined(bare, *words)
+        assert (status, found["database"][0]) == (1, "fail")
+
+
+def test_an_admin_interface_that_is_away_is_a_failure(bare: Run, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with Broker(admin=False) as broker:
+        words = ("-b", broker.bootstrap, "--data-dir", str(tmp_path), "--admin", address)
+        status, found = examined(bare, *words)
+    assert (status, found[f"readiness of {address}"][0]) == (1, "fail")
+
+
+def test_an_agent_and_an_outbox(bare: Run, tmp_path: Path) -> None:
+    words = ("--output", "json", "--local", "--data-dir", str(tmp_path))
+    status, found = examined(bare, *words)
+    assert (status, found["host agent"][0], found["outbox"][0]) == (0, "skip", "skip")
+    assert found["certificates"][:2] == ("skip", "nothing to check: no listener has TLS yet")
+    assert not any(check.startswith(("broker", "database", "object")) for check in found)
+    with Agent() as one:
+        named = (*words, "--agent", str(one.socket), "--outbox", str(tmp_path))
+        status, found = examined(bare, *named)
+        assert (status, found["host agent"][0]) == (0, "ok")
+        assert found[f"outbox {tmp_path}"][0] == "ok"
+        assert found[f"outbox {tmp_path}, sync"][0] in ("ok", "warn")
+    gone = tmp_path / "gone"
+    named = (*words, "--agent", str(one.socket), "--outbox", str(gone))
+    status, found = examined(bare, *named)
+    assert (status, found["host agent"][0], found[f"outbox {gone}"][0]) == (1, "fail", "fail")
+    assert "penstock host serve" in found["host agent"][2]
+    assert "No such file" in found[f"outbox {gone}"][1]
+
+
+def test_a_configuration_that_cannot_be_is_a_finding(bare: Run, tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("num.partition = 3\n")
+    words = ("--output", "json", "--local", "--config", str(file), "--data-dir", str(tmp_path))
+    status, found = examined(bare, *words)
+    assert (status, found["configuration"][0]) == (1, "fail")
+    assert "num.partition" in found["configuration"][1]
+    assert found["disk space"][0] in ("ok", "warn")
+
+
+def test_checks_that_hang_or_fail_hold_up_nobody() -> None:
+    ended = threading.Event()
+
+    def hangs() -> Sequence[Finding]:
+        ended.wait()
+        return []
+
+    def fails() -> Sequence[Finding]:
+        raise ZeroDivisionError("of ours")
+
+    good = Finding(check="good", status="ok", cause="it is")
+    checks = [Check("hangs", hangs), Check("fails", fails), Check("good", lambda: [good])]
+    try:
+        found = look(checks, seconds=1.0)
+    finally:
+        ended.set()
+    assert [(one.check, one.status) for one in found] == [
+        ("hangs", "fail"),
+        ("fails", "fail"),
+        ("good", "ok"),
+    ]
+    assert found[0].cause == "no answer within 1 s"
+    assert "of ours" in found[1].cause
