@@ -14,7 +14,8 @@ import asyncpg
 import pytest
 
 from penstock.base.pause import pause
-from penstock.broker.admin.health import health_of
+from penstock.broker.admin.health import Health, Readiness, alive
+from penstock.broker.server import BrokerServer
 from penstock.diskless import service as service_module
 from penstock.diskless.errors import StoreMismatch
 from penstock.diskless.formats.store_properties import KEY
@@ -32,6 +33,14 @@ INCONSISTENT = 104
 STORAGE_ERROR = 56
 UUID_TEXT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 Serve = Callable[..., Awaitable[Serving]]
+
+
+async def health(broker: BrokerServer) -> Health:
+    readiness = Readiness(broker.state)
+    try:
+        return await readiness.look()
+    finally:
+        await readiness.stop()
 
 
 @pytest.fixture
@@ -297,21 +306,22 @@ async def test_a_running_broker_is_not_ready_while_its_store_is_another(cluster:
     assert service is not None
     await client.call("CreateTopics", 7, _creation("t"))
     assert (await client.produce("t", batch(b"v"))).error_code == 0
-    assert health_of(broker.state).ready
+    assert (await health(broker)).good
     kept = await taken_away(store)
     async with asyncio.timeout(60):
         while service.mismatch is None:
             await asyncio.sleep(0.005)
-    [cause] = [one.cause for one in health_of(broker.state).checks if one.cause]
-    assert "has no identity" in cause
-    assert health_of(broker.state).alive
+    causes = {one.name: one.cause for one in (await health(broker)).checks if one.cause}
+    assert set(causes) == {"diskless", "object store"}
+    assert all("has no identity" in cause for cause in causes.values())
+    assert alive(broker.state).good
     refused = await client.produce("t", batch(b"lost"))
     assert refused.error_code == INCONSISTENT
     await put_back(store, kept)
     async with asyncio.timeout(60):
         while service.mismatch is not None:
             await asyncio.sleep(0.005)
-    assert health_of(broker.state).ready
+    assert (await health(broker)).good
     assert (await client.produce("t", batch(b"v"))).base_offset == 1
 
 
@@ -350,7 +360,7 @@ async def test_a_store_that_was_away_at_the_start_is_looked_at_before_the_first_
     async with asyncio.timeout(60):
         while service.mismatch is None:
             await asyncio.sleep(0.005)
-    assert not health_of(broker.state).ready
+    assert not (await health(broker)).good
     assert (await client.produce("t", batch(b"lost"))).error_code == INCONSISTENT
     assert len(wrong) == 0
 
