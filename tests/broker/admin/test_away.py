@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -89,7 +89,7 @@ def no_list_is_empty(broker: Broker, client: Client) -> None:
     until_raised(client.list_groups, "coordinator_not_available")
     until_raised(lambda: client.describe_group("billing"), "coordinator_not_available")
     with ThreadPoolExecutor() as threads:
-        asked = [
+        asked: list[Future[Any]] = [
             threads.submit(refused, path)
             for path in ("/v1/groups", "/v1/groups/billing", "/v1/topics", "/v1/sinks")
         ]

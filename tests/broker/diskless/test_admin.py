@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.admin.health import health_of
+from penstock.broker.admin.health import Readiness, alive
 from penstock.broker.server import BrokerServer
 from penstock.diskless.service import NotServing
 from tests.broker.admin.test_admin import fetch
@@ -76,15 +76,16 @@ async def test_a_broker_without_a_store_says_so(
     cluster: Cluster, broker: BrokerServer, create: Create
 ) -> None:
     await create("d")
-    assert health_of(broker.state).ready
+    readiness = Readiness(broker.state)
+    assert (await readiness.look()).good
     service, broker.state.diskless = broker.state.diskless, None
-    checks = {check.name: check.cause for check in health_of(broker.state).checks}
+    checks = {check.name: check.cause for check in (await readiness.look()).checks}
     assert "no object store" in checks["diskless"]
     broker.state.diskless = service
     assert service is not None
     service._failed = NotServing("the bucket is gone")
-    assert not health_of(broker.state).ready
-    assert health_of(broker.state).alive
+    assert not (await readiness.look()).good
+    assert alive(broker.state).good
 
 
 async def test_log_dirs_of_all_brokers_add_up(

@@ -310,7 +310,10 @@ async def test_a_topic_that_cannot_be_looked_for_is_not_said_to_be_unknown(
     state.metadata_cache = MetadataCache()
     state.control = AwayControl()
     unheard_of = SYSTEM_RANDOMNESS.uuid()
-    topics = [{"topic_id": None, "name": "new"}, {"topic_id": None, "name": "no name"}]
+    topics: list[dict[str, Any]] = [
+        {"topic_id": None, "name": "new"},
+        {"topic_id": None, "name": "no name"},
+    ]
     if not create:
         topics.append({"topic_id": unheard_of, "name": None})
     asked = {
@@ -320,5 +323,8 @@ async def test_a_topic_that_cannot_be_looked_for_is_not_said_to_be_unknown(
     }
     answers = (await call(state, "Metadata", 12, asked)).topics
     codes = {answer.topic_id or answer.name: names(answer.error_code) for answer in answers}
-    expected = {"new": "leader_not_available", "no name": "invalid_topic_exception"}
+    expected: dict[Any, str] = {
+        "new": "leader_not_available",
+        "no name": "invalid_topic_exception",
+    }
     assert codes == (expected if create else {**expected, unheard_of: "leader_not_available"})

@@ -77,7 +77,7 @@ async def _postgres(url: str) -> Finding:
     connection = await connect(url)
     try:
         asked_ms = SYSTEM_CLOCK.now_ms()
-        now, version, written, synced = await connection.fetchrow(
+        ((now, version, written, synced),) = await connection.fetch(
             "SELECT clock_timestamp(), current_setting('server_version'),"
             " current_setting('synchronous_commit'), current_setting('fsync')"
         )
