@@ -49,6 +49,22 @@ def test_refuses_what_is_wrong_with_a_topic(
     assert refused.value.code == code
 
 
+@clients("create_topic", "configs")
+def test_creates_the_compacted_topics_of_streams_and_connect(driver: Driver, name: str) -> None:
+    """Penstock says beside the success that nothing is compacted yet: no client takes it amiss."""
+    asked = {"cleanup.policy": "compact", "compression.zstd.level": "5", "preallocate": "true"}
+    driver.create_topic(name, 1, asked)
+    eventually(lambda: asked.items() <= driver.configs(name).items(), lambda: driver.configs(name))
+
+
+@clients("configs", "alter_config")
+def test_a_change_without_effect_is_no_error(driver: Driver, topic: str) -> None:
+    driver.alter_config(topic, "preallocate", "true")
+    eventually(
+        lambda: driver.configs(topic)["preallocate"] == "true", lambda: driver.configs(topic)
+    )
+
+
 @clients("delete_topic")
 def test_names_an_unknown_topic(driver: Driver, name: str) -> None:
     with pytest.raises(KafkaProblem) as refused:
