@@ -18,6 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+KEEP_ALIVE_SECONDS = 3600
+"""The one connection is idle while the other contenders have their turn."""
+
 
 class Producer:
     """A client that posts payloads over one kept connection."""
@@ -55,7 +58,11 @@ async def _ingest(request: Request) -> Response:
 async def _serve() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     app = Starlette(routes=[Route("/v1/ingest", _ingest, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", loop="uvloop"))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_level="warning", loop="uvloop", timeout_keep_alive=KEEP_ALIVE_SECONDS
+        )
+    )
     print(f"ready {listener.getsockname()[1]}", flush=True)
     await server.serve(sockets=[listener])
 

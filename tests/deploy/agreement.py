@@ -22,7 +22,7 @@ SOCKET: Final = "/var/run/penstock/host.sock"
 DIRECTORY: Final = "/var/run/penstock"
 HEALTH: Final = ("host", "health", "--socket", SOCKET)
 LIVE: Final = ("host", "health", "--live", "--socket", SOCKET)
-"""Where an answer of no has the agent restarted, which brings back nothing that its sink stands on."""
+"""Where no has the agent restarted, which brings back nothing that its sink stands on."""
 DRAIN: Final = "host.drain.timeout.ms"
 TAKEOVER: Final = "host.socket.takeover"
 MARGIN_SECONDS: Final = 5.0

@@ -119,7 +119,8 @@ def load(settings_type: type[S], values: Mapping[str, object]) -> S:
 
     Raises:
         InvalidSetting: an unknown name, a value of the wrong type, or one out of its bounds;
-            the message names the setting, the value and the rule.
+            the message names the setting, the value and the rule. Where a rule between two
+            settings does not hold, the one is named that `values` has.
     """
     known = {info.name: info for info in describe(settings_type)}
     arguments: dict[str, Value] = {}
@@ -128,7 +129,15 @@ def load(settings_type: type[S], values: Mapping[str, object]) -> S:
         if info is None:
             raise InvalidSetting(name, value, unknown(name, known))
         arguments[info.attribute] = parse(info, value)
-    return settings_type(**arguments)
+    try:
+        return settings_type(**arguments)
+    except InvalidSetting as error:
+        others = [name for name in values if error.name not in values and name in error.reason]
+        if not others:
+            raise
+        other = max(others, key=len)  # one name may be the beginning of another
+        rule = f"{error.name} is {error.value!r}, which {error.reason}"
+        raise InvalidSetting(other, values[other], rule) from None
 
 
 def unknown(name: str, known: Iterable[str]) -> str:

@@ -242,8 +242,6 @@ async def test_a_body_in_pieces() -> None:
         ("POST", "?partition=-1", {"content-type": OCTETS}, 400, "invalid_request", "-1"),
         ("POST", "?partition=2147483648", {"content-type": OCTETS}, 400, "invalid_request",
          "2147483647"),
-        ("POST", "?key=abc", {"content-type": OCTETS}, 400, "invalid_request", "'key'"),
-        ("POST", "?topic=a&topic=b", {"content-type": OCTETS}, 400, "invalid_request", "once"),
         ("POST", "", {"content-type": OCTETS}, 400, "invalid_request", "empty"),
         ("POST", "", {"content-type": LINES}, 400, "invalid_request", "empty"),
         ("GET", "", {}, 405, "method_not_allowed", "GET /v1/ingest"),

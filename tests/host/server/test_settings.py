@@ -31,7 +31,9 @@ def test_modes_are_octal(text: str) -> None:
         ("host.socket.mode", "rw-rw----", "octal"),
         ("host.socket.directory.mode", "07777", "octal"),
         ("host.ping.interval.ms", "30000", "below host.idle.timeout.ms"),
+        ("host.idle.timeout.ms", "5000", "host.ping.interval.ms is 10000, which must be below"),
         ("host.credit.bytes", str(1 << 40), "at most host.credit.total.bytes"),
+        ("host.credit.total.bytes", "65536", "host.credit.bytes is 16777216, which must be at mos"),
         ("host.credit.chunks", "100", "at least 4096"),
         ("host.sink", "kafka", "one of null, memory, outbox, log"),
         ("host.connections.max", "0", "at least 1"),
@@ -40,4 +42,11 @@ def test_modes_are_octal(text: str) -> None:
 def test_what_is_not_allowed(name: str, value: str, rule: str) -> None:
     with pytest.raises(InvalidSetting, match=rule) as caught:
         load(HostSettings, {name: value})
-    assert name in str(caught.value)
+    assert caught.value.name == name
+    assert str(caught.value).startswith(f"setting {name} = ")
+
+
+def test_a_rule_between_two_settings_that_were_both_given() -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        load(HostSettings, {"host.credit.total.bytes": 65_536, "host.credit.bytes": 65_537})
+    assert caught.value.name == "host.credit.bytes"

@@ -13,7 +13,7 @@
 
 | status, error                  | when                                        | again?      |
 |--------------------------------|---------------------------------------------|-------------|
-| 400 invalid_request            | malformed, or a parameter that is not known | never       |
+| 400 invalid_request            | the request is malformed                    | never       |
 | 400 invalid_json               | a line is no JSON; `line` has its number    | never       |
 | 404 not_found                  | no such path                                | never       |
 | 404 unknown_topic_or_partition | the sink does not have the topic            | never       |
@@ -86,7 +86,6 @@ IDENTITY: Final = "identity"
 
 _RETRY_LATER: Final = {429, 503}
 _ERROR_NAMES: Final = {404: "not_found", 405: "method_not_allowed"}
-_PARAMETERS: Final = ("topic", "partition")
 
 
 class _Refused(Exception):
