@@ -6,6 +6,8 @@ import pytest
 
 from compat.drivers import Driver, KafkaProblem, eventually
 from compat.scenes import clients, in_order, plain_records
+from compat.servers import Server
+from compat.wire import batches
 
 
 @clients("create_topic", "delete_topic", "topics")
@@ -186,3 +188,37 @@ def test_describes_the_cluster(driver: Driver, helper: Driver) -> None:
     cluster_id, brokers = driver.cluster()
     assert brokers == 1
     assert cluster_id == helper.cluster()[0]
+
+
+@clients("log_dirs")
+def test_says_how_many_bytes_partitions_have(
+    driver: Driver, helper: Driver, server: Server, topic: str, now_ms: int
+) -> None:
+    helper.produce(topic, plain_records(30, partitions=2, timestamp=now_ms))
+
+    def stored() -> dict[int, int]:
+        return {
+            partition: sum(one.size_bytes for one in batches(server.bootstrap, topic, partition))
+            for partition in range(6)
+        }
+
+    eventually(lambda: driver.log_dirs(topic) == stored(), lambda: driver.log_dirs(topic))
+    assert stored()[0] > 0
+
+
+@clients("config_topics")
+def test_lists_what_has_configurations(driver: Driver, topic: str) -> None:
+    assert topic in driver.config_topics()
+
+
+@clients("init_transactions")
+def test_transactions_are_there_or_refused_at_once(
+    driver: Driver, server: Server, name: str
+) -> None:
+    """librdkafka tries again for as long as it may after any error but this one."""
+    if server.name != "penstock":
+        driver.init_transactions(name)
+        return
+    with pytest.raises(KafkaProblem) as refused:
+        driver.init_transactions(name)
+    assert refused.value.code == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"

@@ -20,6 +20,7 @@ class Batch:
     """What the suite asks of a batch's header."""
 
     base_offset: int
+    size_bytes: int
     codec: str
     producer_id: int
     base_sequence: int
@@ -68,6 +69,7 @@ def _split(records: bytes) -> list[Batch]:
         found.append(
             Batch(
                 base_offset=fields[0],
+                size_bytes=12 + fields[1],
                 codec=CODECS[fields[5] & 7],
                 producer_id=fields[9],
                 base_sequence=fields[11],

@@ -147,7 +147,7 @@ class Aio(Driver):
     version = aiokafka.__version__
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     assignors = {"eager": "range"}
-    able = EVERYTHING - {"delete_group"}
+    able = EVERYTHING - {"delete_group"} | {"init_transactions"}
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -383,3 +383,15 @@ class Aio(Driver):
 
         found = self._thread.run(work())
         return found["cluster_id"], len(found["brokers"])
+
+    def init_transactions(self, transactional_id: str) -> None:
+        async def work() -> None:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap, transactional_id=transactional_id
+            )
+            try:
+                await producer.start()
+            finally:
+                await producer.stop()
+
+        self._thread.run(work())

@@ -111,7 +111,7 @@ class Confluent(Driver):
     # clients committed comes with whatever follows it in memory.
     metadata_end = "\0"
     assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
-    able = EVERYTHING
+    able = EVERYTHING | {"init_transactions"}
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -272,6 +272,14 @@ class Confluent(Driver):
     def cluster(self) -> tuple[str, int]:
         found = _result(self._admin.describe_cluster())
         return found.cluster_id, len(found.nodes)
+
+    def init_transactions(self, transactional_id: str) -> None:
+        # without `with`, whose end flushes, which a producer with a fatal error cannot
+        producer = Producer({**self._common, "transactional.id": transactional_id})
+        try:
+            producer.init_transactions(WAIT_SECONDS)
+        except KafkaException as error:
+            raise problem(error.args[0]) from error
 
 
 def _result(future: Any) -> Any:

@@ -106,7 +106,7 @@ class KafkaPython(Driver):
     codecs = ("none", "gzip", *(["snappy"] if has_snappy() else []), "lz4", "zstd")
     reads = codecs
     assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
-    able = EVERYTHING
+    able = EVERYTHING | {"log_dirs", "config_topics", "init_transactions"}
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -276,6 +276,30 @@ class KafkaPython(Driver):
     def cluster(self) -> tuple[str, int]:
         found = self._admin.describe_cluster()
         return found["cluster_id"], len(found["brokers"])
+
+    def log_dirs(self, topic: str) -> dict[int, int]:
+        found = self._ask(self._admin.describe_log_dirs, [topic])
+        return {
+            row["partition_index"]: row["partition_size"]
+            for broker in found
+            for log_dir in broker["log_dirs"]
+            for named in log_dir["topics"]
+            for row in named["partitions"]
+        }
+
+    def config_topics(self) -> set[str]:
+        return set(self._ask(self._admin.list_config_resources, ["topic"]).get("topic", ()))
+
+    def init_transactions(self, transactional_id: str) -> None:
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            transactional_id=transactional_id,
+            max_block_ms=WAIT_MS,
+        )
+        try:
+            self._ask(producer.init_transactions)
+        finally:
+            producer.close(timeout=WAIT_SECONDS)
 
     def _ask(self, call: Any, *arguments: Any, **options: Any) -> Any:
         try:

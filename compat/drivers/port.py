@@ -18,7 +18,8 @@ WAIT_SECONDS = 20.0
 POLL_SECONDS = 0.02
 SESSION_TIMEOUT_MS = 30_000
 HEARTBEAT_MS = 200
-# What a driver may be able to do beyond producing and consuming; `static` is a way to join.
+# What a driver may be able to do beyond producing and consuming; `static` is a way to join. Few
+# are also able to do `log_dirs`, `config_topics` and `init_transactions`.
 EVERYTHING = frozenset(
     {"join", "static", "commit", "offsets_at", "bounds", "create_topic", "delete_topic", "topics"}
     | {"create_partitions", "configs", "alter_config", "delete_records", "groups"}
@@ -180,6 +181,18 @@ class Driver(ABC):
 
     def cluster(self) -> tuple[str, int]:
         """The cluster's id and how many brokers it has."""
+        raise NotImplementedError
+
+    def log_dirs(self, topic: str) -> dict[int, int]:
+        """The bytes of a topic's partitions, over the log dirs of all brokers."""
+        raise NotImplementedError
+
+    def config_topics(self) -> set[str]:
+        """The topics among the resources that have configurations."""
+        raise NotImplementedError
+
+    def init_transactions(self, transactional_id: str) -> None:
+        """What a transactional producer begins with."""
         raise NotImplementedError
 
     @abstractmethod

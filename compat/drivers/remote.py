@@ -270,6 +270,15 @@ class Remote(Driver):
         cluster_id, brokers = self._call("cluster")
         return cluster_id, brokers
 
+    def log_dirs(self, topic: str) -> dict[int, int]:
+        return dict(self._call("log_dirs", topic=topic))
+
+    def config_topics(self) -> set[str]:
+        return set(self._call("config_topics"))
+
+    def init_transactions(self, transactional_id: str) -> None:
+        self._call("init_transactions", transactional=transactional_id)
+
 
 class Java(Remote):
     """Apache Kafka's own Java client."""
@@ -280,7 +289,7 @@ class Java(Remote):
         "eager": "org.apache.kafka.clients.consumer.RangeAssignor",
         "cooperative": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
     }
-    able = EVERYTHING
+    able = EVERYTHING | {"log_dirs", "config_topics", "init_transactions"}
 
     def _start(self) -> Program:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"

@@ -30,6 +30,7 @@ import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
 import org.apache.kafka.clients.admin.DescribeClusterResult;
 import org.apache.kafka.clients.admin.GroupListing;
+import org.apache.kafka.clients.admin.ListConfigResourcesOptions;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -98,6 +99,7 @@ public final class ForeignClient {
             case "committed": return committed(call);
             case "offsets_at": return offsetsAt(call);
             case "bounds": return bounds(call);
+            case "init_transactions": return initTransactions(call);
             default: return administer(call);
         }
     }
@@ -154,6 +156,14 @@ public final class ForeignClient {
                 DescribeClusterResult found = admin.describeCluster();
                 return List.of(get(found.clusterId()), get(found.nodes()).size());
             }
+            case "log_dirs": return logDirs(admin, topic);
+            case "config_topics": {
+                Set<String> names = new TreeSet<>();
+                Set<ConfigResource.Type> kinds = Set.of(ConfigResource.Type.TOPIC);
+                get(admin.listConfigResources(kinds, new ListConfigResourcesOptions()).all())
+                        .forEach(each -> names.add(each.name()));
+                return names;
+            }
             default: throw new IllegalArgumentException("unknown operation " + call.get("op"));
         }
     }
@@ -165,6 +175,31 @@ public final class ForeignClient {
             counts.put(each.name(), each.partitions().size());
         }
         return counts;
+    }
+
+    private static Object logDirs(Admin admin, String topic) throws Exception {
+        List<Integer> brokers = new ArrayList<>();
+        get(admin.describeCluster().nodes()).forEach(node -> brokers.add(node.id()));
+        List<Object> found = new ArrayList<>();
+        get(admin.describeLogDirs(brokers).allDescriptions()).values().forEach(
+                directories -> directories.values().forEach(
+                        directory -> directory.replicaInfos().forEach((partition, replica) -> {
+                            if (partition.topic().equals(topic)) {
+                                found.add(List.of(partition.partition(), replica.size()));
+                            }
+                        })));
+        return found;
+    }
+
+    private Object initTransactions(JsonNode call) {
+        Properties settings = common(call);
+        settings.put("transactional.id", call.get("transactional").asText());
+        settings.put("max.block.ms", String.valueOf(WAIT_SECONDS * 1000));
+        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
+                settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.initTransactions();
+        }
+        return null;
     }
 
     private Object produce(JsonNode call) throws Exception {
