@@ -76,59 +76,61 @@ class Api:
         return 1 if version >= self.flexible_from else 0
 
 
+_ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...]] = (
+    # key, name, minimum, maximum, flexible from, handler, resource, operation
+    (0, "Produce", 0, 13, 9, "produce:produce", "topic", "write"),
+    (1, "Fetch", 4, 18, 12, "fetch:fetch", "topic", "read"),
+    (2, "ListOffsets", 1, 11, 6, "list_offsets:list_offsets", "topic", "describe"),
+    (3, "Metadata", 0, 13, 9, "metadata:metadata", "topic", "describe"),
+    (8, "OffsetCommit", 2, 10, 8, "offsets:offset_commit", "group", "read"),
+    (9, "OffsetFetch", 1, 10, 6, "offsets:offset_fetch", "group", "describe"),
+    (10, "FindCoordinator", 0, 6, 3, "groups:find_coordinator", "group", "describe"),
+    (11, "JoinGroup", 0, 9, 6, "groups:join_group", "group", "read"),
+    (12, "Heartbeat", 0, 4, 4, "groups:heartbeat", "group", "read"),
+    (13, "LeaveGroup", 0, 5, 4, "groups:leave_group", "group", "read"),
+    (14, "SyncGroup", 0, 5, 4, "groups:sync_group", "group", "read"),
+    (15, "DescribeGroups", 0, 6, 5, "groups:describe_groups", "group", "describe"),
+    (16, "ListGroups", 0, 5, 3, "groups:list_groups", "cluster", "describe"),
+    (18, "ApiVersions", 0, 4, 3, "api_versions:api_versions", "none", "none"),
+    (19, "CreateTopics", 2, 7, 5, "topics:create_topics", "cluster", "create"),
+    (20, "DeleteTopics", 1, 6, 4, "topics:delete_topics", "topic", "delete"),
+    (21, "DeleteRecords", 0, 2, 2, "topics:delete_records", "topic", "delete"),
+    (
+        22, "InitProducerId", 0, 5, 2,
+        "producer_ids:init_producer_id", "cluster", "idempotent_write",
+    ),
+    (
+        23, "OffsetForLeaderEpoch", 2, 4, 4,
+        "list_offsets:offset_for_leader_epoch", "topic", "describe",
+    ),
+    (
+        32, "DescribeConfigs", 1, 4, 4,
+        "configs:describe_configs", "cluster", "describe_configs",
+    ),
+    (33, "AlterConfigs", 0, 2, 2, "configs:alter_configs", "cluster", "alter_configs"),
+    (35, "DescribeLogDirs", 1, 5, 2, "log_dirs:describe_log_dirs", "cluster", "describe"),
+    (37, "CreatePartitions", 0, 3, 2, "topics:create_partitions", "topic", "alter"),
+    (42, "DeleteGroups", 0, 2, 2, "groups:delete_groups", "group", "delete"),
+    (
+        44, "IncrementalAlterConfigs", 0, 1, 1,
+        "configs:incremental_alter_configs", "cluster", "alter_configs",
+    ),
+    (47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete", "group", "delete"),
+    (60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", "cluster", "describe"),
+    (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
+    (
+        74, "ListConfigResources", 0, 1, 0,
+        "configs:list_config_resources", "cluster", "describe_configs",
+    ),
+    (
+        75, "DescribeTopicPartitions", 0, 0, 0,
+        "cluster:describe_topic_partitions", "topic", "describe",
+    ),
+)  # fmt: skip
+
+
 def _table() -> Iterator[Api]:
-    rows: tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...] = (
-        # key, name, minimum, maximum, flexible from, handler, resource, operation
-        (0, "Produce", 0, 13, 9, "produce:produce", "topic", "write"),
-        (1, "Fetch", 4, 18, 12, "fetch:fetch", "topic", "read"),
-        (2, "ListOffsets", 1, 11, 6, "list_offsets:list_offsets", "topic", "describe"),
-        (3, "Metadata", 0, 13, 9, "metadata:metadata", "topic", "describe"),
-        (8, "OffsetCommit", 2, 10, 8, "offsets:offset_commit", "group", "read"),
-        (9, "OffsetFetch", 1, 10, 6, "offsets:offset_fetch", "group", "describe"),
-        (10, "FindCoordinator", 0, 6, 3, "groups:find_coordinator", "group", "describe"),
-        (11, "JoinGroup", 0, 9, 6, "groups:join_group", "group", "read"),
-        (12, "Heartbeat", 0, 4, 4, "groups:heartbeat", "group", "read"),
-        (13, "LeaveGroup", 0, 5, 4, "groups:leave_group", "group", "read"),
-        (14, "SyncGroup", 0, 5, 4, "groups:sync_group", "group", "read"),
-        (15, "DescribeGroups", 0, 6, 5, "groups:describe_groups", "group", "describe"),
-        (16, "ListGroups", 0, 5, 3, "groups:list_groups", "cluster", "describe"),
-        (18, "ApiVersions", 0, 4, 3, "api_versions:api_versions", "none", "none"),
-        (19, "CreateTopics", 2, 7, 5, "topics:create_topics", "cluster", "create"),
-        (20, "DeleteTopics", 1, 6, 4, "topics:delete_topics", "topic", "delete"),
-        (21, "DeleteRecords", 0, 2, 2, "topics:delete_records", "topic", "delete"),
-        (
-            22, "InitProducerId", 0, 5, 2,
-            "producer_ids:init_producer_id", "cluster", "idempotent_write",
-        ),
-        (
-            23, "OffsetForLeaderEpoch", 2, 4, 4,
-            "list_offsets:offset_for_leader_epoch", "topic", "describe",
-        ),
-        (
-            32, "DescribeConfigs", 1, 4, 4,
-            "configs:describe_configs", "cluster", "describe_configs",
-        ),
-        (33, "AlterConfigs", 0, 2, 2, "configs:alter_configs", "cluster", "alter_configs"),
-        (35, "DescribeLogDirs", 1, 5, 2, "log_dirs:describe_log_dirs", "cluster", "describe"),
-        (37, "CreatePartitions", 0, 3, 2, "topics:create_partitions", "topic", "alter"),
-        (42, "DeleteGroups", 0, 2, 2, "groups:delete_groups", "group", "delete"),
-        (
-            44, "IncrementalAlterConfigs", 0, 1, 1,
-            "configs:incremental_alter_configs", "cluster", "alter_configs",
-        ),
-        (47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete", "group", "delete"),
-        (60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", "cluster", "describe"),
-        (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
-        (
-            74, "ListConfigResources", 0, 1, 0,
-            "configs:list_config_resources", "cluster", "describe_configs",
-        ),
-        (
-            75, "DescribeTopicPartitions", 0, 0, 0,
-            "cluster:describe_topic_partitions", "topic", "describe",
-        ),
-    )  # fmt: skip
-    for key, name, minimum, maximum, flexible_from, handler, resource, operation in rows:
+    for key, name, minimum, maximum, flexible_from, handler, resource, operation in _ROWS:
         yield Api(
             key=key,
             name=name,
