@@ -26,6 +26,7 @@ from benchmarks.harness import Report, Row, figure, host, save
 ALL = (
     "columnar_codec",
     "log_append",
+    "record_validation",
     "columnar_client",
     "broker_peer",
     "spark_source",

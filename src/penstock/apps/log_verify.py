@@ -37,7 +37,7 @@ def log() -> None:
 @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
 @click.option(
     "--data-dir",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Read the files of a stopped broker (its log.dirs) instead of asking a running one.",
 )
 @client_options

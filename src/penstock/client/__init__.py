@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         OffsetOutOfRange,
         TopicExists,
         UnknownTopic,
+        UnreadableBatch,
     )
     from penstock.client.groups import Committed, GroupDescription, GroupListing, GroupMember
     from penstock.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata

@@ -1,8 +1,9 @@
 """RecordBatch v2: header codec, checksum, compression; the columnar codec is `records.columnar`.
 
 The columnar codec needs NumPy and PyArrow, which a broker must not load; import it by its own
-name. The codecs' libraries are loaded when `compress` or `decompress` is first asked for: a
-broker passes compressed batches on as they are.
+name. A broker that walks records (`records.columnar.validation`) loads NumPy when it first does.
+The codecs' libraries are loaded when `compress` or `decompress` is first asked for: a broker
+passes compressed batches on as they are.
 """
 
 from typing import TYPE_CHECKING
