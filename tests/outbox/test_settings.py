@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,23 @@ AGES = {"retention_ms": 0, "orphan_age_ms": 0, "unreferenced_grace_ms": 0}
 
 
 @pytest.mark.parametrize(
-    ("made", "named"),
+    ("kind", "given", "named"),
     [
-        (lambda: OutboxSettings(in_flight_operations=0), "flight.operations = 0: must be at least"),
-        (lambda: OutboxSettings(threshold_bytes=-2), "threshold.bytes = -2: must be at least -1"),
-        (lambda: OutboxSettings(io_threads=1.5), "io.threads = 1.5: must be a whole number"),
-        (lambda: OutboxSettings(durable=1), "durable = 1: must be true or false"),
-        (lambda: OutboxSettings(root=None), "root = None: must be text"),
-        (lambda: ReadPolicy(attempts_max=0), "attempts_max = 0: must be a whole number from 1"),
-        (lambda: ReadPolicy(pause_max_ms=-1), "pause_max_ms = -1"),
-        (lambda: ConsumerLimits(commit_messages=0), "commit_messages = 0"),
-        (lambda: ConsumerLimits(dedup_age_ms="1"), "dedup_age_ms = '1'"),
-        (lambda: SweepRules(**{**AGES, "retention_ms": -1}), "retention_ms = -1"),
+        (OutboxSettings, {"in_flight_operations": 0}, "operations = 0: must be at least"),
+        (OutboxSettings, {"threshold_bytes": -2}, "threshold.bytes = -2: must be at least -1"),
+        (OutboxSettings, {"io_threads": 1.5}, "io.threads = 1.5: must be a whole number"),
+        (OutboxSettings, {"durable": 1}, "durable = 1: must be true or false"),
+        (OutboxSettings, {"root": None}, "root = None: must be text"),
+        (ReadPolicy, {"attempts_max": 0}, "attempts_max = 0: must be a whole number from 1"),
+        (ReadPolicy, {"pause_max_ms": -1}, "pause_max_ms = -1"),
+        (ConsumerLimits, {"commit_messages": 0}, "commit_messages = 0"),
+        (ConsumerLimits, {"dedup_age_ms": "1"}, "dedup_age_ms = '1'"),
+        (SweepRules, {**AGES, "retention_ms": -1}, "retention_ms = -1"),
     ],
 )
-def test_refuses_what_cannot_be(made: Callable[[], Any], named: str) -> None:
+def test_refuses_what_cannot_be(kind: type[Any], given: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidSetting, match=named):
-        made()
+        kind(**given)
 
 
 @pytest.mark.parametrize("bytes_max", [0, -1, 1.5, "1", True])
