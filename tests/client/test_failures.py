@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -162,3 +165,68 @@ def test_close_ends_a_long_poll_of_another_thread(
     thread.join(60)
     assert not thread.is_alive()
     assert isinstance(errors[0], ClientClosed)
+
+
+@pytest.fixture
+def freezing() -> Iterator[Broker]:
+    """A broker in a process of its own, with a topic of one record; it may be stopped."""
+    with Broker(process=True, admin=False) as broker:
+        broker.create_topic("orders")
+        with broker.client() as client:
+            client.write_arrow("orders", pa.table({"value": ["first"]}))
+        yield broker
+        signalled(broker, signal.SIGCONT)
+
+
+def signalled(broker: Broker, number: signal.Signals) -> None:
+    assert broker.pid is not None
+    os.kill(broker.pid, number)
+
+
+IMPATIENT: dict[str, Any] = {"request_timeout_ms": 200, "delivery_timeout_ms": 600}
+
+
+def test_a_write_to_a_frozen_broker_ends(freezing: Broker) -> None:
+    """The connection stays, and nothing is ever answered."""
+    one = pa.table({"value": ["x"]})
+    with Client(freezing.bootstrap, **IMPATIENT) as client:
+        client.write_arrow("orders", one)
+        signalled(freezing, signal.SIGSTOP)
+        with pytest.raises(TimedOut, match=r"orders-0 given up .* within 200 ms"):
+            client.write_arrow("orders", one)
+
+
+def test_a_read_from_a_frozen_broker_is_no_end_of_the_log(freezing: Broker) -> None:
+    """A reader that stops when nothing comes did not tell a silent broker from an empty log."""
+    with Client(freezing.bootstrap, **IMPATIENT) as client:
+        batches = client.iter_arrow("orders", end=None, max_wait_ms=50, idle_timeout_ms=60_000)
+        assert next(batches).num_rows == 1
+        signalled(freezing, signal.SIGSTOP)
+        with pytest.raises((TimedOut, BrokersUnreachable), match="within 200 ms"):
+            next(batches)
+
+
+def test_a_client_says_what_it_waits_for(freezing: Broker) -> None:
+    """From another thread: the call that is not answered, then the failure that is tried again."""
+    looked = threading.Event()
+    with Client(freezing.bootstrap, delivery_timeout_ms=60_000) as client:
+        assert (client.waits().trouble, client.waits().unanswered) == ("", ())
+        batches = client.iter_arrow("orders", end=None)
+        next(batches)
+        reading = threading.Thread(target=lambda: next(batches, None))
+        reading.start()
+        signalled(freezing, signal.SIGSTOP)
+        while not (asked := client.waits().unanswered):
+            looked.wait(0.01)
+        assert {(one.where, one.call) for one in asked} == {(freezing.bootstrap, "Fetch")}
+        freezing.kill()
+        while not client.waits().trouble:
+            looked.wait(0.01)
+        assert freezing.bootstrap in client.waits().trouble
+        freezing.start()
+        with freezing.client() as other:
+            other.write_arrow("orders", pa.table({"value": ["second"]}))
+        reading.join(60)
+        assert not reading.is_alive()
+        assert client.waits().trouble == ""
+        batches.close()

@@ -42,7 +42,11 @@ STATUS_INTERRUPTED: Final = 130
 
 _CURES: Final = {
     "broker_not_available": "start one with `penstock serve`, or name it with -b HOST:PORT",
-    "unknown_topic_or_partition": "`penstock topic list` shows the topics that there are",
+    "unknown_topic_or_partition": "`penstock topic list` shows the topics that there are,"
+    " `penstock topic create` makes one",
+    "group_id_not_found": "`penstock group list` shows the groups that there are",
+    "offset_out_of_range": "-o beginning and -o end are where the log begins and ends",
+    "request_timed_out": "`penstock doctor` finds out what is wrong",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,7 @@ from penstock.apps.positions import At, parse_position, resolve
 from penstock.apps.session import State, client_options
 
 if TYPE_CHECKING:
+    from penstock.apps.waiting import WatchedClient
     from penstock.client import Client
 
 
@@ -72,7 +74,9 @@ def consume(
     as_json = as_json or (state.json and layout is None)
     compiled = parse_format(layout or _default_layout(delimiter))
     positions = [parse_position(text) for text in offsets]
-    with state.client() as client:
+    if quiet:
+        state = replace(state, notice=_say_nothing)
+    with state.client(f"topic {chosen}") as client:
         start, end = _range(client, chosen, positions, partitions, exit_at_end)
         batches = client.iter_arrow(
             chosen,
@@ -84,9 +88,24 @@ def consume(
             isolation="read_committed" if isolation == "read_committed" else "read_uncommitted",
         )
         leaders = {p.index: p.leader for p in client.describe_topic(chosen).partitions}
-        printed = _print(batches, chosen, None if as_json else compiled, leaders)
+        found = _taken(client, batches, follows=end is None)
+        printed = _print(found, chosen, None if as_json else compiled, leaders)
     if exit_at_end and not quiet:
         click.echo(f"% Reached end of topic {chosen} after {printed} records", err=True)
+
+
+def _say_nothing(line: str) -> None:
+    """Takes the place of lines on stderr."""
+
+
+def _taken(client: WatchedClient, batches: Iterator[Any], *, follows: bool) -> Iterator[Any]:
+    """The batches; only the time until they come is one of waiting for brokers."""
+    client.silence.idle = "no new records" if follows else ""
+    for batch in batches:
+        client.progress += batch.num_rows
+        client.busy = True
+        yield batch
+        client.busy = False
 
 
 def _default_layout(delimiter: str | None) -> str:

@@ -7,16 +7,18 @@ would wait, so it serves pipes and files alike.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from penstock.apps.session import CODECS, State, client_options, write_json
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.planner.quantities import format_quantity
 
 if TYPE_CHECKING:
-    from penstock.client import Client
+    from penstock.apps.waiting import WatchedClient
 
 BLOCK_BYTES: Final = 16 << 20
 RECORD_BYTES_MAX: Final = 64 << 20
@@ -74,33 +76,47 @@ def produce(
         "records_per_second": rate,
         "partition": None if partition < 0 else partition,
     }
-    with state.client() as client:
-        totals = _write(client, chosen, _blocks(sources, delimiter.encode()), cut, options)
+    if not sources and sys.stdin.isatty():
+        click.echo("% reading records from standard input; Ctrl-D ends it", err=True)
+    with state.client(f"topic {chosen}") as client, _Progress() as progress:
+        totals = _write(
+            client, chosen, _blocks(sources, delimiter.encode()), cut, options, progress
+        )
+    progress.summarise(chosen, totals)
     if state.json:
         write_json({"topic": chosen, **totals})
 
 
 def _write(
-    client: Client,
+    client: WatchedClient,
     topic: str,
     blocks: Iterator[list[bytes]],
     cut: Callable[[list[bytes]], Any],
     options: dict[str, Any],
+    progress: _Progress,
 ) -> dict[str, int]:
     client.describe_topic(topic)
     totals = {"records": 0, "bytes": 0, "retries": 0}
-    with _Progress() as progress:
-        for block in blocks:
-            report = client.write_arrow(
-                topic,
-                cut(block),
-                progress=lambda records, _: progress.show(totals["records"] + records),
-                **options,
-            )
-            totals["records"] += report.records
-            totals["bytes"] += report.bytes
-            totals["retries"] += report.retries
+
+    def show(records: int, size_bytes: int) -> None:
+        client.progress = totals["records"] + records
+        progress.show(client.progress, totals["bytes"] + size_bytes)
+
+    for block in _unwatched(client, blocks):
+        report = client.write_arrow(topic, cut(block), progress=show, **options)
+        totals["records"] += report.records
+        totals["bytes"] += report.bytes
+        totals["retries"] += report.retries
     return totals
+
+
+def _unwatched(client: WatchedClient, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """The blocks; while the input is waited for, no broker is."""
+    client.busy = True
+    for block in blocks:
+        client.busy = False
+        yield block
+        client.busy = True
 
 
 def _headers(texts: tuple[str, ...]) -> list[dict[str, object]]:
@@ -184,25 +200,27 @@ def _split(values: Any, delimiter: bytes) -> tuple[Any, Any]:
 
 
 class _Progress:
-    """A line on stderr while it is a terminal."""
+    """On a terminal: a line on stderr while it goes on, and one for the whole at the end."""
 
     def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
         self._live: Any = None
         self._task: Any = None
+        self._began = SYSTEM_CLOCK.monotonic()
 
     def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
+        if self._shown and not sys.stdin.isatty():
             from rich.console import Console
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
             self._live = Progress(
                 SpinnerColumn(),
-                TextColumn("{task.completed:,} records"),
+                TextColumn("{task.description}"),
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._task = self._live.add_task("produce", total=None)
+            self._task = self._live.add_task(self._text(0, 0), total=None)
             self._live.start()
         return self
 
@@ -210,6 +228,20 @@ class _Progress:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, records: int) -> None:
+    def show(self, records: int, size_bytes: int) -> None:
         if self._live is not None:
-            self._live.update(self._task, completed=records)
+            self._live.update(self._task, description=self._text(records, size_bytes))
+
+    def summarise(self, topic: str, totals: Mapping[str, int]) -> None:
+        if self._shown:
+            seconds = format_quantity(self._seconds(), "s")
+            text = self._text(totals["records"], totals["bytes"])
+            click.echo(f"% topic {topic}: {text}, in {seconds}", err=True)
+
+    def _seconds(self) -> float:
+        return max(1e-6, SYSTEM_CLOCK.monotonic() - self._began)
+
+    def _text(self, records: int, size_bytes: int) -> str:
+        size, seconds = format_quantity(size_bytes, "bytes"), self._seconds()
+        rate = format_quantity(size_bytes / seconds, "bytes/s")
+        return f"{records:,} records, {size}; {records / seconds:,.0f} records/s, {rate}"

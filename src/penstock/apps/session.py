@@ -21,7 +21,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
@@ -32,11 +32,14 @@ from penstock.base.errors import InvalidError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from penstock.client import Client
+    from penstock.apps.waiting import WatchedClient
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_PROFILES: Final = "~/.config/penstock/profiles.toml"
-API_TIMEOUT_MS: Final = 5_000
+API_TIMEOUT_MS: Final = 4_000
+"""A call that no broker answers ends with its error before a first line says what it waits for."""
+FIRST_NOTICE_SECONDS: Final = 4.0
+NOTICE_SECONDS: Final = 30.0
 PROFILE_FILE_BYTES_MAX: Final = 1 << 20
 CODECS: Final = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
 PIPED_COLUMNS_MAX: Final = 10_000
@@ -58,6 +61,11 @@ class BadInput(click.ClickException):
         click.echo(f"penstock: {self.message}", file=file, err=True)
 
 
+def to_stderr(line: str) -> None:
+    """One line on stderr."""
+    click.echo(line, err=True)
+
+
 @dataclass(slots=True)
 class State:
     """Options of the command line, in order of where they stood."""
@@ -67,6 +75,9 @@ class State:
     output: str | None = None
     debug: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
+    notice_seconds: tuple[float, float] = (FIRST_NOTICE_SECONDS, NOTICE_SECONDS)
+    """After how long a command says what it waits for, and how often then."""
+    notice: Callable[[str], None] = to_stderr
 
     def merged(
         self,
@@ -87,11 +98,11 @@ class State:
                     + ", ".join(_CLIENT_SETTINGS)
                 )
             named[name.strip()] = value.strip()
-        return State(
+        return replace(
+            self,
             bootstrap=bootstrap or self.bootstrap,
             profile=profile or self.profile,
             output=output or self.output,
-            debug=self.debug,
             overrides=named,
         )
 
@@ -104,13 +115,16 @@ class State:
     def json(self) -> bool:
         return self.setting("output", self.output, "table") == "json"
 
-    def client(self, **options: Any) -> Client:
-        """A client of the brokers named; calls give up after a few seconds.
+    def client(self, subject: str = "", **options: Any) -> WatchedClient:
+        """A client of the brokers named; calls that no broker answers give up after a few seconds.
+
+        In its `with` block it says on stderr what it waits for, if that takes long; `subject` is
+        what the lines are about.
 
         Raises:
             InvalidError: an address or a timeout that is none.
         """
-        from penstock.client import Client
+        from penstock.apps.waiting import Silence, WatchedClient
 
         servers = self.overrides.get("bootstrap.servers")
         bootstrap = self.setting("bootstrap", self.bootstrap or servers, DEFAULT_BOOTSTRAP)
@@ -120,7 +134,9 @@ class State:
                 options[option] = _milliseconds(name, self.overrides[name])
         if "client.id" in self.overrides:
             options["client_id"] = self.overrides["client.id"]
-        return Client(bootstrap, **options)
+        first, every = self.notice_seconds
+        silence = Silence(first_seconds=first, every_seconds=every, subject=subject)
+        return WatchedClient(bootstrap, silence=silence, say=self.notice, **options)
 
     def _profile(self) -> Mapping[str, str]:
         path = Path(os.environ.get("PENSTOCK_PROFILES") or DEFAULT_PROFILES).expanduser()

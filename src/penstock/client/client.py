@@ -39,6 +39,7 @@ from penstock.client.fetch import (
     whole_batches,
 )
 from penstock.client.groups import GroupCalls
+from penstock.client.pool import Unanswered
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
 from penstock.client.reader import Reader, ReadLimits, fetch_once
 from penstock.client.retry import RetryPolicy
@@ -77,6 +78,17 @@ class RawFetch:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a client is waiting for at one moment.
+
+    `trouble` is the last failure, of what is tried again; `unanswered` are calls to brokers.
+    """
+
+    trouble: str
+    unanswered: tuple[Unanswered, ...]
 
 
 class Client(AdminCalls, GroupCalls):
@@ -135,6 +147,10 @@ class Client(AdminCalls, GroupCalls):
     def close(self) -> None:
         """Close all connections; calls under way in other threads end with an error."""
         self._session.close()
+
+    def waits(self) -> Waits:
+        """What this client waits for now; for another thread to ask while a call takes long."""
+        return Waits(self._session.trouble, self._session.pool.unanswered())
 
     def write_arrow(
         self,

@@ -100,6 +100,14 @@ class Connection:
         self.send(call)
         self.negotiated.update(self.receive())
 
+    @property
+    def oldest_call(self) -> Call | None:
+        """The call that is answered next, as any thread may ask."""
+        try:
+            return self.under_way[0]
+        except IndexError:
+            return None
+
     def next_correlation_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id

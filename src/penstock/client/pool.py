@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from penstock.base.errors import PenstockError
 from penstock.client import limits
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokersUnreachable, ClientClosed
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The oldest call on a connection that its broker has not answered; `number` tells it apart."""
+
+    where: str
+    call: str
+    number: int
 
 
 class ConnectionPool:
@@ -26,6 +36,8 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, int], list[Connection]] = {}
         self._lent: set[Connection] = set()
+        self._opening: dict[int, tuple[str, int]] = {}
+        self._openings = 0
         self._closed = False
 
     def lease(self, host: str, port: int) -> Connection:
@@ -42,6 +54,22 @@ class ConnectionPool:
             if connection is not None:
                 self._lent.add(connection)
                 return connection
+            self._openings += 1
+            number = self._openings
+            self._opening[number] = (host, port)
+        try:
+            connection = self._open(host, port)
+        finally:
+            with self._lock:
+                del self._opening[number]
+        with self._lock:
+            if self._closed:
+                connection.close()
+            self._check_open()
+            self._lent.add(connection)
+        return connection
+
+    def _open(self, host: str, port: int) -> Connection:
         connection = Connection(
             host,
             port,
@@ -54,12 +82,21 @@ class ConnectionPool:
         except PenstockError:
             connection.close()
             raise
-        with self._lock:
-            if self._closed:
-                connection.close()
-            self._check_open()
-            self._lent.add(connection)
         return connection
+
+    def unanswered(self) -> tuple[Unanswered, ...]:
+        """What brokers are asked for now, by any thread; connections that are opened too."""
+        with self._lock:
+            lent = list(self._lent)
+            found = [
+                Unanswered(f"{host}:{port}", "a new connection", number)
+                for number, (host, port) in self._opening.items()
+            ]
+        for connection in lent:
+            call = connection.oldest_call
+            if call is not None:
+                found.append(Unanswered(connection.where, call.api.name, call.correlation_id))
+        return tuple(found)
 
     def give_back(self, connection: Connection) -> None:
         """Keep the connection for the next lease, or close it if it is of no more use."""

@@ -129,6 +129,8 @@ class ProduceCore:
         self.bytes = 0
         self.retries = 0
         self.metadata_stale = False
+        self.trouble = ""
+        """Why a batch is sent again, or cannot be sent; empty after an acknowledgement."""
         self.not_before_ms = 0.0
         self._retry = retry
         self._idempotent = idempotent
@@ -183,6 +185,7 @@ class ProduceCore:
 
     def _without_leader(self, batch: Batch, now_ms: float) -> None:
         self.metadata_stale = True
+        self.trouble = f"{self.topic}-{batch.partition} has no leader"
         if batch.first_sent_ms < 0:
             batch.first_sent_ms = now_ms
         elapsed_ms = now_ms - batch.first_sent_ms
@@ -268,6 +271,7 @@ class ProduceCore:
         lane = self._lanes[batch.partition]
         lane.under_way.remove(batch)
         lane.acknowledged = batch.acknowledged = True
+        self.trouble = ""
         self.buffered_bytes -= batch.size_bytes
         self.bytes += batch.size_bytes
         self.records += batch.record_count
@@ -316,6 +320,7 @@ class ProduceCore:
         lane.repairing = True
         batch.failures += 1
         self.retries += 1
+        self.trouble = f"{self.topic}-{batch.partition}: {reason}"
         elapsed_ms = now_ms - batch.first_sent_ms
         pause = self._retry.pause_seconds(batch.failures, elapsed_ms=elapsed_ms, chance=chance)
         if pause is None:

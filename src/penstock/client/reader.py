@@ -20,6 +20,7 @@ from penstock.client.errors import (
     BrokersUnreachable,
     MessageTooLarge,
     OffsetOutOfRange,
+    TimedOut,
     broker_error,
     is_retriable,
 )
@@ -58,6 +59,7 @@ class Reader:
         self._bounds = bounds
         self._connections: dict[int, Connection] = {}
         self._requests: dict[int, FetchRequest] = {}
+        self._sent_ms: dict[int, float] = {}
         self._buffers: dict[int, Buffer] = {}
         self._leaders = session.leaders(core.topic)
         self._failures = 0
@@ -95,6 +97,7 @@ class Reader:
             self._session.pool.give_back(connection)
         self._connections.clear()
         self._requests.clear()
+        self._session.trouble = ""
 
     def _left_ms(self, last_ms: float) -> float:
         """How long to wait for an answer; 0 or less when nothing has come for too long."""
@@ -145,6 +148,7 @@ class Reader:
             self._lost(node_id, error)
             return
         self._requests[node_id] = request
+        self._sent_ms[node_id] = self._session.now_ms()
 
     def _ready(self, wait_ms: float) -> list[int]:
         """Brokers whose answer has begun to come."""
@@ -158,7 +162,17 @@ class Reader:
         by_descriptor = {self._connections[node].fileno(): node for node in self._requests}
         for descriptor in by_descriptor:
             poller.register(descriptor, select.POLLIN)
-        return [by_descriptor[descriptor] for descriptor, _ in poller.poll(wait_ms)]
+        ready = [by_descriptor[descriptor] for descriptor, _ in poller.poll(wait_ms)]
+        for node_id in set(self._requests).difference(ready):
+            self._check_overdue(node_id)
+        return ready
+
+    def _check_overdue(self, node_id: int) -> None:
+        """Give a connection up whose broker is silent although it is still there."""
+        limit_ms = self._session.request_timeout_ms
+        if self._session.now_ms() - self._sent_ms[node_id] > limit_ms:
+            where = self._connections[node_id].where
+            self._lost(node_id, TimedOut(f"{where} did not answer Fetch within {limit_ms} ms"))
 
     def _receive(self, node_id: int) -> list[Run]:
         connection = self._connections[node_id]
@@ -177,6 +191,7 @@ class Reader:
             runs.extend(self._take(fetched, request))
         if not self._retry_at_ms:
             self._failures = 0
+            self._session.trouble = ""
             self._send(node_id)
         return runs
 
@@ -218,6 +233,7 @@ class Reader:
         if self._failures == 0:
             self._failed_ms = now_ms
         self._failures += 1
+        self._session.trouble = str(error)
         pause = self._session.retry.pause_seconds(
             self._failures,
             elapsed_ms=now_ms - self._failed_ms,

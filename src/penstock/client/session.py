@@ -101,6 +101,8 @@ class Session:
         self._cache = MetadataCache()
         self._coordinators: dict[str, Node] = {}
         self._closed = threading.Event()
+        self.trouble = ""
+        """The last failure that is tried again; empty after a success."""
 
     def close(self) -> None:
         self._closed.set()
@@ -128,9 +130,10 @@ class Session:
         start_ms, failures = self.now_ms(), 0
         while True:
             try:
-                return attempt()
+                result = attempt()
             except (RetriableError, BrokersUnreachable) as error:
                 failures += 1
+                self.trouble = str(error)
                 pause = self._call_retry.pause_seconds(
                     failures,
                     elapsed_ms=self.now_ms() - start_ms,
@@ -139,6 +142,10 @@ class Session:
                 if pause is None:
                     error.add_note(f"given up after {failures} attempts")
                     raise
+            else:
+                if failures:
+                    self.trouble = ""
+                return result
             self.pause(pause)
 
     # Calls

@@ -20,7 +20,7 @@ from penstock.client import limits
 from penstock.client.arguments import whole
 from penstock.client.columns import ColumnNames, chunks, normalise
 from penstock.client.connection import Connection
-from penstock.client.errors import BrokersUnreachable, InvalidArgument
+from penstock.client.errors import BrokersUnreachable, InvalidArgument, TimedOut
 from penstock.client.produce import (
     Batch,
     PartitionReport,
@@ -144,6 +144,7 @@ class Writer:
         )
         self._connections: dict[int, Connection] = {}
         self._requests: dict[int, deque[ProduceRequest]] = {}
+        self._heard_ms: dict[int, float] = {}
         self._reported = 0
         self._sticky = int(session.randomness.uniform() * self._count)
 
@@ -241,6 +242,7 @@ class Writer:
         while True:
             self._take_answers(0)
             self._send_ready()
+            self._session.trouble = self._core.trouble
             if self._core.error is not None:
                 raise self._core.error
             if self._core.buffered_bytes <= limit_bytes:
@@ -278,6 +280,8 @@ class Writer:
                 correlation_id=connection.next_correlation_id(),
                 client_id=connection.client_id,
             )
+            if not under_way:
+                self._heard_ms[node_id] = self._session.now_ms()
             connection.send(call, answered=self._options.acks != 0)
         except RetriableError as error:
             under_way.append(request)
@@ -318,7 +322,16 @@ class Writer:
         for descriptor in waiting:
             poller.register(descriptor, select.POLLIN)
         for descriptor, _ in poller.poll(wait_ms):
-            self._take_answer(waiting[descriptor])
+            self._take_answer(waiting.pop(descriptor))
+        for node_id in waiting.values():
+            self._check_overdue(node_id)
+
+    def _check_overdue(self, node_id: int) -> None:
+        """Give a connection up whose broker is silent although it is still there."""
+        limit_ms = self._session.request_timeout_ms
+        if self._session.now_ms() - self._heard_ms[node_id] > limit_ms:
+            where = self._connections[node_id].where
+            self._lost(node_id, TimedOut(f"{where} did not answer Produce within {limit_ms} ms"))
 
     def _wait_for_retry(self, wait_ms: float) -> None:
         left_ms = min(wait_ms, self._core.not_before_ms - self._session.now_ms())
@@ -334,6 +347,7 @@ class Writer:
         except RetriableError as error:
             self._lost(node_id, error)
             return
+        self._heard_ms[node_id] = self._session.now_ms()
         results = read_acknowledgements(read_response(call, frame, connection.where))
         request = self._requests[node_id].popleft()
         self._core.answered(
@@ -353,3 +367,4 @@ class Writer:
         for connection in self._connections.values():
             self._session.pool.give_back(connection)
         self._connections.clear()
+        self._session.trouble = ""

@@ -1,0 +1,109 @@
+"""What client commands say on stderr while nothing comes: what they wait for, and why.
+
+    client.waits() ──┐
+                     ├─> Silence.look(now, …) ──> a line, or none      every LOOK_SECONDS
+    progress, idle ──┘
+
+`Silence` decides and has no clock. A wait is one failure that is tried again, one call that is not
+answered, or nothing to do; it begins when that is first seen and ends with the next progress. The
+first line comes after `first_seconds`, others every `every_seconds`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.client.client import Client, Waits
+
+LOOK_SECONDS: Final = 0.1
+STOP_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Silence:
+    """Decides when a line is due, and what it says.
+
+    `subject` is what the command is about; `idle` what it waits for when no broker is asked for
+    anything, or answers and has nothing; empty is no wait.
+    """
+
+    first_seconds: float
+    every_seconds: float
+    subject: str = ""
+    idle: str = ""
+    _progress: int = field(default=0, init=False)
+    _asked: frozenset[object] = field(default=frozenset(), init=False)
+    _since: float | None = field(default=None, init=False)
+    _said: float | None = field(default=None, init=False)
+
+    def look(self, now: float, waits: Waits, progress: int) -> str | None:
+        """The line that is due at `now`, in seconds; `progress` is any number that grows."""
+        asked = frozenset(waits.unanswered)
+        stuck = sorted(asked & self._asked, key=lambda one: (one.where, one.number))
+        moved, self._progress, self._asked = progress != self._progress, progress, asked
+        cause = waits.trouble
+        if not cause and stuck:
+            cause = ", ".join(f"{one.where} does not answer {one.call}" for one in stuck)
+        cause = cause or self.idle
+        if moved or not cause:
+            self._since = self._said = None
+            return None
+        if self._since is None:
+            self._since = now
+        last, pause = (
+            (self._since, self.first_seconds)
+            if self._said is None
+            else (self._said, self.every_seconds)
+        )
+        if now - last < pause:
+            return None
+        self._said = now
+        about = f" ({self.subject})" if self.subject else ""
+        return f"% waiting for {now - self._since:.0f} s{about}: {cause}"
+
+    def progressed(self) -> None:
+        """Whatever was waited for is over."""
+        self._since = self._said = None
+        self._asked = frozenset()
+
+
+class WatchedClient(Client):
+    """A client that says what it waits for, from a thread of its own while its `with` block runs.
+
+    `progress` is any number that grows; while `busy` the command itself does something that no
+    broker is to blame for, as waiting for its input.
+    """
+
+    def __init__(
+        self, bootstrap: str, *, silence: Silence, say: Callable[[str], None], **options: Any
+    ) -> None:
+        super().__init__(bootstrap, **options)
+        self.silence = silence
+        self.progress = 0
+        self.busy = False
+        self._say = say
+        self._stop = threading.Event()
+        self._watch = threading.Thread(target=self._run, name="penstock-waiting", daemon=True)
+
+    def __enter__(self) -> WatchedClient:
+        self._watch.start()
+        return self
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._watch.is_alive():
+            self._watch.join(STOP_SECONDS)
+        super().close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(min(LOOK_SECONDS, self.silence.first_seconds)):
+            if self.busy:
+                self.silence.progressed()
+                continue
+            line = self.silence.look(SYSTEM_CLOCK.monotonic(), self.waits(), self.progress)
+            if line is not None:
+                self._say(line)

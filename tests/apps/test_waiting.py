@@ -1,0 +1,258 @@
+"""What client commands say while nothing comes: when it is due, and what real brokers cause."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import Queue
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from penstock.apps.configs import config
+from penstock.apps.consume import consume
+from penstock.apps.groups import group
+from penstock.apps.produce import produce
+from penstock.apps.session import FIRST_NOTICE_SECONDS, NOTICE_SECONDS, State
+from penstock.apps.topics import topic as topic_commands
+from penstock.apps.waiting import LOOK_SECONDS, Silence
+from penstock.client.client import Waits
+from penstock.client.pool import Unanswered
+from penstock.testing import Broker
+from tests.apps.conftest import Run
+from tests.ports import free_port
+
+WAIT_SECONDS = 60
+QUIET = Waits("", ())
+REFUSED = Waits("b:1 refused the connection", ())
+
+
+def fetch(number: int) -> Waits:
+    return Waits("", (Unanswered("b:1", "Fetch", number),))
+
+
+def silence(idle: str = "") -> Silence:
+    return Silence(first_seconds=4, every_seconds=30, subject="topic t", idle=idle)
+
+
+def test_a_failure_is_said_in_time_and_then_now_and_again() -> None:
+    watch = silence()
+    said = {at: line for at in range(100) if (line := watch.look(at, REFUSED, 0))}
+    assert said == {
+        4: "% waiting for 4 s (topic t): b:1 refused the connection",
+        34: "% waiting for 34 s (topic t): b:1 refused the connection",
+        64: "% waiting for 64 s (topic t): b:1 refused the connection",
+        94: "% waiting for 94 s (topic t): b:1 refused the connection",
+    }
+    assert FIRST_NOTICE_SECONDS + 2 * LOOK_SECONDS < 5
+    assert NOTICE_SECONDS == 30
+
+
+def test_progress_begins_anew() -> None:
+    watch = silence()
+    assert [watch.look(at, REFUSED, at // 3) for at in range(20)] == [None] * 20
+    assert watch.look(25, REFUSED, 6) is not None
+    assert watch.look(26, REFUSED, 7) is None
+    assert [watch.look(at, REFUSED, 7) is not None for at in (27, 30, 31)] == [False, False, True]
+
+
+def test_a_call_waits_once_it_is_the_same_for_long() -> None:
+    watch = silence()
+    assert [watch.look(at, fetch(at), 0) for at in range(40)] == [None] * 40
+    found = [watch.look(at, fetch(0), 0) for at in range(100, 106)]
+    assert found[:5] == [None] * 5
+    assert found[5] == "% waiting for 4 s (topic t): b:1 does not answer Fetch"
+
+
+def test_having_nothing_to_do_is_said_where_it_is_a_wait() -> None:
+    assert [silence().look(at, QUIET, 0) for at in range(9)] == [None] * 9
+    idle = silence("no new records")
+    said = [idle.look(at, fetch(at), 0) for at in range(5)]
+    assert said[-1] == "% waiting for 4 s (topic t): no new records"
+    idle.progressed()
+    assert [idle.look(at, fetch(at), 0) for at in range(5, 9)] == [None] * 4
+
+
+# commands
+
+
+class Ears:
+    """Lines that a command says, for a test that waits for one."""
+
+    def __init__(self) -> None:
+        self._lines: Queue[str] = Queue()
+        self.hear = self._lines.put
+
+    def wait_for(self, *words: str) -> str:
+        """The next line that has all the words."""
+        while True:
+            line = self._lines.get(timeout=WAIT_SECONDS)
+            if all([word in line for word in words]):
+                return line
+
+
+Start = Callable[..., Future[int]]
+
+
+@pytest.fixture
+def ears() -> Ears:
+    return Ears()
+
+
+@pytest.fixture
+def frozen() -> Iterator[Broker]:
+    """A broker in a process of its own, to be stopped with a signal."""
+    with Broker(process=True, admin=False) as broker:
+        yield broker
+
+
+@contextmanager
+def stopped(broker: Broker) -> Iterator[None]:
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def start(ears: Ears) -> Iterator[Start]:
+    """Starts a command in a thread; its lines about waiting come soon and often."""
+    threads = ThreadPoolExecutor(4)
+
+    def begin(
+        command: click.Command, bootstrap: str, *words: str, stdin: str = "", to: Ears = ears
+    ) -> Future[int]:
+        state = State(bootstrap=bootstrap, notice_seconds=(0.3, 0.3), notice=to.hear)
+        return threads.submit(
+            lambda: CliRunner().invoke(command, words, obj=state, input=stdin).exit_code
+        )
+
+    yield begin
+    threads.shutdown()
+
+
+def test_consume_says_what_it_waits_for(frozen: Broker, start: Start, ears: Ears) -> None:
+    frozen.create_topic("events")
+    address = frozen.bootstrap
+    reading = start(consume, address, "events", "-c", "1")
+    ears.wait_for("% waiting for", "(topic events)", "no new records")
+    with stopped(frozen):
+        ears.wait_for("(topic events)", f"{address} does not answer Fetch")
+    ears.wait_for("no new records")
+    frozen.kill()
+    ears.wait_for("(topic events)", f"{address} refused the connection")
+    frozen.start()
+    with frozen.client() as client:
+        client.write_arrow("events", _table(b"x"))
+    assert reading.result(WAIT_SECONDS) == 0
+
+
+def _table(value: bytes) -> object:
+    import pyarrow as pa
+
+    return pa.table({"value": pa.array([value], pa.binary())})
+
+
+def test_produce_says_what_it_waits_for(frozen: Broker, start: Start, ears: Ears) -> None:
+    frozen.create_topic("events")
+    address = frozen.bootstrap
+    with stopped(frozen):
+        writing = start(produce, address, "events", stdin="a\n")
+        ears.wait_for("% waiting for", "(topic events)", f"{address} does not answer")
+    assert writing.result(WAIT_SECONDS) == 0
+
+
+def test_every_command_says_it(frozen: Broker, start: Start) -> None:
+    frozen.create_topic("events")
+    with stopped(frozen):
+        calls = []
+        for command, *words in (
+            (topic_commands, "list"),
+            (group, "list"),
+            (config, "describe", "topic", "events"),
+        ):
+            ears = Ears()
+            calls.append(start(command, frozen.bootstrap, *words, to=ears))
+            ears.wait_for("% waiting for", f"{frozen.bootstrap} does not answer")
+    assert [call.result(WAIT_SECONDS) for call in calls] == [0, 0, 0]
+
+
+def test_a_quiet_consumer_says_nothing(frozen: Broker, start: Start, ears: Ears) -> None:
+    frozen.create_topic("events")
+    quiet = start(consume, frozen.bootstrap, "events", "-c", "1", "-q")
+    loud = start(consume, frozen.bootstrap, "events", "-c", "1", "-o", "end")
+    for _ in range(3):
+        ears.wait_for("no new records")
+    with frozen.client() as client:
+        client.write_arrow("events", _table(b"x"))
+    assert [quiet.result(WAIT_SECONDS), loud.result(WAIT_SECONDS)] == [0, 0]
+
+
+COMMANDS = (
+    ("produce", "{}"),
+    ("consume", "{}", "-e"),
+    ("topic", "describe", "{}"),
+    ("topic", "delete", "{}", "--yes"),
+    ("topic", "add-partitions", "{}", "-n", "1"),
+    ("config", "describe", "topic", "{}"),
+    ("config", "set", "topic", "{}", "retention.ms=9000000"),
+    ("group", "seek", "some", "-t", "{}", "--to", "end"),
+    ("plan", "keys", "{}"),
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_absent_topics_and_brokers_are_one_line(
+    bare: Run, run: Run, words: tuple[str, ...]
+) -> None:
+    named = [word.format("not-there") for word in words]
+    absent = run(*named, stdin="a\n")
+    assert (absent.status, absent.err.count("\n"), absent.out) == (1, 1, "")
+    assert absent.err.startswith("penstock: topic 'not-there': UNKNOWN_TOPIC_OR_PARTITION (3)")
+    assert "`penstock topic create`" in absent.err
+    nobody = f"127.0.0.1:{free_port()}"
+    down = bare("-b", nobody, *named, "-X", "default.api.timeout.ms=100", stdin="a\n")
+    assert (down.status, down.err.count("\n"), down.out) == (3, 1, "")
+    assert down.err.startswith(f"penstock: no broker of {nobody} answers; the last error: ")
+    assert "Connection refused" in down.err
+    assert "start one with `penstock serve`" in down.err
+
+
+@pytest.mark.parametrize("words", [("group", "describe", "g"), ("group", "delete", "g", "--yes")])
+def test_absent_groups_are_one_line(run: Run, words: tuple[str, ...]) -> None:
+    absent = run(*words)
+    assert (absent.status, absent.err.count("\n")) == (1, 1)
+    assert "`penstock group list`" in absent.err
+
+
+def test_produce_sums_up_on_a_terminal(run: Run, topic: Callable[..., str], bootstrap: str) -> None:
+    name = topic(1)
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "penstock", "-b", bootstrap, "produce", name]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=theirs, text=True) as command:
+        os.close(theirs)
+        command.communicate("a\nb\nc\n", timeout=WAIT_SECONDS)
+    shown = b""
+    while True:
+        try:
+            block = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not block:
+            break
+        shown += block
+    os.close(ours)
+    text = shown.decode()
+    assert command.returncode == 0
+    assert f"% topic {name}: 3 records, " in text
+    assert "records/s, " in text
+    assert run("produce", name, stdin="d\n").err == "", "a pipe gets none of it"
