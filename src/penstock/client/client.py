@@ -7,7 +7,7 @@ connections through a pool, every reader and writer has its own while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -255,7 +255,7 @@ class Client(AdminCalls, GroupCalls):
         max_bytes: int = limits.FETCH_BYTES,
         max_wait_ms: int = limits.FETCH_WAIT_MS,
         idle_timeout_ms: float | None = None,
-    ) -> Iterator[Any]:
+    ) -> Generator[Any]:
         """Yield record batches as they come, in order within a partition.
 
         With `end=None` it follows the log, until `idle_timeout_ms` pass without a record (never

@@ -86,7 +86,7 @@ def broker_checks(
     return checks + [_found(state, node) for node in nodes]
 
 
-_QUICK: Final = {
+_QUICK: Final[dict[str, Any]] = {
     "api_timeout_ms": CALL_MS, "connect_timeout_ms": CALL_MS, "request_timeout_ms": CALL_MS
 }  # fmt: skip
 

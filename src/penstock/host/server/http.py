@@ -332,7 +332,7 @@ def _media(message: str) -> _Refused:
 
 
 def _query(request: Request) -> tuple[str, int]:
-    if wrong := wrong_parameters(request.query_params.multi_items(), _PARAMETERS):
+    if wrong := wrong_parameters(request.query_params.multi_items(), ("topic", "partition")):
         raise _Refused(400, "invalid_request", wrong)
     topic = request.query_params.get("topic", "")
     text = request.query_params.get("partition", "")
