@@ -65,54 +65,8 @@ View = Callable[["BrokerState", Request], Awaitable[Any]]
 def build_app(state: BrokerState, readiness: Readiness) -> ASGIApp:
     """The ASGI application over one broker's state."""
 
-    async def living() -> Health:
-        return alive(state)
-
     app = Starlette(
-        routes=[
-            _route("/health", _health(state, readiness.look)),
-            _route("/livez", _health(state, living)),
-            _route("/readyz", _health(state, readiness.look)),
-            _route("/metrics", _metrics(state)),
-            _route("/v1/cluster", _json(state, views.cluster)),
-            _route("/v1/topics", _json(state, views.topics)),
-            _route("/v1/topics/{topic}", _json(state, views.topic)),
-            _route(
-                "/v1/topics/{topic}/partitions/{partition}/extents",
-                _json(state, partition_extents),
-                ("start", "end"),
-            ),
-            _route("/v1/groups", _json(state, views.groups)),
-            _route("/v1/groups/{group:path}", _json(state, views.group)),
-            _route("/v1/diskless/backlogs", _json(state, consolidation.backlogs)),
-            _route(
-                "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
-                _json(state, consolidation.offer),
-                ("start", "all_ages"),
-                methods=["POST"],
-            ),
-            _route(
-                "/v1/diskless/topics/{topic_id}/partitions/{partition}/segments",
-                _json(state, consolidation.accept),
-                methods=["POST"],
-            ),
-            _route("/v1/staging", _json(state, sinks.staging)),
-            _route("/v1/staging/{name}", _json(state, sinks.upload, 201), methods=["PUT"]),
-            _route("/v1/sinks", _json(state, sinks.sinks)),
-            _route(
-                "/v1/sinks/{query:path}/commits/{batch}",
-                _json(state, sinks.commit),
-                methods=["POST"],
-            ),
-            _route("/v1/sinks/{query:path}", _json(state, sinks.sink)),
-            _route(
-                "/v1/sinks/{query:path}",
-                _json(state, sinks.forget),
-                ("abandon",),
-                methods=["DELETE"],
-            ),
-        ],
-        exception_handlers={HTTPException: _http_error},
+        routes=_routes(state, readiness), exception_handlers={HTTPException: _http_error}
     )
     settings = state.settings
     return _BodyLimit(
@@ -124,6 +78,55 @@ def build_app(state: BrokerState, readiness: Readiness) -> ASGIApp:
             ("POST", "/v1/diskless/"): consolidation.SEGMENT_POST_BYTES_MAX,
         },
     )
+
+
+def _routes(state: BrokerState, readiness: Readiness) -> list[Route]:
+    async def living() -> Health:
+        return alive(state)
+
+    return [
+        _route("/health", _health(state, readiness.look)),
+        _route("/livez", _health(state, living)),
+        _route("/readyz", _health(state, readiness.look)),
+        _route("/metrics", _metrics(state)),
+        _route("/v1/cluster", _json(state, views.cluster)),
+        _route("/v1/topics", _json(state, views.topics)),
+        _route("/v1/topics/{topic}", _json(state, views.topic)),
+        _route(
+            "/v1/topics/{topic}/partitions/{partition}/extents",
+            _json(state, partition_extents),
+            ("start", "end"),
+        ),
+        _route("/v1/groups", _json(state, views.groups)),
+        _route("/v1/groups/{group:path}", _json(state, views.group)),
+        _route("/v1/diskless/backlogs", _json(state, consolidation.backlogs)),
+        _route(
+            "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
+            _json(state, consolidation.offer),
+            ("start", "all_ages"),
+            methods=["POST"],
+        ),
+        _route(
+            "/v1/diskless/topics/{topic_id}/partitions/{partition}/segments",
+            _json(state, consolidation.accept),
+            methods=["POST"],
+        ),
+        _route("/v1/staging", _json(state, sinks.staging)),
+        _route("/v1/staging/{name}", _json(state, sinks.upload, 201), methods=["PUT"]),
+        _route("/v1/sinks", _json(state, sinks.sinks)),
+        _route(
+            "/v1/sinks/{query:path}/commits/{batch}",
+            _json(state, sinks.commit),
+            methods=["POST"],
+        ),
+        _route("/v1/sinks/{query:path}", _json(state, sinks.sink)),
+        _route(
+            "/v1/sinks/{query:path}",
+            _json(state, sinks.forget),
+            ("abandon",),
+            methods=["DELETE"],
+        ),
+    ]
 
 
 def _route(

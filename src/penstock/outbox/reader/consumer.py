@@ -29,11 +29,11 @@ Source: `filesystem-outbox.txt`, consumer pass; `design/host-and-outbox.md`, Rea
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, PenstockError
@@ -282,9 +282,7 @@ class OutboxConsumer:
             max_wait_ms=read_limits.POLL_MS,
             idle_timeout_ms=read_limits.POLL_MS if ends is None else None,
         )
-        with closing(
-            cast("Generator[Any, None, None]", batches)
-        ):  # gives its connection back at once
+        with closing(batches):  # gives its connection back at once
             for batch in batches:
                 for message in self._messages(batch):
                     self._current = message
