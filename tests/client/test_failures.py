@@ -229,4 +229,3 @@ def test_a_client_says_what_it_waits_for(freezing: Broker) -> None:
         reading.join(60)
         assert not reading.is_alive()
         assert client.waits().trouble == ""
-        batches.close()
