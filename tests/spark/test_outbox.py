@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.spark.conftest import Topic
 
 pytestmark = pytest.mark.spark
 QUICK = ReadPolicy(missing_grace_ms=0, pause_first_ms=1, pause_max_ms=2)
+READING_SECONDS = 280
 
 
 @pytest.fixture
@@ -238,6 +241,33 @@ def test_the_tree_as_a_table(spark: SparkSession, shelf: Shelf) -> None:
         row = found[pointer.partition_id, pointer.batch_id]
         assert (row.year, row.month, row.day, row.hour) == (2026, 5, 24 + number // 24, number % 24)
         assert json.loads(bytes(row.content)) == {"n": number}
+
+
+READING = """
+import sys
+from penstock.spark import outbox_tree, session
+
+spark = session()
+print(outbox_tree(spark, sys.argv[1], year=2026, month=5, day=24).count())
+print(outbox_tree(spark, sys.argv[1], format="text", partition_ids=["plain"]).count())
+"""
+
+
+@pytest.mark.timeout(300)
+def test_reading_the_tree_prints_no_stack(shelf: Shelf) -> None:
+    """In a process of its own, since its virtual machine writes to standard error itself."""
+    tree(shelf)
+    ran = subprocess.run(
+        [sys.executable, "-c", READING, str(shelf.root)],
+        capture_output=True,
+        text=True,
+        timeout=READING_SECONDS,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["24", "10"]
+    assert "Exception" not in ran.stderr
+    assert "\tat " not in ran.stderr
 
 
 def test_parts_of_the_tree(spark: SparkSession, shelf: Shelf) -> None:

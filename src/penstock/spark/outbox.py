@@ -164,6 +164,10 @@ def outbox_tree(
     # Without the lookup option Spark would look for partition columns itself, and stop at the
     # partition ids, which have no name of their own.
     reader = spark.read.format(format).options(recursiveFileLookup="true", **options)
+    if len(globs) == 1:
+        # A single path Spark takes for one that a stream may have written: it looks for a file of
+        # this name, stars and all, and prints the stack of not finding it. Files are listed once.
+        globs *= 2
     frame = (reader if schema is None else reader.schema(schema)).load(globs)
     path = F.col("_metadata.file_path")
     return frame.select(*_path_columns(path), "*")
