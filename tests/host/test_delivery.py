@@ -157,6 +157,19 @@ def test_time_over_before_and_after_sending() -> None:
     assert payloads(pair) == [b"a"]
 
 
+def test_a_frame_that_was_sent_back_all_the_time_says_why() -> None:
+    pair = Pair(delivery_timeout_ms=1_000)
+    pair.verdict = lambda chunks: Failed("the sink is full", True, 100)
+    pair.connect()
+    publication = submit(pair, b"a", topic="t", partition=0)[0]
+    for _ in range(12):
+        pair.exchange()
+        pair.advance(100)
+    assert isinstance(publication.error, PublishTimedOut)
+    assert publication.error.reason == "the sink is full"
+    assert "times in 1000 ms: the sink is full" in str(publication.error)
+
+
 def test_an_answer_after_the_time_is_over_frees_the_credit() -> None:
     pair = Pair(delivery_timeout_ms=1_000)
     pair.verdict = lambda chunks: PENDING

@@ -96,6 +96,7 @@ async def test_accepts_frames_and_counts_them(build: Build) -> None:
         assert (counts.accepted_events, counts.accepted_bytes) == (7, size)
         assert (counts.failed_frames, counts.refused_frames) == (0, 0)
         assert subject.sink.retained_bytes == 0
+        await subject.sink.check()  # and says that it would take more
 
 
 async def test_the_same_frame_may_come_again(build: Build) -> None:
