@@ -61,7 +61,7 @@ async def test_nonsense_is_refused_and_nothing_of_it_is_stored(
         answer = await client.call("Produce", 9, request)
         refused, stored = answer.responses[0].partition_responses
         assert (refused.error_code, refused.base_offset) == (INVALID_RECORD, -1)
-        assert f"batch 0 of {count} records, record {record}" in refused.error_message
+        assert f"batch 0, record {record} of {count}: " in refused.error_message
         assert reason in refused.error_message
         assert [error.batch_index for error in refused.record_errors] == [record]
         assert stored.error_code == 0
@@ -114,7 +114,7 @@ async def test_a_compacted_topic_takes_no_record_without_a_key(
     keyless = sealed(GOOD[0] + KEYLESS + GOOD[2], 3, codec=codec)
     done = await client.produce("t", keyless)
     assert done.error_code == INVALID_RECORD
-    assert "record 1: a compacted topic takes no record without a key" in done.error_message
+    assert "record 1 of 3: a compacted topic takes no record without a key" in done.error_message
     assert [error.batch_index for error in done.record_errors] == [1]
     assert (await client.produce("t", sealed(b"".join(GOOD), 3, codec=codec))).base_offset == 0
 

@@ -143,7 +143,7 @@ def test_what_is_wrong_is_named_with_its_record(name: str, codec: int) -> None:
     section, count, record, reason = SPOILED[name]
     data = sealed(section, count, codec=codec)
     assert not is_right(section, count)
-    with pytest.raises(InvalidRecord, match=f"batch 4 .*record {record}: .*{reason}") as refused:
+    with pytest.raises(InvalidRecord, match=f"batch 4, record {record} of {count}: .*{reason}") as refused:
         check_records(data, decode_header(data), index=4)
     assert refused.value.records == (record,)
 
@@ -155,7 +155,7 @@ def test_the_record_at_fault_is_found_in_batches_of_any_size(count: int, place: 
     rows = [encode_record(Record(n, TIME_MS, None, b"x"), 0, TIME_MS) for n in range(count)]
     rows[at] = framed(b"\0\0" + varint(at) + b"\1\1\2\1\1")  # a header without a key
     data = sealed(b"".join(rows), count)
-    with pytest.raises(InvalidRecord, match=f"record {at}: the headers") as refused:
+    with pytest.raises(InvalidRecord, match=f"^record {at} of {count}: the headers") as refused:
         check_records(data, decode_header(data))
     assert refused.value.records == (at,)
 
@@ -164,7 +164,7 @@ def test_records_without_a_key_are_named_where_each_must_have_one() -> None:
     data = sealed(GOOD[0] + KEYLESS + GOOD[2], 3, codec=3)
     check_records(data, decode_header(data))
     with pytest.raises(
-        InvalidRecord, match=r"record 1: a compacted topic .* 1 have none"
+        InvalidRecord, match=r"record 1 of 3: a compacted topic .* 1 have none"
     ) as refused:
         check_records(data, decode_header(data), keyed=True)
     assert refused.value.records == (1,)
@@ -175,9 +175,18 @@ def test_records_without_a_key_are_named_where_each_must_have_one() -> None:
     assert refused.value.records == tuple(range(REFUSED_RECORDS_NAMED_MAX))
 
 
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_may_have_lost_all_its_records(codec: int) -> None:
+    empty = sealed(b"", 0, attributes=codec, last_offset_delta=4)
+    check_records(empty, decode_header(empty))
+    more = sealed(b"more", 0, attributes=codec, last_offset_delta=4)
+    with pytest.raises(InvalidRecord, match="do not fill it"):
+        check_records(more, decode_header(more))
+
+
 def test_damaged_compression_is_an_invalid_record_too() -> None:
     header = decode_header(sealed(b"no gzip at all", 2, attributes=1))
-    with pytest.raises(InvalidRecord, match="batch 0 of 2 records: gzip data"):
+    with pytest.raises(InvalidRecord, match="^2 records: gzip data"):
         check_records(sealed(b"no gzip at all", 2, attributes=1), header)
 
 
@@ -189,7 +198,7 @@ def test_what_is_opened_is_bounded() -> None:
     headers = VALIDATED_HEADERS_MAX + 1
     many = framed(b"\0\0\0\1\1" + varint(headers) + b"\0\1" * headers)
     data = sealed(many, 1)
-    with pytest.raises(InvalidRecord, match=f"record 0: more than {VALIDATED_HEADERS_MAX} headers"):
+    with pytest.raises(InvalidRecord, match=f"record 0 of 1: more than {VALIDATED_HEADERS_MAX} headers"):
         check_records(data, decode_header(data))
 
 

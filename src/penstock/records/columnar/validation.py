@@ -40,34 +40,36 @@ GROUP_RECORDS: Final = 16_384
 
 
 def check_records(
-    batch: Readable, header: BatchHeader, *, index: int = 0, keyed: bool = False
+    batch: Readable, header: BatchHeader, *, index: int | None = None, keyed: bool = False
 ) -> None:
     """Walk the records of the whole batch with this header; a compressed one is opened.
 
     `index` is the batch's place in its request, for the message. With `keyed` every record must
-    have a key.
+    have a key. A batch may have no record, as one whose records are all compacted away.
 
     Raises:
         InvalidRecord: the records are not what the header says, or one has no key.
         RecordTooLarge: it unpacks to more than `VALIDATED_BATCH_BYTES_MAX`.
     """
-    where = f"batch {index} of {header.record_count} records"
+    count = header.record_count
+    where = "" if index is None else f"batch {index}, "
     section: Readable = memoryview(batch)[HEADER_BYTES:]
     try:
-        if header.codec:
+        if header.codec and count:
             section = decompress(header.codec, section, max_bytes=VALIDATED_BATCH_BYTES_MAX)
-        if not keyed and _is_plain(section, header.record_count):
+        if not keyed and _is_plain(section, count):
             return
-        keyless = _walk(np.frombuffer(section, np.uint8), header.record_count, keyed=keyed)
+        keyless = _walk(np.frombuffer(section, np.uint8), count, keyed=keyed)
     except CorruptBatch as error:
         if error.record is None:
-            raise InvalidRecord(f"{where}: {error}") from None
-        record = min(error.record, header.record_count - 1)
-        raise InvalidRecord(f"{where}, record {record}: {error}", records=[record]) from None
+            raise InvalidRecord(f"{where}{count} records: {error}") from None
+        record = max(0, min(error.record, count - 1))
+        reason = f"{where}record {record} of {count}: {error}"
+        raise InvalidRecord(reason, records=[record]) from None
     if keyless.size:
         named = keyless[:REFUSED_RECORDS_NAMED_MAX].tolist()
         raise InvalidRecord(
-            f"{where}, record {named[0]}: a compacted topic takes no record without a key,"
+            f"{where}record {named[0]} of {count}: a compacted topic takes no record without a key,"
             f" {keyless.size} have none",
             records=named,
         )
