@@ -143,7 +143,9 @@ def test_what_is_wrong_is_named_with_its_record(name: str, codec: int) -> None:
     section, count, record, reason = SPOILED[name]
     data = sealed(section, count, codec=codec)
     assert not is_right(section, count)
-    with pytest.raises(InvalidRecord, match=f"batch 4, record {record} of {count}: .*{reason}") as refused:
+    with pytest.raises(
+        InvalidRecord, match=f"batch 4, record {record} of {count}: .*{reason}"
+    ) as refused:
         check_records(data, decode_header(data), index=4)
     assert refused.value.records == (record,)
 
@@ -186,7 +188,7 @@ def test_a_batch_may_have_lost_all_its_records(codec: int) -> None:
 
 def test_damaged_compression_is_an_invalid_record_too() -> None:
     header = decode_header(sealed(b"no gzip at all", 2, attributes=1))
-    with pytest.raises(InvalidRecord, match="^2 records: gzip data"):
+    with pytest.raises(InvalidRecord, match=r"^2 records: gzip data"):
         check_records(sealed(b"no gzip at all", 2, attributes=1), header)
 
 
@@ -198,7 +200,9 @@ def test_what_is_opened_is_bounded() -> None:
     headers = VALIDATED_HEADERS_MAX + 1
     many = framed(b"\0\0\0\1\1" + varint(headers) + b"\0\1" * headers)
     data = sealed(many, 1)
-    with pytest.raises(InvalidRecord, match=f"record 0 of 1: more than {VALIDATED_HEADERS_MAX} headers"):
+    with pytest.raises(
+        InvalidRecord, match=f"record 0 of 1: more than {VALIDATED_HEADERS_MAX} headers"
+    ):
         check_records(data, decode_header(data))
 
 
