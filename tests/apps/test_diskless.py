@@ -223,7 +223,7 @@ def test_with_postgresql_brokers_may_run_meanwhile(
         assert "orders-0, orders-1" in ran.out, ran.err
         ran = await asyncio.to_thread(bare, "diskless", "status", *words[:-2])
         assert ran.status == 1
-        assert "diskless.storage.url is not set" in ran.err
+        assert "must name the store that all brokers share" in ran.err
         await plane.close()
 
     asyncio.run(running())

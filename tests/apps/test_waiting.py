@@ -80,6 +80,18 @@ def test_having_nothing_to_do_is_said_where_it_is_a_wait() -> None:
     assert [idle.look(at, fetch(at), 0) for at in range(5, 9)] == [None] * 4
 
 
+def test_a_long_poll_is_not_blamed_and_a_call_without_an_answer_is() -> None:
+    """A broker that has nothing answers half a second later; here looks are a tenth apart."""
+    idle = silence("no new records")
+    said = [idle.look(look / 10, fetch(look // 5), 0) for look in range(44)]
+    assert [line for line in said if line] == ["% waiting for 4 s (topic t): no new records"]
+    frozen = silence("no new records")
+    said = [frozen.look(look / 10, fetch(0), 0) for look in range(44)]
+    assert [line for line in said if line] == [
+        "% waiting for 4 s (topic t): b:1 does not answer Fetch"
+    ]
+
+
 # commands
 
 

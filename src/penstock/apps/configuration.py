@@ -101,8 +101,8 @@ class PlaceSettings:
             raise InvalidSetting(
                 "diskless.storage.url",
                 "",
-                "with control.url the store that all its brokers share must be named, and"
-                " diskless.storage.url is not set",
+                "must name the store that all brokers share, where their control plane is"
+                " PostgreSQL",
             )
 
 

@@ -6,7 +6,8 @@
 
 `Silence` decides and has no clock. A wait is one failure that is tried again, one call that is not
 answered, or nothing to do; it begins when that is first seen and ends with the next progress. The
-first line comes after `first_seconds`, others every `every_seconds`.
+first line comes after `first_seconds`, others every `every_seconds`. Where there may be nothing to
+do, a call is blamed for the silence after half of `first_seconds`: a long poll is answered before.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.client import Client, Waits
+from penstock.client.pool import Unanswered
 
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 5.0
@@ -36,19 +38,22 @@ class Silence:
     subject: str = ""
     idle: str = ""
     _progress: int = field(default=0, init=False)
-    _asked: frozenset[object] = field(default=frozenset(), init=False)
+    _asked: dict[Unanswered, float] = field(default_factory=dict, init=False)
     _since: float | None = field(default=None, init=False)
     _said: float | None = field(default=None, init=False)
 
     def look(self, now: float, waits: Waits, progress: int) -> str | None:
         """The line that is due at `now`, in seconds; `progress` is any number that grows."""
-        asked = frozenset(waits.unanswered)
-        stuck = sorted(asked & self._asked, key=lambda one: (one.where, one.number))
-        moved, self._progress, self._asked = progress != self._progress, progress, asked
-        cause = waits.trouble
-        if not cause and stuck:
+        known, self._asked = self._asked, {}
+        for one in waits.unanswered:
+            self._asked[one] = known.get(one, now)
+        patience = self.first_seconds / 2 if self.idle else 0.0
+        stuck = [one for one in known if one in self._asked and now - known[one] >= patience]
+        moved, self._progress = progress != self._progress, progress
+        cause = waits.trouble or self.idle
+        if not waits.trouble and stuck:
+            stuck.sort(key=lambda one: (one.where, one.number))
             cause = ", ".join(f"{one.where} does not answer {one.call}" for one in stuck)
-        cause = cause or self.idle
         if moved or not cause:
             self._since = self._said = None
             return None
@@ -68,7 +73,7 @@ class Silence:
     def progressed(self) -> None:
         """Whatever was waited for is over."""
         self._since = self._said = None
-        self._asked = frozenset()
+        self._asked = {}
 
 
 class WatchedClient(Client):
