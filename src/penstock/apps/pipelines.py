@@ -22,6 +22,7 @@ from penstock.apps.session import State, say, write_json, write_rich, write_tabl
 from penstock.base.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from penstock.spark.pipeline.parsing import Survey
     from penstock.spark.pipeline.problems import Problem
     from penstock.spark.pipeline.spec import PipelineSpec
 
@@ -76,9 +77,22 @@ class Located:
         Raises:
             PipelineInvalid: with all problems.
         """
-        from penstock.spark.pipeline.parsing import load
+        from penstock.spark.pipeline.problems import PipelineInvalid
 
-        return load(self.file, bootstrap=self.bootstrap, admin=self.admin, state=self.state)
+        found = self.survey()
+        if found.problems:
+            raise PipelineInvalid(found.problems)
+        return found.spec
+
+    def survey(self) -> Survey:
+        """Read the file as far as that goes, with everything that is wrong with it.
+
+        Raises:
+            PipelineInvalid: the file is not there, or no TOML.
+        """
+        from penstock.spark.pipeline.parsing import survey
+
+        return survey(self.file, bootstrap=self.bootstrap, admin=self.admin, state=self.state)
 
 
 def located(command: Callable[..., None]) -> Callable[..., None]:
@@ -162,24 +176,28 @@ def validate(state: State, where: Located, static: bool) -> None:
 
 
 def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
-    from penstock.spark.pipeline.problems import PipelineInvalid
+    from penstock.spark.pipeline.problems import PipelineInvalid, in_order
 
     try:
-        spec = where.load()
+        found = where.survey()
     except PipelineInvalid as invalid:
         return invalid.problems
     if static:
-        return ()
+        return found.problems
     from penstock.apps.pipeline_spark import looking_session
     from penstock.spark.pipeline import analysis
     from penstock.spark.spark_session import JavaMissing
 
     try:
-        with looking_session(spec) as spark:
-            return analysis.problems(spec, spark)
+        with looking_session(found.spec) as spark:
+            more = analysis.problems(found.spec, spark, told=found.problems, unsure=found.unsure)
     except JavaMissing as error:
         error.add_note("or leave Spark's checks out with --static")
-        raise
+        if not found.problems:
+            raise
+        click.echo(f"Spark's checks are left out: {error}", err=True)
+        return found.problems
+    return in_order((*found.problems, *more), found.spec.file)
 
 
 # status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from penstock.spark.pipeline.analysis import plan, problems
-from penstock.spark.pipeline.parsing import load
+from penstock.spark.pipeline.parsing import load, survey
 
 pytestmark = pytest.mark.spark
 
@@ -169,3 +170,69 @@ def test_records_that_wait_and_state_do_not_go_together(spark: SparkSession, fol
     found = problems(load(write(folder, steps, 'on_invalid = "park"')), spark)
     assert [one.where for one in found] == ["step.s"]
     assert "late or out of order" in str(found[0])
+
+
+EVERYTHING = '''\
+nam = "x" #!nam
+[source.orders]
+topic = "orders"
+format = "json" #!errors.dead_letters
+schema = "id bigint, customer strin" #!source.orders.schema
+expect = {"w" = "also wrong ("} #!source.orders.expect.w
+[source.clicks]
+topic = "clicks"
+format = "json"
+schema = "id bigint"
+starts = "latest" #!source.clicks.starts
+[source.clicks.expect]
+"big" = {that = "nope > 1", otherwise = "warn"} #!source.clicks.expect.big
+[source.other]
+topic = "other"
+format = "jsn" #!source.other.format
+[step.columns]
+sql = """
+select id,
+  nope #!step.columns.sql
+from clicks
+"""
+output = "all" #!step.columns.output
+[step.behind] # what it reads is not known, but it cannot be read itself
+sql = """
+select *
+from other
+wher id > 1 and""" #!step.behind.sql
+[step.round] #!step.round
+sql = "select * from about"
+[step.about]
+sql = "select * from round join nowhere on" #!step.about.sql #!step.about.sql
+[step.fine]
+sql = "select id as num from clicks"
+[sink.lost]
+from = "fin" #!sink.lost.from
+table = "lost"
+[sink.topic]
+from = "fine"
+topic = "orders" #!sink.topic.topic
+key = "nokey" #!sink.topic.key
+headers = "nor this" #!sink.topic.headers
+[sink.table]
+from = "fine"
+table = "x"
+mode = "upsert"
+keys = ["id"] #!sink.table.keys
+'''
+
+
+def test_mistakes_of_all_kinds_are_told_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(re.sub(r"( #!\S+)+$", "", EVERYTHING, flags=re.MULTILINE))
+    found = survey(path)
+    more = problems(found.spec, spark, told=found.problems, unsure=found.unsure)
+    marked = [
+        (number, where)
+        for number, line in enumerate(EVERYTHING.splitlines(), 1)
+        for where in line.split(" #!")[1:]
+    ]
+    every = (*found.problems, *more)
+    assert sorted((one.line, one.where) for one in every) == sorted(marked)
+    assert all(one.cure and "\n" not in str(one) for one in every)

@@ -129,7 +129,10 @@ def test_python_that_does_not_parse_has_its_own_line(directory: Path) -> None:
     (directory / "bad.py").write_text("def clean(orders):\n    return (\n")
     step = '[step.a]\npython = "bad.py:clean"\ninputs = "orders"\n'
     (problem,) = problems(directory, SOURCE + step + SINK)
-    assert str(problem) == f"{directory}/bad.py:2: python: '(' was never closed; mend the syntax"
+    assert (
+        str(problem)
+        == f"{directory}/bad.py:2: step.a.python: '(' was never closed; mend the syntax"
+    )
 
 
 @pytest.mark.parametrize("function", ["missing", "made", "clean", "many"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.formats.value_format import ValueFormat
-from penstock.spark.pipeline.graph import QueryPlan, order, queries, streams
+from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.spec import (
     ConsoleSink,
     ErrorPolicy,
@@ -139,11 +139,6 @@ def test_deduplication_at_a_source_has_a_name_beside_the_record_query() -> None:
     record, once = queries(spec, {"a"})
     assert (record.name, once.name, once.root) == ("a", "a.once", "a")
     assert (once.streamed, once.batched) == ((), ("clean",))
-
-
-def test_streams_and_tables_are_told_apart() -> None:
-    spec = pipeline({"a": topic("a"), "t": table("t")}, {"s": ["a", "t"], "u": ["t"]}, {"x": "s"})
-    assert streams(spec) == {"a": True, "t": False, "s": True, "u": False}
 
 
 NAMES = [f"s{number}" for number in range(6)]

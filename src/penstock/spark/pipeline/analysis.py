@@ -9,7 +9,7 @@ adds is told from what it reads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from penstock.base.errors import PenstockError
-from penstock.spark.formats import Decoder
+from penstock.spark.formats import Decoder, InvalidFormat
 from penstock.spark.pipeline import document, frames, rules, schemas
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
-from penstock.spark.pipeline.graph import QueryPlan, order, queries, streams
+from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
@@ -42,7 +42,7 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
-from penstock.spark.pipeline.writing import topic_rows
+from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS, topic_rows
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table
 
@@ -55,7 +55,13 @@ _JOIN: Final = re.compile(r"~Join\b")
 _STREAM: Final = re.compile(r"~StreamingRelation")
 _WINDOW: Final = re.compile(r"~Window \[")
 _SQL_LINE: Final = re.compile(r"\bline (\d+)")
-_QUERY_CONTEXT: Final = re.compile(r"== SQL.*|;\n.*", re.DOTALL)
+_CURES: Final = (
+    ("UNRESOLVED_COLUMN", "write a column that is there, or 'text' in single quotes"),
+    ("UNRESOLVED_ROUTINE", "write a function of Spark's SQL"),
+    ("DATATYPE_MISMATCH", "cast it"),
+    ("", "mend the SQL there"),
+)
+_DDL: Final = 'write it as "id bigint, name string"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,7 @@ def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
     Raises:
         PipelineInvalid: the file has problems.
     """
-    analysed = _analyse(spec, spark, None)
+    analysed = _analyse(spec, spark)
     found = queries(spec, analysed.stateful)
     return Plan(queries=tuple(_planned(spec, one, analysed) for one in found))
 
@@ -105,17 +111,27 @@ def plans(
     return queries(spec, _analyse(spec, spark, inferred).stateful)
 
 
-def problems(spec: PipelineSpec, spark: SparkSession) -> tuple[Problem, ...]:
-    """Everything that Spark finds wrong with a pipeline that passed the static checks."""
-    try:
-        _analyse(spec, spark, None)
-    except PipelineInvalid as invalid:
-        return invalid.problems
-    return ()
+def problems(
+    spec: PipelineSpec,
+    spark: SparkSession,
+    *,
+    told: Collection[Problem] = (),
+    unsure: Collection[str] = (),
+) -> tuple[Problem, ...]:
+    """What Spark finds wrong with a pipeline, besides the problems that are told already.
+
+    Args:
+        spec: a pipeline, also one with problems (`parsing.survey`).
+        unsure: views whose columns cannot be relied on: of them, and of what reads them, only the
+            syntax is looked at.
+    """
+    analysis = _Analysis(spec, spark.newSession(), told, unsure)
+    analysis.run(None)
+    return tuple(analysis.problems)
 
 
 def _analyse(
-    spec: PipelineSpec, spark: SparkSession, inferred: Mapping[str, str] | None
+    spec: PipelineSpec, spark: SparkSession, inferred: Mapping[str, str] | None = None
 ) -> _Analysis:
     analysis = _Analysis(spec, spark.newSession())
     analysis.run(inferred)
@@ -127,11 +143,19 @@ def _analyse(
 class _Analysis:
     """One look at a pipeline."""
 
-    def __init__(self, spec: PipelineSpec, spark: SparkSession) -> None:
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        spark: SparkSession,
+        told: Collection[Problem] = (),
+        unsure: Collection[str] = (),
+    ) -> None:
         self._spec = spec
         self._spark = spark
+        self._told = {one.where for one in told}
+        self._unsure = unsure
         self._document = document.read(spec.file)
-        self._streams = streams(spec)
+        self._streams: dict[str, bool] = {}
         self._decoders: dict[str, Decoder] = {}
         self.problems: list[Problem] = []
         self.stateful: set[str] = set()
@@ -140,21 +164,35 @@ class _Analysis:
         self._ranking: list[str] = []
 
     def run(self, inferred: Mapping[str, str] | None) -> None:
-        for name in self._spec.sources:
-            self._try(("source", name), partial(self._source, name, inferred))
+        for name, source in self._spec.sources.items():
+            if name not in self._unsure:
+                self._try(("source", name), partial(self._source, name, inferred))
+            self._check_rules(("source", name), source.rules, self.views.get(name))
         for name in order(self._spec):
             step = self._spec.steps[name]
-            if all(view in self.views for view in step.inputs):
-                key = ("step", name, "sql" if step.sql is not None else "python")
+            key = ("step", name, "sql" if step.sql is not None else "python")
+            if name not in self._unsure and all(view in self.views for view in step.inputs):
                 self._try(key, partial(self._step, step))
+            elif step.sql is not None:
+                self._try(key, partial(self._spark.sql, step.sql), syntax=True)
+            self._check_rules(("step", name), step.rules, self.views.get(name))
         for name, sink in self._spec.sinks.items():
             if sink.view in self.views:
                 self._try(("sink", name), partial(self._sink, sink))
         self._check_holding()
-        if not self.problems:
-            for one in queries(self._spec, self.stateful):
-                self._check_ranking(one)
-                self._check_streamed_rules(one)
+        for one in queries(self._known(), self.stateful):
+            self._check_ranking(one)
+            self._check_streamed_rules(one)
+
+    def _known(self) -> PipelineSpec:
+        """The pipeline without the views that could not be made, and without their sinks."""
+        spec = self._spec
+        return replace(
+            spec,
+            sources={name: one for name, one in spec.sources.items() if name in self.views},
+            steps={name: one for name, one in spec.steps.items() if name in self.views},
+            sinks={name: one for name, one in spec.sinks.items() if one.view in self.views},
+        )
 
     # Views
 
@@ -172,24 +210,24 @@ class _Analysis:
             frame = frames.opened(empty, source, read).drop(frames.ERROR)
             self.views[name] = self._stub(frame.schema)
             self._check_columns(("source", name), source, frame)
-        self._check_rules(("source", name), source.rules, self.views[name])
+        self._streams[name] = source.streaming
         if source.deduplicate:
             self.stateful.add(name)
         self.views[name].createOrReplaceTempView(name)
 
     def _step(self, step: Step) -> None:
         made = frames.run_step(self._spark, step, self.views)
-        key = ("step", step.name)
         text = self.explained[step.name] = analysed_plan(made)
-        if self._streams[step.name]:
+        streaming = any(self._streams[view] for view in step.inputs)
+        self._streams[step.name] = streaming
+        if streaming:
             joined = len(_STREAM.findall(text)) > 1 and _JOIN.search(text)
             if step.deduplicate or joined or _STATEFUL.search(text):
                 self.stateful.add(step.name)
             if _WINDOW.search(text):
                 self._ranking.append(step.name)
-        self._check_columns(key, step, made)
-        self._check_rules(key, step.rules, made)
-        stands = self._stub(made.schema) if self._streams[step.name] else made.limit(0)
+        self._check_columns(("step", step.name), step, made)
+        stands = self._stub(made.schema) if streaming else made.limit(0)
         self.views[step.name] = stands
         stands.createOrReplaceTempView(step.name)
 
@@ -219,16 +257,27 @@ class _Analysis:
                     (*key, "ordered"), f"{sink.view} has no column {RECORD} to order by",
                     f"select {RECORD} in it",
                 )  # fmt: skip
-            else:
+            elif self._expressions(key, sink.to, TOPIC_EXPRESSIONS, view):
                 topic_rows(view, sink.to)
         if isinstance(sink.to, TableSink):
-            columns = [*sink.to.keys, *sink.to.partition_by]
-            columns += [sink.to.order_by] if sink.to.order_by else []
-            for column in columns:
-                if column not in view.columns or column == RECORD:
-                    self._no_column(key, column, view)
-            if sink.to.delete_when is not None:
-                view.where(sink.to.delete_when)
+            to = sink.to
+            columns = {"keys": to.keys, "partition_by": to.partition_by, "order_by": to.order_by}
+            for name, given in columns.items():
+                for column in (given,) if isinstance(given, str) else given or ():
+                    if column not in view.columns or column == RECORD:
+                        self._no_column((*key, name), column, view)
+            self._expressions(key, to, ("delete_when",), view)
+
+    def _expressions(
+        self, key: tuple[str, ...], to: Any, names: tuple[str, ...], view: DataFrame
+    ) -> bool:
+        """Whether Spark takes the expressions of a sink."""
+        before = len(self.problems)
+        for name in names:
+            expression = getattr(to, name)
+            if expression is not None:
+                self._try((*key, name), partial(view.selectExpr, expression))
+        return len(self.problems) == before
 
     def _check_columns(self, key: tuple[str, ...], part: Any, frame: DataFrame) -> None:
         if part.time is not None and part.time not in frame.columns:
@@ -243,10 +292,18 @@ class _Analysis:
             if name not in frame.columns:
                 self._no_column((*key, "deduplicate"), name, frame)
 
-    def _check_rules(self, key: tuple[str, ...], some: tuple[Rule, ...], frame: DataFrame) -> None:
+    def _check_rules(
+        self, key: tuple[str, ...], some: tuple[Rule, ...], frame: DataFrame | None
+    ) -> None:
+        """The conditions of a view; of one that could not be made, their syntax."""
         for rule in some:
             place = (*key, "expect", rule.name)
-            self._try(place, partial(rules.met, frame, (rule,)))
+            if frame is None:
+                nothing = self._spark.range(0)
+                self._try(place, partial(nothing.where, rule.condition), syntax=True)
+                continue
+            # Also one that only warns.
+            self._try(place, partial(rules.met, frame, (replace(rule, otherwise="drop"),)))
             if rule.otherwise in KEEPING and RECORD not in frame.columns:
                 self._problem(
                     place,
@@ -316,13 +373,21 @@ class _Analysis:
 
     # Problems
 
-    def _try(self, key: tuple[str, ...], look: Callable[[], object]) -> None:
-        """Look at one part; what Spark or a format refuses becomes a problem."""
+    def _try(
+        self, key: tuple[str, ...], look: Callable[[], object], *, syntax: bool = False
+    ) -> None:
+        """Look at one part; what Spark or a format refuses becomes a problem.
+
+        With `syntax`, only SQL that cannot be read does.
+        """
         try:
             look()
-        except (AnalysisException, ParseException) as error:
-            found = _SQL_LINE.search(str(error))
-            self._problem(key, _message(error), line=int(found.group(1)) if found else 1)
+        except AnalysisException as error:
+            if isinstance(error, ParseException) or not syntax:
+                self._problem(key, cause_of(error), _cure(error), line=_line(error))
+        except InvalidFormat as error:
+            cure = _DDL if error.name == "schema" else ""
+            self._problem((*key, error.name), cause_of(error), cure, line=_line(error))
         except (StepFailed, PenstockError, PySparkException, OSError) as error:
             self._problem(key, cause_of(error))
 
@@ -334,6 +399,8 @@ class _Analysis:
         self, key: tuple[str, ...], message: str, cure: str = "", *, line: int | None = None
     ) -> None:
         """Note a problem at a key; `line` counts within the key's text."""
+        if line is None and dotted(key) in self._told:
+            return
         if line is not None and key[0] == "step" and key[-1] == "sql":
             file, place = self._document.sql_place(key[1], line)
         else:
@@ -373,6 +440,12 @@ def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Planned
     )
 
 
-def _message(error: PySparkException) -> str:
-    text = _QUERY_CONTEXT.sub("", str(error))
-    return " ".join(text.split())
+def _line(error: Exception) -> int:
+    """The line of its text that Spark means."""
+    found = _SQL_LINE.search(str(error))
+    return int(found.group(1)) if found else 1
+
+
+def _cure(error: AnalysisException) -> str:
+    name = error.getCondition() or ""
+    return next(cure for mark, cure in _CURES if mark in name)

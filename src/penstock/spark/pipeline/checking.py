@@ -16,7 +16,7 @@ from penstock.spark.pipeline import connections, files
 from penstock.spark.pipeline.draft import NAME_CHARS_MAX, Draft, Section
 from penstock.spark.pipeline.keys import NAMED
 from penstock.spark.pipeline.kinds import nearest
-from penstock.spark.pipeline.problems import Problem
+from penstock.spark.pipeline.problems import Problem, in_order
 
 _VIEW_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -47,10 +47,7 @@ def check(draft: Draft) -> tuple[Problem, ...]:
     _errors(draft)
     files.check(draft)
     connections.check(draft)
-    own = draft.document.file
-    return tuple(
-        sorted(draft.problems, key=lambda one: (one.file != own, str(one.file), one.line or 0))
-    )
+    return in_order(draft.problems, draft.document.file)
 
 
 def _names(draft: Draft) -> None:

@@ -59,10 +59,10 @@ def check(draft: Draft) -> None:
 
 
 def step_inputs(draft: Draft, step: Section) -> tuple[str, ...]:
-    """The views that a step reads, by the names they have in the file."""
+    """The views that a step reads, by the names they have in the file where they are there."""
     known = _known(draft)
-    names = (known.get(read.name.lower()) for read in _step_reads(draft, step))
-    return tuple(dict.fromkeys(name for name in names if name is not None))
+    names = (known.get(read.name.lower(), read.name) for read in _step_reads(draft, step))
+    return tuple(dict.fromkeys(names))
 
 
 def view_named(draft: Draft, name: str) -> str:
@@ -285,7 +285,8 @@ def _dead_letters_missing(draft: Draft) -> None:
         if by_default[0][-1] != "format":
             whose = "rows that do not meet the rule"
         draft.refuse(
-            by_default[0],
-            f"{whose} are dead-lettered by default, but errors.dead_letters names no topic",
+            ("errors", "dead_letters"),
+            f"names no topic, but {whose} are dead-lettered by default",
             f'{cure}, or on_invalid = "drop"',
+            under=by_default[0],
         )

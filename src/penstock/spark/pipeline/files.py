@@ -7,13 +7,14 @@ of parameters compared with the step's inputs. A module may import what only the
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from penstock.spark.pipeline.document import read_text
 from penstock.spark.pipeline.draft import Draft, Section
 from penstock.spark.pipeline.kinds import nearest
-from penstock.spark.pipeline.locations import Key
+from penstock.spark.pipeline.locations import Key, dotted
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -40,8 +41,14 @@ def sql_text(draft: Draft, step: Section) -> str | None:
     try:
         return read_text(file, "") if file.is_file() else None
     except PipelineInvalid as invalid:
-        draft.problems.extend(one for one in invalid.problems if one not in draft.problems)
+        _unreadable(draft, (*step.key, "sql_file"), invalid)
         return None
+
+
+def _unreadable(draft: Draft, key: Key, invalid: PipelineInvalid) -> None:
+    """Note that the file of a key cannot be read, once."""
+    problems = [replace(one, where=dotted(key)) for one in invalid.problems]
+    draft.problems.extend(one for one in problems if one not in draft.problems)
 
 
 def _exists(draft: Draft, key: Key, given: str) -> Path | None:
@@ -64,13 +71,13 @@ def _python(draft: Draft, step: Section) -> None:
     try:
         tree = ast.parse(read_text(file, ""))
     except PipelineInvalid as invalid:
-        draft.problems.extend(invalid.problems)
+        _unreadable(draft, key, invalid)
         return
     except (SyntaxError, ValueError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         draft.problems.append(
-            Problem(file=file, line=line, where="python", message=said, cure="mend the syntax")
+            Problem(file=file, line=line, where=dotted(key), message=said, cure="mend the syntax")
         )
         return
     names = _names(tree)

@@ -12,7 +12,7 @@ after it batch by batch. Where two stateful steps meet, the sink's view is the r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from penstock.spark.pipeline.spec import KEEPING, PipelineSpec, Source, Step
@@ -59,16 +59,18 @@ def queries(spec: PipelineSpec, stateful: Collection[str]) -> tuple[QueryPlan, .
 
 
 def order(spec: PipelineSpec) -> tuple[str, ...]:
-    """The steps, each after those that it reads."""
-    done: dict[str, None] = {}
+    """The steps, each after those that it reads; those of a cycle somehow."""
+    done: list[str] = []
+    met: set[str] = set()
 
     def visit(name: str) -> None:
         step = spec.steps.get(name)
-        if step is None or name in done:
+        if step is None or name in met:
             return
+        met.add(name)
         for view in step.inputs:
             visit(view)
-        done[name] = None
+        done.append(name)
 
     for name in spec.steps:
         visit(name)
@@ -206,9 +208,3 @@ def _stateful_query(views: _Views, root: str, sinks: list[str]) -> QueryPlan:
         batched=views.steps_of(needed - above),
         sinks=tuple(sinks),
     )
-
-
-def streams(spec: PipelineSpec) -> Mapping[str, bool]:
-    """Of every view, whether records stream into it."""
-    views = _Views(spec)
-    return {name: bool(views.sources(above, streaming=True)) for name, above in views.above.items()}

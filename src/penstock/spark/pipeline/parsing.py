@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ from penstock.spark.pipeline.draft import Draft, Section, default_otherwise, dra
 from penstock.spark.pipeline.files import sql_text
 from penstock.spark.pipeline.keys import ADMIN, BOOTSTRAP
 from penstock.spark.pipeline.kinds import Unfit, servers, url
+from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.spec import (
     ConsoleSink,
@@ -44,6 +46,27 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "admin": "PENSTOCK_ADMIN_URL",
 }
 STATE_DIRECTORY: Final = ".penstock"
+_MAKING: Final[Mapping[str, tuple[str, ...]]] = {
+    "source": (
+        "topic", "topics", "pattern", "table", "outbox",
+        "format", "schema", "schema_file", "message", "framing", "unknown_fields",
+    ),
+    "step": ("sql", "sql_file", "python", "inputs"),
+}  # fmt: skip
+"""The keys that say what a view's rows and columns are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a file says as far as it can be told, and everything that is wrong with it.
+
+    With problems, `spec` is for looking at only: values that do not fit are left out of it, as are
+    sinks without a view or a target; `unsure` names the views whose columns cannot be relied on.
+    """
+
+    spec: PipelineSpec
+    problems: tuple[Problem, ...]
+    unsure: frozenset[str]
 
 
 def load(
@@ -68,24 +91,56 @@ def load(
     Raises:
         PipelineInvalid: with all problems that were found.
     """
+    found = survey(path, bootstrap=bootstrap, admin=admin, state=state)
+    if found.problems:
+        raise PipelineInvalid(found.problems)
+    return found.spec
+
+
+def survey(
+    path: Path,
+    *,
+    bootstrap: str | None = None,
+    admin: str | None = None,
+    state: Path | str | None = None,
+) -> Survey:
+    """As `load`, but with the problems beside what could be read.
+
+    Raises:
+        PipelineInvalid: the file is not there, or no TOML.
+    """
     document = read(path)
     drafted = draft(document)
     given = {
         "bootstrap": _address(drafted, "bootstrap", bootstrap, BOOTSTRAP),
         "admin": _address(drafted, "admin", admin, ADMIN),
     }
-    if problems := check(drafted):
-        raise PipelineInvalid(problems)
-    return PipelineSpec(
+    problems = check(drafted)
+    spec = PipelineSpec(
         name=drafted.name,
         file=document.file,
         run=_run(drafted, given["bootstrap"], given["admin"], state),
         sources={name: _source(drafted, one) for name, one in drafted.sources.items()},
         steps={name: _step(drafted, one) for name, one in drafted.steps.items()},
-        sinks={name: _sink(drafted, one) for name, one in drafted.sinks.items()},
+        sinks={name: _sink(drafted, one) for name, one in drafted.sinks.items() if _leads(one)},
         errors=_errors(drafted.errors),
         spark=dict(drafted.spark.values),
     )
+    wrong = [one.where for one in problems]
+    unsure = (view.name for view in drafted.views() if _is_unsure(view, wrong))
+    return Survey(spec=spec, problems=problems, unsure=frozenset(unsure))
+
+
+def _is_unsure(view: Section, wrong: list[str]) -> bool:
+    """Whether what is wrong concerns the columns of a view."""
+    making = {dotted(view.key), *(dotted((*view.key, name)) for name in _MAKING[str(view.key[0])])}
+    return any(where in making for where in wrong)
+
+
+def _leads(sink: Section) -> bool:
+    """Whether a sink has a view and a target."""
+    targets = [sink.get(kind) for kind in sink.which("table", "topic", "console")]
+    return sink.get("from") is not None and len(targets) == 1 and targets[0] is not None
 
 
 def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +24,15 @@ class Problem:
         place = f"{self.file}:{self.line}" if self.line else str(self.file)
         cure = f"; {self.cure}" if self.cure else ""
         return f"{place}: {self.where}: {self.message}{cure}"
+
+
+def in_order(problems: Iterable[Problem], file: Path) -> tuple[Problem, ...]:
+    """Problems by line, those of `file` before those of the files that it names."""
+
+    def place(one: Problem) -> tuple[bool, str, int]:
+        return one.file != file, str(one.file), one.line or 0
+
+    return tuple(sorted(problems, key=place))
 
 
 class PipelineInvalid(InvalidError):

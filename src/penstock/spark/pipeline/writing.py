@@ -25,6 +25,7 @@ from penstock.spark.tables import DeltaSink, DeltaUpsert
 
 DEAD_LETTERS: Final = "dead-letters"
 ORDER: Final = ("_topic", "_partition", "_offset")
+TOPIC_EXPRESSIONS: Final = ("value", "key", "partition", "headers")
 CONSOLE_CHARS: Final = 40
 
 Write = Callable[[DataFrame, int], int]
@@ -99,7 +100,7 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
     """A view's rows as the log sink takes them."""
     plain = [F.col(f"`{name}`") for name in frame.columns if name != RECORD]
     columns = {"value": F.expr(to.value) if to.value else F.to_json(F.struct(*plain))}
-    for name in ("key", "partition", "headers"):
+    for name in TOPIC_EXPRESSIONS[1:]:
         expression = getattr(to, name)
         if expression is not None:
             columns[name] = F.expr(expression)
