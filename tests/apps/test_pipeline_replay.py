@@ -19,6 +19,8 @@ from penstock.client import Client
 from penstock.spark.pipeline.holding import SCHEMA, HoldingLot
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.replay.letters import Filters
+from penstock.spark.pipeline.replay.refusals import NoSuchLetters, check_filters
 from penstock.testing import Broker
 from tests.apps.conftest import Run
 from tests.apps.test_serve import environment
@@ -85,9 +87,26 @@ def test_bad_words_are_told(bare: Run, file: Path, words: list[str], told: str) 
     assert "Traceback" not in ran.err
 
 
+def test_names_that_nothing_has(file: Path) -> None:
+    spec = load(file, bootstrap="127.0.0.1:1")
+    for wanted in (Filters(), Filters(rule="small"), Filters(rule="undecodable", topic="lines")):
+        check_filters(spec, wanted)
+    for wanted, told in (
+        (
+            Filters(rule="smal"),
+            f"{file}: --rule: no dead letter is of rule 'smal', .*; write 'small'",
+        ),
+        (Filters(rule="xyz"), "there are 'small', 'undecodable'"),
+        (Filters(topic="line"), "no dead letter is of topic 'line', .*; write 'lines'"),
+    ):
+        with pytest.raises(NoSuchLetters, match=told):
+            check_filters(spec, wanted)
+
+
 def test_parked_records_are_shown_and_asked_for(bare: Run, file: Path) -> None:
     base = ["pipeline", "replay", str(file), "-b", "127.0.0.1:1", "--parked"]
     assert bare(*base).out == "nothing waits\n"
+    assert bare(*base, "--key", "a").out == "nothing of these keys waits\n"
     spec = load(file, bootstrap="127.0.0.1:1")
     kinds = ["park", "follow", "retry", "park"]
     rows = {

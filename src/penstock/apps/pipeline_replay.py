@@ -22,7 +22,6 @@ import click
 
 from penstock.apps.pipelines import Located, located
 from penstock.apps.session import State, write_json, write_table
-from penstock.base.errors import PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,25 +114,14 @@ def whoami() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-class ReplayFailed(PenstockError):
-    """Spark could not do it; what was begun is gone on with by the next call."""
-
-
 @contextmanager
 def _session(state: State, spec: PipelineSpec, master: str | None) -> Iterator[SparkSession]:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
     from penstock.apps.pipeline_spark import running_session
-    from penstock.spark.pipeline.causes import cause_of
+    from penstock.spark.pipeline.broker_check import check_topics
 
-    spark = running_session(spec, master=master, remote=None, settings={}, loud=state.debug)
-    try:
+    check_topics(spec)
+    with running_session(spec, master=master, remote=None, settings={}, loud=state.debug) as spark:
         yield spark
-    except (PySparkException, Py4JError) as error:
-        raise ReplayFailed(cause_of(error)) from error
-    finally:
-        spark.stop()
 
 
 def _parsed(option: str, text: str, read: Callable[[str], Any]) -> Any:
@@ -150,15 +138,22 @@ def _letters(
     state: State, where: Located, options: dict[str, Any], *, execute: bool, master: str | None
 ) -> None:
     from penstock.spark.pipeline.replay.dead_letters import DeadLetters
+    from penstock.spark.pipeline.replay.refusals import check_filters
 
     wanted = _filters(options)
     spec = where.load()
     with _session(state, spec, master) as spark:
         letters = DeadLetters(spec, spark)
         if execute:
-            _show_replayed(state, letters.replay(wanted, by=whoami()))
-        else:
-            _show_letters(state, letters.look(wanted))
+            done = letters.replay(wanted, by=whoami())
+            if not done:
+                check_filters(spec, wanted)
+            _show_replayed(state, done)
+            return
+        found = letters.look(wanted)
+        if not found.groups:
+            check_filters(spec, wanted)
+        _show_letters(state, found)
 
 
 def _filters(options: dict[str, Any]) -> Filters:
@@ -256,7 +251,7 @@ def _parked(
     spec = where.load()
     found = waiting(spec, query=query, keys=keys)
     if not execute:
-        _show_waiting(state, found)
+        _show_waiting(state, found, of_keys=bool(keys))
         return
     asked = ask(
         spec,
@@ -276,12 +271,12 @@ def _parked(
     )
 
 
-def _show_waiting(state: State, found: tuple[Any, ...]) -> None:
+def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> None:
     if state.json:
         write_json([_waiting_json(one) for one in found])
         return
     if not any(one.total for one in found):
-        click.echo("nothing waits")
+        click.echo("nothing of these keys waits" if of_keys else "nothing waits")
     for one in found:
         if not one.total:
             continue

@@ -71,6 +71,7 @@ def run(
     A pipeline goes on where it stopped. The status page has /status, /metrics, /livez, /readyz.
     """
     from penstock.apps.pipeline_spark import parse_settings, running_session
+    from penstock.spark.pipeline.broker_check import check_topics
 
     if master is not None and remote is not None:
         raise click.UsageError("give --master or --remote, not both")
@@ -80,17 +81,15 @@ def run(
     if once:
         spec = replace(spec, run=replace(spec.run, trigger="once"))
     _refuse_a_second(spec)
+    check_topics(spec)
     set_up("text", "warning")
     stop = threading.Event()
     _stop_on_signals(stop)
     loud = debug or state.debug
-    spark = running_session(spec, master=master, remote=remote, settings=chosen, loud=loud)
-    try:
+    with running_session(spec, master=master, remote=remote, settings=chosen, loud=loud) as spark:
         # Spark has put its own handler in place of ours.
         _stop_on_signals(stop)
         _run(spec, spark, address, stop, json_lines=state.json, master=remote or master)
-    finally:
-        spark.stop()
 
 
 def _refuse_a_second(spec: PipelineSpec) -> None:

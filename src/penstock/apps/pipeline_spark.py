@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -38,6 +38,10 @@ _GATEWAY_LOGGER: Final = "py4j"
 _PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
+class SparkFailed(PenstockError):
+    """Spark could not do it; the message is the innermost cause."""
+
+
 class SparkUnavailable(UnavailableError):
     """A session could not be had: no such master, no answer, a setting that Spark refuses."""
 
@@ -59,6 +63,7 @@ def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
+@contextmanager
 def running_session(
     spec: PipelineSpec,
     *,
@@ -66,8 +71,8 @@ def running_session(
     remote: str | None,
     settings: Mapping[str, str],
     loud: bool,
-) -> SparkSession:
-    """The session that a pipeline runs in.
+) -> Iterator[SparkSession]:
+    """The session that a pipeline runs in; stopped at the end.
 
     Args:
         master: a master of Spark's, as `spark://host:7077`; None uses every core of this machine.
@@ -77,20 +82,20 @@ def running_session(
 
     Raises:
         SparkUnavailable, JavaMissing: there is no session to be had.
+        SparkFailed: for errors of Spark within the block.
     """
     chosen = {**_RUN, **spec.spark, **settings}
-    return _session(spec.name, master=master, remote=remote, settings=chosen, loud=loud)
+    with _session(spec.name, master=master, remote=remote, settings=chosen, loud=loud) as spark:
+        yield spark
 
 
 @contextmanager
 def looking_session(spec: PipelineSpec) -> Iterator[SparkSession]:
     """A small session on this machine, for what runs nothing."""
     settings = {**_QUIET, **spec.spark}
-    spark = _session(spec.name, master="local[1]", remote=None, settings=settings, loud=False)
-    try:
+    name = spec.name
+    with _session(name, master="local[1]", remote=None, settings=settings, loud=False) as spark:
         yield spark
-    finally:
-        spark.stop()
 
 
 @contextmanager
@@ -101,15 +106,37 @@ def job_session(
 
     Raises:
         SparkUnavailable, JavaMissing: there is no session to be had.
+        SparkFailed: for errors of Spark within the block.
     """
-    spark = _session(application, master=master, remote=None, settings=settings, loud=False)
+    with _session(application, master=master, remote=None, settings=settings, loud=False) as spark:
+        yield spark
+
+
+@contextmanager
+def _session(
+    application: str,
+    *,
+    master: str | None,
+    remote: str | None,
+    settings: Mapping[str, str],
+    loud: bool,
+) -> Iterator[SparkSession]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from penstock.spark.pipeline.causes import cause_of
+
+    spark = _started(application, master=master, remote=remote, settings=settings, loud=loud)
     try:
         yield spark
+    except (Py4JError, PySparkException) as error:
+        raise SparkFailed(cause_of(error)) from error
     finally:
-        spark.stop()
+        with suppress(Py4JError, OSError):  # Java may be what failed
+            spark.stop()
 
 
-def _session(
+def _started(
     application: str,
     *,
     master: str | None,

@@ -17,6 +17,8 @@ import threading
 from dataclasses import dataclass
 from typing import IO, ClassVar, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -91,6 +93,7 @@ class PipelineRunner:
         Raises:
             PipelineRuns: another process runs it.
             PipelineInvalid: the file has problems that only Spark sees.
+            QueryFailed: a query cannot be started, and trying again does not help.
             NothingToInfer, InvalidFormat: a schema cannot be had.
         """
         self._take_lock()
@@ -150,7 +153,10 @@ class PipelineRunner:
         held = self._wake_for_held(running.plan)
         self._book.started(running.plan.name, group_id(self._spec, running.plan))
         self._book.held(running.plan.name, held)
-        running.query = self._prepared.start(self._spark, running.plan)
+        try:
+            running.query = self._prepared.start(self._spark, running.plan)
+        except (PySparkException, Py4JError) as error:
+            self._take_failure(running, error)
 
     def _look_after(self, running: _Running) -> None:
         self._collect(running)
@@ -170,6 +176,14 @@ class PipelineRunner:
             running.ended = True
             self._book.ended(running.plan.name)
             return
+        self._take_failure(running, error)
+
+    def _take_failure(self, running: _Running, error: Exception) -> None:
+        """Plan another start, if that may help.
+
+        Raises:
+            QueryFailed: it may not, or there were enough.
+        """
         running.failures += 1
         if is_lasting(error) or running.failures > self._spec.run.restarts:
             self._book.failed(running.plan.name, error)

@@ -13,9 +13,9 @@ from typing import ClassVar, Final
 from pyspark.sql import SparkSession
 
 from penstock.base.errors import InvalidError
-from penstock.client import Client
 from penstock.spark.formats import infer_json
 from penstock.spark.formats.value_format import INFER
+from penstock.spark.pipeline.broker_check import asking
 from penstock.spark.pipeline.journal import write_durably
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.spec import PipelineSpec, Source
@@ -62,7 +62,7 @@ def _infer(spec: PipelineSpec, spark: SparkSession, source: Source) -> str:
     """From the newest records of the source's topics."""
     begin: dict[str, dict[str, int]] = {}
     end: dict[str, dict[str, int]] = {}
-    with Client(spec.run.bootstrap, client_id="penstock-pipeline") as client:
+    with asking(spec) as client:
         for topic in source.topics:
             lows, highs = (client.list_offsets(topic, at) for at in ("earliest", "latest"))
             share = max(1, SAMPLE_RECORDS // (len(highs) * len(source.topics)))

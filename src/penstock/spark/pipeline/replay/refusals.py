@@ -1,10 +1,13 @@
-"""Which sinks can be given rows late, and why others cannot."""
+"""Which sinks can be given rows late, and why others cannot; filters that mean nothing."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from penstock.base.errors import InvalidError
+from penstock.spark.pipeline.kinds import nearest
+from penstock.spark.pipeline.replay.letters import Filters
+from penstock.spark.pipeline.rules import UNDECODABLE
 from penstock.spark.pipeline.spec import ConsoleSink, PipelineSpec, TableSink, TopicSink
 
 
@@ -12,6 +15,34 @@ class CannotBackfill(InvalidError):
     """A sink that cannot be backfilled, or not as it was asked for."""
 
     code: ClassVar[str] = "invalid_request"
+
+
+class NoSuchLetters(InvalidError):
+    """A filter that no dead letter meets, of a name that is not in the file either."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
+    """Refuse names that are not in the file, where no dead letter was found.
+
+    Letters may come from rules and sources that are in the file no more, so names are looked at
+    only then.
+
+    Raises:
+        NoSuchLetters: with what is there.
+    """
+    parts = (*spec.sources.values(), *spec.steps.values())
+    rules = (*(rule.name for part in parts for rule in part.rules), UNDECODABLE)
+    topics = tuple(topic for source in spec.sources.values() for topic in source.topics)
+    for option, given, there in (("rule", wanted.rule, rules), ("topic", wanted.topic, topics)):
+        if given is not None and given not in there:
+            close = nearest(given, there)
+            cure = f"write {close!r}" if close else f"there are {', '.join(map(repr, there))}"
+            raise NoSuchLetters(
+                f"{spec.file}: --{option}: no dead letter is of {option} {given!r}, and the file "
+                f"has no such {option}; {cure}"
+            )
 
 
 def check_sink(spec: PipelineSpec, name: str) -> None:

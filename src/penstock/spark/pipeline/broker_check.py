@@ -1,0 +1,84 @@
+"""Whether brokers answer and have the topics of a pipeline, asked before Spark starts.
+
+Spark takes seconds to start, finds out topic by topic, and the error of a query has a stack trace
+of two languages. One call of a client says all of it at once, with the lines of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from penstock.base.errors import RetriableError, UnavailableError
+from penstock.client import Client
+from penstock.spark.pipeline.document import Document, read
+from penstock.spark.pipeline.kinds import nearest, servers
+from penstock.spark.pipeline.locations import Key
+from penstock.spark.pipeline.problems import PipelineInvalid, Problem
+from penstock.spark.pipeline.spec import PipelineSpec, TopicSink
+
+WAIT_MS: Final = 4_000
+
+
+class NoBroker(UnavailableError):
+    """No broker of a pipeline answers."""
+
+    code: ClassVar[str] = "broker_not_available"
+
+
+def check_topics(spec: PipelineSpec) -> None:
+    """Look for every topic that a pipeline names.
+
+    Raises:
+        NoBroker: none answers within `WAIT_MS`.
+        PipelineInvalid: topics that are not there, all of them.
+    """
+    document = read(spec.file)
+    named = list(_named(spec, document))
+    try:
+        with asking(spec) as client:
+            there = tuple(topic.name for topic in client.list_topics(internal=True))
+    except (RetriableError, UnavailableError) as error:
+        raise NoBroker(str(_unanswered(spec, document, str(error)))) from error
+    missing = [
+        document.problem(key, f"{spec.run.bootstrap} has no topic {topic}", _cure(topic, there))
+        for key, topic in named
+        if topic not in there
+    ]
+    if missing:
+        raise PipelineInvalid(tuple(missing))
+
+
+def asking(spec: PipelineSpec) -> Client:
+    """A client that gives up soon, for questions while somebody waits for the answer."""
+    return Client(
+        spec.run.bootstrap,
+        client_id="penstock-pipeline",
+        api_timeout_ms=WAIT_MS,
+        request_timeout_ms=WAIT_MS,
+        connect_timeout_ms=WAIT_MS,
+    )
+
+
+def _named(spec: PipelineSpec, document: Document) -> Iterator[tuple[Key, str]]:
+    for name, source in spec.sources.items():
+        for index, topic in enumerate(source.topics):
+            single = "topic" in document.values["source"][name]
+            yield ("source", name, "topic") if single else ("source", name, "topics", index), topic
+    for name, sink in spec.sinks.items():
+        if isinstance(sink.to, TopicSink):
+            yield ("sink", name, "topic"), sink.to.topic
+    if spec.errors.dead_letters is not None:
+        yield ("errors", "dead_letters"), spec.errors.dead_letters
+
+
+def _cure(topic: str, there: tuple[str, ...]) -> str:
+    close = nearest(topic, there)
+    return f"create it with `penstock topic create {topic}`" + (f", or write {close}" * bool(close))
+
+
+def _unanswered(spec: PipelineSpec, document: Document, message: str) -> Problem:
+    given = document.values.get("run", {}).get("bootstrap")
+    if given is not None and servers(given) == spec.run.bootstrap:
+        return document.problem(("run", "bootstrap"), message)
+    return Problem(file=spec.file, line=None, where="bootstrap", message=message)
