@@ -19,10 +19,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.spark.daemon import hush_planner
+
 if TYPE_CHECKING:
     from penstock.spark.source import PenstockSource
 
 __all__ = ["DefaultSource"]
+
+hush_planner()
 
 
 class DefaultSource(DataSource):

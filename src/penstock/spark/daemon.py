@@ -15,15 +15,15 @@ import gc
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final
-
-# A fork must not meet other threads; OpenBLAS would start some when NumPy is imported.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 CLOSED: Final = 1
 """Any code but 0: the worker waits until its socket is closed, and ends."""
 
+_LEFT: Final = (BrokenPipeError, ConnectionResetError)
 _PRELOADED: Final = (
     "pyspark.worker",
     "penstock.spark.source",
@@ -35,6 +35,8 @@ _PRELOADED: Final = (
 
 def preload() -> None:
     """Import what workers need, and take it out of the garbage collector's sight."""
+    # A fork must not meet other threads; OpenBLAS would start some when NumPy is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import pyarrow as pa
 
     worker_modules = [name for name in sys.argv[1:2] if name.startswith("pyspark")]
@@ -54,10 +56,29 @@ def quietly(work: Callable[..., int]) -> Callable[..., int]:
     def worker(*arguments: Any) -> int:
         try:
             return work(*arguments)
-        except BrokenPipeError:
+        except _LEFT:
             return CLOSED
 
     return worker
+
+
+def hush_planner() -> None:
+    """In a worker of Spark's own daemon: no traceback when Spark has closed its socket.
+
+    Such workers ask a data source for its schema, partitions and offsets, whatever daemon is set
+    for the others. They wait for Spark, which leaves them after an idle minute or when a query
+    ends, and the daemon prints that as an error. A data source is what of ours runs in them.
+    """
+    main = sys.modules["__main__"]
+    if getattr(main.__spec__, "name", "") == "pyspark.daemon":
+        vars(main)["traceback"] = SimpleNamespace(
+            print_exc=_print_exception, format_exc=traceback.format_exc
+        )
+
+
+def _print_exception() -> None:
+    if not isinstance(sys.exc_info()[1], _LEFT):
+        traceback.print_exc()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.batch import TO_END, PenstockReader, PushdownReader
 from penstock.spark.broker_log import BrokerLog
+from penstock.spark.daemon import hush_planner
 from penstock.spark.errors import InvalidOption
 from penstock.spark.log import resolve
 from penstock.spark.options import SourceOptions, parse
@@ -34,6 +35,8 @@ from penstock.spark.schema import spark_schema
 from penstock.spark.stream import PenstockStreamReader
 
 PUSHDOWN_VARIABLE: Final = "PENSTOCK_SPARK_PUSHDOWN"
+
+hush_planner()
 
 
 class PenstockSource(DataSource):

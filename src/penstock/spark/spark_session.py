@@ -26,6 +26,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.base.errors import UnavailableError
+from penstock.spark import java
 from penstock.spark.errors import InvalidOption
 from penstock.spark.listener import GroupCommitListener
 from penstock.spark.source import PUSHDOWN_VARIABLE, PenstockSource
@@ -166,6 +167,7 @@ def _local(chosen: dict[str, Any], slots: int) -> SparkSession:
     inherits = SparkContext._gateway is None
     if inherits:  # the Java process is yet to start, and hands our environment to the planners
         os.environ.update(facts(wanted, slots))
+        java.start(wanted)
     spark = built(wanted)
     if not inherits or spark.sparkContext.defaultParallelism != slots:
         _tell(spark, facts(wanted, spark.sparkContext.defaultParallelism))
@@ -181,6 +183,7 @@ def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
     wanted = SETTINGS | _driver_settings(str(chosen.get("spark.master", ""))) | chosen
     if SparkContext._gateway is None:
         os.environ.update(facts(wanted, os.cpu_count() or 1))
+        java.start(wanted)
     spark = built(wanted)
     try:
         check_workers(spark, wait_seconds=wait_seconds)

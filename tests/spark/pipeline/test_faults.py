@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.runner import PipelineRunner, PipelineRuns, QueryFailed
 from penstock.spark.pipeline.writing import writer
+from tests.spark.conftest import until
 from tests.spark.pipeline.conftest import PATIENCE_SECONDS, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -56,6 +57,38 @@ def test_a_topic_made_anew_ends_the_run_by_name(pipeline: Pipeline) -> None:
     with pytest.raises(QueryFailed, match=f"topic {topic} was deleted and created again"):
         pipeline.run(text)
     assert len(pipeline.rows("lake")) == 10
+
+
+def test_a_query_that_cannot_start_ends_the_run_in_one_line(pipeline: Pipeline) -> None:
+    with pytest.raises(QueryFailed) as caught:
+        pipeline.run(plain(pipeline, "absent"))
+    assert str(caught.value) == f"query numbers: {pipeline.broker.bootstrap} has no topic absent"
+
+
+def test_a_stop_in_the_middle_of_a_batch_says_nothing(
+    pipeline: Pipeline, capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic = pipeline.topic("numbers")
+    pipeline.send(topic, numbers(0, 1))
+    slow = plain(pipeline, topic).replace(
+        "n, _rec", "reflect('java.lang.Thread', 'sleep', 600000L), _rec"
+    )
+    runner = PipelineRunner(pipeline.write(slow), pipeline.spark)
+    runner.start()
+    jobs = pipeline.spark.sparkContext.statusTracker()
+    until("the batch runs", lambda: bool(jobs.getActiveJobsIds()))
+    runner.stop()
+    # What Java said before has come when this has.
+    java: Any = pipeline.spark.sparkContext._jvm
+    java.java.lang.System.err.println("and that was all")
+    said = [""]
+
+    def ended() -> bool:
+        said[0] += capfd.readouterr().err
+        return "and that was all" in said[0]
+
+    until("Java's words have come", ended)
+    assert said == ["and that was all\n"]
 
 
 def test_records_deleted_before_they_were_read_end_the_run_or_are_passed_over(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from penstock.base.metrics import Metric, render
 from penstock.spark.pipeline import metrics
 from penstock.spark.pipeline.metrics import PHASES, samples
@@ -27,7 +29,7 @@ def test_values() -> None:
         f"batch_seconds_total{at}": 1.5,
         f"last_batch_seconds{at}": 0.18,
         f"last_batch_rows{at}": 1_000,
-        f"rows_per_second{at}": 5_555.55,
+        f"rows_per_second{at}": pytest.approx(5_555.56, abs=0.01),
         f"lag_records{at}": 12,
         f"held_records{at}": 2,
         f"dead_letters_total{at}": 7,

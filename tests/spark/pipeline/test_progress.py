@@ -33,7 +33,6 @@ ORDERS = QueryState(
     batch_id=7,
     batch_rows=1_000,
     batch_ms=180,
-    rows_per_second=5_555.55,
     lag_records=12,
     held=2,
     counts={
@@ -107,7 +106,7 @@ def test_a_line_for_each_finished_batch() -> None:
     assert (line["event"], line["time_ms"], line["pipeline"]) == ("batch", 5, "shop")
     assert line == line | described(ORDERS)
     assert told((ORDERS,), (ORDERS,)) == []
-    assert told((ORDERS,), (replace(ORDERS, phase="idle", rows_per_second=0.0),)) == []
+    assert told((ORDERS,), (replace(ORDERS, phase="idle"),)) == []
     other = replace(ORDERS, query="other")
     found = told((ORDERS, other), (later(ORDERS, batch_id=8), other))
     assert [(item["query"], item["batch_id"]) for item in found] == [("orders", 8)]
@@ -212,7 +211,7 @@ def test_a_live_table_on_a_terminal() -> None:
     script = Script(ORDERS)
     with Watcher(script.states, TableDisplay(console, "pipeline shop")):
         until(lambda: "5,556" in out.getvalue())
-        script.now = (replace(ORDERS, rows_per_second=77.0),)
+        script.now = (replace(ORDERS, batch_rows=77, batch_ms=1_000),)
         until(lambda: " 77 " in out.getvalue())
         script.now = (replace(ORDERS, phase="failed", error="no such table"),)
     # The cursor is shown again, below the last look.

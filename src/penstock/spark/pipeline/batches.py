@@ -34,6 +34,7 @@ from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
 from penstock.spark.formats import Decoder
 from penstock.spark.pipeline import frames, holds, joining, rules, schemas
+from penstock.spark.pipeline.causes import interruption
 from penstock.spark.pipeline.dead_letters import dead_letters
 from penstock.spark.pipeline.definitions import Definitions, with_present_sinks
 from penstock.spark.pipeline.graph import QueryPlan, keeps
@@ -81,6 +82,21 @@ class HalfWritten(InvalidError):
         )
 
 
+class BatchStopped(UnavailableError):
+    """The query is being stopped in the middle of a batch, which is done again later.
+
+    Spark tells this from a failure by these words, and its search for them in Java's whole stack
+    trace ends in a stack overflow.
+    """
+
+    code: ClassVar[str] = "unknown_server_error"
+
+    def __init__(self, interruption: str) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling Spark: " + interruption
+        )
+
+
 class TableMissing(UnavailableError):
     """A table that is read is not there yet."""
 
@@ -113,8 +129,10 @@ class BatchJob(ABC):
         work = _Work(job, batch.sparkSession, entry)
         try:
             held = job._run(work, batch)
-        except InvalidError as error:
-            if job is self:
+        except Exception as error:
+            if (stopped := interruption(error)) is not None:
+                raise BatchStopped(stopped) from None
+            if job is self or not isinstance(error, InvalidError):
                 raise
             folder = Definitions(self.places.definitions).folder(entry.definition)
             raise HalfWritten(batch_id, str(folder), str(error)) from error

@@ -17,6 +17,8 @@ import importlib
 import re
 from typing import Final
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
 from penstock.base.errors import CorruptError, FencedError, InvalidError
 
 CAUSE_CHARACTERS_MAX: Final = 600
@@ -27,8 +29,10 @@ _TASK: Final = re.compile(
     r"^Job aborted due to stage failure: .*?most recent failure: [^:]*\(TID \d+\)[^:]*: ",
     re.DOTALL,
 )
-_PLAN: Final = re.compile(
-    r"\n=== Streaming Query ===.*|\n== SQL \(.*|;\s*\n['~+\w]*\w+ .*", re.DOTALL
+_PLAN: Final = re.compile(r"\n=== Streaming Query ===.*|\n== SQL.*|;\s*\n['~+\w]*\w+ .*", re.DOTALL)
+_STOPPED: Final = re.compile(
+    r"^: (java\.(?:lang\.Interrupted|io\.InterruptedIO|nio\.channels\.ClosedByInterrupt)Exception)",
+    re.MULTILINE,
 )
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _CAUSED_BY: Final = "\nCaused by: "
@@ -67,6 +71,16 @@ def is_lasting(error: BaseException) -> bool:
     except ImportError:
         return False
     return isinstance(kind, type) and issubclass(kind, _LASTING)
+
+
+def interruption(error: BaseException | None) -> str | None:
+    """The Java exception by which Spark ended a call because its query is stopped; else None."""
+    while error is not None:
+        found = _STOPPED.search(str(error)) if isinstance(error, Py4JJavaError) else None
+        if found is not None:
+            return found[1]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _python_error(after: str) -> str:

@@ -12,8 +12,10 @@ between two looks share a line, whose totals have them all.
      "batches": 8, "rows": 8000, "rejected": {"undecodable": 3}, "warned": {}, "dead_letters": 3,
      "written": {"lake": 7997}}
 
-`event` is `batch`, or the phase that a query came to: `restarting`, `failed` or `ended`. Numbers
-from `batches` on are totals since the process started.
+`event` is `batch`, or the phase that a query came to: `restarting`, `failed` or `ended`.
+`rows_per_second` is that of the batch in `batch_rows` and `batch_ms`; on the live table and the
+status page, a query at rest has none. Numbers from `batches` on are totals since the process
+started.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from penstock.spark.pipeline.state import (
     BATCHES,
     DEAD_LETTERS,
     LATE,
+    MILLISECONDS,
     REJECTED,
     ROWS,
     WARNED,
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 15.0
 TOLD_PHASES: Final[tuple[Phase, ...]] = ("restarting", "failed", "ended")
-MILLISECONDS: Final = 1_000
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STYLES: Final[dict[Phase, str]] = {
     "starting": "yellow",
@@ -108,7 +110,8 @@ def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[st
             events.append(state.phase)
         for event in events:
             head = {"time_ms": now_ms, "pipeline": pipeline, "event": event}
-            told.append(json.dumps(head | described(state)))
+            rate = {"rows_per_second": round(state.batch_rows_per_second, 1)}
+            told.append(json.dumps(head | described(state) | rate))
     return told
 
 

@@ -42,7 +42,6 @@ from penstock.spark.positions import Positions
 QUERIES_MAX: Final = 1_000
 REPORT_SECONDS: Final = 30.0
 """Time that Spark's last report of a query may take once the query has ended."""
-MILLISECONDS: Final = 1_000
 _NO_WATERMARK: Final = "1970-01-01T00:00:00.000Z"
 """What Spark reports until a first event time was seen."""
 
@@ -106,7 +105,7 @@ class ProgressBook(StreamingQueryListener):
         """The query has failed for good. Of Spark's stack traces the cause is kept."""
         text = error if isinstance(error, str) else cause_of(error)
         self._await_last_report(query_name)
-        self._change(query_name, lambda state: {**_AT_REST, "phase": "failed", "error": text})
+        self._change(query_name, lambda state: {"phase": "failed", "error": text})
 
     def restarting(self, query_name: str, error: BaseException | str | None = None) -> None:
         """The query failed and will be started again; `error` stays visible until it is."""
@@ -114,7 +113,6 @@ class ProgressBook(StreamingQueryListener):
         self._change(
             query_name,
             lambda state: {
-                **_AT_REST,
                 "phase": "restarting",
                 "restarts": state.restarts + 1,
                 "error": text,
@@ -129,8 +127,7 @@ class ProgressBook(StreamingQueryListener):
         """
         self._await_last_report(query_name)
         self._change(
-            query_name,
-            lambda state: _AT_REST | ({} if state.phase == "failed" else {"phase": "ended"}),
+            query_name, lambda state: {} if state.phase == "failed" else {"phase": "ended"}
         )
 
     # What Spark says
@@ -162,7 +159,7 @@ class ProgressBook(StreamingQueryListener):
             for name, current in self._runs.items():
                 state = self._states[name]
                 if current == run and state.phase in ("starting", "running", "idle"):
-                    self._states[name] = replace(state, phase="idle", rows_per_second=0.0)
+                    self._states[name] = replace(state, phase="idle")
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """All reports of this run are in; what it means, the runner knows."""
@@ -193,9 +190,6 @@ class ProgressBook(StreamingQueryListener):
             self._states[name] = replace(state, **change(state))
 
 
-_AT_REST: Final[dict[str, Any]] = {"rows_per_second": 0.0}
-
-
 def _batch(state: QueryState, progress: StreamingQueryProgress) -> dict[str, Any]:
     """What a finished batch changes."""
     rows = sum(map(_rows, progress.sources))
@@ -206,7 +200,6 @@ def _batch(state: QueryState, progress: StreamingQueryProgress) -> dict[str, Any
         "batch_id": progress.batchId,
         "batch_rows": rows,
         "batch_ms": batch_ms,
-        "rows_per_second": rows * MILLISECONDS / batch_ms if batch_ms else 0.0,
         "lag_records": _lag(progress.sources),
         "state_rows": sum(operator.numRowsTotal for operator in progress.stateOperators),
         "state_bytes": sum(operator.memoryUsedBytes for operator in progress.stateOperators),

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 Phase = Literal["starting", "running", "idle", "restarting", "ended", "failed"]
 
+MILLISECONDS: Final = 1_000
 ROWS: Final = "rows"
 BATCHES: Final = "batches"
 BUSY_MS: Final = "busy_ms"
@@ -35,7 +36,6 @@ class QueryState:
     batch_id: int | None = None
     batch_rows: int = 0
     batch_ms: int = 0
-    rows_per_second: float = 0.0
     lag_records: int | None = None
     state_rows: int = 0
     state_bytes: int = 0
@@ -44,3 +44,13 @@ class QueryState:
     restarts: int = 0
     error: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def batch_rows_per_second(self) -> float:
+        """The rate of the last batch."""
+        return self.batch_rows * MILLISECONDS / self.batch_ms if self.batch_ms else 0.0
+
+    @property
+    def rows_per_second(self) -> float:
+        """That of the last batch; of a query at rest none."""
+        return self.batch_rows_per_second if self.phase == "running" else 0.0

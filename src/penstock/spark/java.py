@@ -1,0 +1,57 @@
+"""Starts Spark's Java process, and keeps from the terminal what it says of every good run.
+
+Theory of operation. Java warns of a module that Spark asks for, and offers no switch for that;
+Spark's first lines come before any setting of its log. So the process writes its stderr to a pipe,
+and a thread hands everything on but the lines of `USUAL`. It is Spark's own launcher with Spark's
+own settings otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+
+STDERR: Final = 2
+USUAL: Final = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector",
+    b"Using Spark's default log4j profile: ",
+    b'Setting default log level to "',
+    b"To adjust logging level use sc.setLogLevel(",
+    b" WARN NativeCodeLoader: Unable to load native-hadoop library ",
+    b" WARN Utils: Your hostname, ",
+    b" WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address",
+    b" WARN ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming ",
+)
+"""Parts of lines that say nothing of what the user does."""
+
+
+def start(settings: Mapping[str, Any]) -> None:
+    """Start the process with these settings; the next session runs in it."""
+    conf = SparkConf()
+    for name, value in settings.items():
+        conf.set(name, _text(value))
+    reading, writing = os.pipe()
+    relay = threading.Thread(target=_relay, args=(reading,), name="spark-stderr", daemon=True)
+    relay.start()
+    try:
+        gateway = launch_gateway(conf, {"stderr": writing})
+    finally:
+        os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _text(value: Any) -> str:
+    """As a session's builder writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _relay(descriptor: int) -> None:
+    with open(descriptor, "rb") as lines:
+        for line in lines:
+            if not any(part in line for part in USUAL):
+                os.write(STDERR, line)

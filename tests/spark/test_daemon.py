@@ -1,0 +1,61 @@
+"""Workers that Spark leaves say nothing of it: the daemons as Spark starts them, without Spark."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import until
+
+WORKER = "pyspark_worker_of_this_test"
+"""Spark's daemon takes modules whose names begin so."""
+CODE = """
+import {data_source}
+
+def main(infile, outfile):
+    infile.read()
+    if {fails}:
+        raise ValueError("a failure of its own")
+    outfile.write(b"what nobody reads")
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("daemon", "data_source"),
+    [
+        ("pyspark.daemon", "pyspark_penstock"),
+        ("pyspark.daemon", "penstock.spark.source"),
+        ("penstock.spark.daemon", "os"),
+    ],
+)
+def test_a_worker_that_was_left(tmp_path: Path, daemon: str, data_source: str, fails: bool) -> None:
+    (tmp_path / f"{WORKER}.py").write_text(CODE.format(data_source=data_source, fails=fails))
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", daemon, WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        (size,) = struct.unpack("!i", process.stdout.read(4))
+        with socket.socket(socket.AF_UNIX) as spark:
+            spark.connect(process.stdout.read(size))
+            (worker,) = struct.unpack("!i", spark.recv(4, socket.MSG_WAITALL))
+        until("the worker has ended", lambda: not Path(f"/proc/{worker}").exists())
+        _, said = process.communicate()
+    assert (b"Traceback" in said) is fails, said.decode()
+    assert (b"a failure of its own" in said) is fails
