@@ -144,7 +144,7 @@ def _started(
     settings: Mapping[str, str],
     loud: bool,
 ) -> SparkSession:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

@@ -39,7 +39,7 @@ def start(settings: Mapping[str, Any]) -> None:
     relay = threading.Thread(target=_relay, args=(reading,), name="spark-stderr", daemon=True)
     relay.start()
     try:
-        gateway = launch_gateway(conf, {"stderr": writing})
+        gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)

@@ -8,7 +8,14 @@ from penstock.base.errors import InvalidError
 from penstock.spark.pipeline.kinds import nearest
 from penstock.spark.pipeline.replay.letters import Filters
 from penstock.spark.pipeline.rules import UNDECODABLE
-from penstock.spark.pipeline.spec import ConsoleSink, PipelineSpec, TableSink, TopicSink
+from penstock.spark.pipeline.spec import (
+    ConsoleSink,
+    PipelineSpec,
+    Source,
+    Step,
+    TableSink,
+    TopicSink,
+)
 
 
 class CannotBackfill(InvalidError):
@@ -32,7 +39,7 @@ def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
     Raises:
         NoSuchLetters: with what is there.
     """
-    parts = (*spec.sources.values(), *spec.steps.values())
+    parts: tuple[Source | Step, ...] = (*spec.sources.values(), *spec.steps.values())
     rules = (*(rule.name for part in parts for rule in part.rules), UNDECODABLE)
     topics = tuple(topic for source in spec.sources.values() for topic in source.topics)
     for option, given, there in (("rule", wanted.rule, rules), ("topic", wanted.topic, topics)):
