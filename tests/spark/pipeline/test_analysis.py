@@ -236,3 +236,16 @@ def test_mistakes_of_all_kinds_are_told_at_once(spark: SparkSession, tmp_path: P
     every = (*found.problems, *more)
     assert sorted((one.line, one.where) for one in every) == sorted(marked)
     assert all(one.cure and "\n" not in str(one) for one in every)
+
+
+def test_a_schema_that_cannot_be_inferred(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(
+        '[source.a]\ntopic = "a"\nformat = "json"\nschema = "infer"\n'
+        '[sink.out]\nfrom = "a"\nconsole = true\n[errors]\non_invalid = "drop"\n'
+    )
+    (found,) = problems(load(path, bootstrap="127.0.0.1:1"), spark)
+    assert str(found).startswith(
+        f"{path}:4: source.a.schema: schema = 'infer': no broker of 127.0.0.1:1 answers; "
+    )
+    assert found.cure

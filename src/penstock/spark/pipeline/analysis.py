@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from penstock.base.errors import PenstockError
 from penstock.spark.formats import Decoder, InvalidFormat
+from penstock.spark.formats.value_format import INFER
 from penstock.spark.pipeline import document, frames, rules, schemas
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
@@ -203,7 +204,10 @@ class _Analysis:
         else:
             if inferred is None:
                 alone = replace(self._spec, sources={name: source})
-                inferred = schemas.inferred(alone, self._spark, keep=False)
+                try:
+                    inferred = schemas.inferred(alone, self._spark, keep=False)
+                except PenstockError as error:
+                    raise InvalidFormat("schema", INFER, cause_of(error)) from error
             read = frames.decoders(replace(self._spec, sources={name: source}), inferred)[name]
             self._decoders[name] = read
             empty = self._stub(spark_schema(COLUMN_NAMES))
