@@ -83,7 +83,7 @@ def test_objects_of_a_store_that_is_away_are_an_error(bare: Run, data: Path) -> 
     words = [word for setting in settings for word in ("-X", setting)]
     ran = bare("diskless", "objects", "--data-dir", str(data), *words)
     assert (ran.status, ran.out) == (1, "")
-    assert "s3://away/x: cannot look at" in ran.err
+    assert "s3://away/x: cannot read store.properties" in ran.err
 
 
 def object_path(data: Path) -> Path:

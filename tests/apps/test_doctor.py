@@ -63,7 +63,11 @@ def test_every_advertised_address_is_tried(
     with ExitStack() as stack:
         brokers = []
         for node, address in advertised.items():
-            settings = {"node.id": node, "control.url": url}
+            settings = {
+                "node.id": node,
+                "control.url": url,
+                "diskless.storage.url": tmp_path.as_uri(),
+            }
             if address:
                 settings["advertised.listeners"] = f"PLAINTEXT://{address}"
             brokers.append(stack.enter_context(Broker(settings, admin=False)))
@@ -91,8 +95,10 @@ def test_a_database_that_is_away_is_named_by_broker_and_doctor(
 ) -> None:
     file = tmp_path / "penstock.toml"
     url = server.schema()
-    file.write_text(f'control.url = "{url}"\n')
-    with Broker({"control.url": url}) as broker:
+    store = (tmp_path / "objects").as_uri()
+    (tmp_path / "objects").mkdir()
+    file.write_text(f'control.url = "{url}"\ndiskless.storage.url = "{store}"\n')
+    with Broker({"control.url": url, "diskless.storage.url": store}) as broker:
         words = ("-b", broker.bootstrap, "--admin", admin_of(broker), "--config", str(file))
         status, found = examined(bare, *words)
         assert (status, found["database"][0], found["readiness of broker 1"][0]) == (
@@ -129,9 +135,11 @@ def test_an_object_store_that_is_frozen_is_named(
     }
     with Broker(settings) as broker:
         words = ("-b", broker.bootstrap, "--admin", admin_of(broker), "--config", str(file))
-        _, found = examined(bare, *words)
-        assert (found["object store"][0], "no mark" in found["object store"][1]) == ("warn", True)
-        broker.create_topic("orders", configs={"diskless.enable": "true"})
+        other = tmp_path / "other.toml"
+        other.write_text(file.read_text().replace(url, store.fresh_url()))
+        _, found = examined(bare, *words[:-1], str(other))
+        state, cause, _ = found["object store"]
+        assert (state, "no identity" in cause) == ("warn", True)
         status, found = examined(bare, *words)
         assert (status, found["object store"][0]) == (0, "ok")
         store.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import signal
@@ -14,7 +15,6 @@ from queue import Queue
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from penstock.apps.configs import config
 from penstock.apps.consume import consume
@@ -110,7 +110,7 @@ class Ears:
                 return line
 
 
-Start = Callable[..., Future[int]]
+Start = Callable[..., Future[object]]
 
 
 @pytest.fixture
@@ -136,16 +136,22 @@ def stopped(broker: Broker) -> Iterator[None]:
 
 
 @pytest.fixture
-def start(ears: Ears) -> Iterator[Start]:
-    """Starts a command in a thread; its lines about waiting come soon and often."""
+def start(ears: Ears, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a command in a thread; its lines about waiting come soon and often.
+
+    Without click's runner: it replaces the streams of the process, and threads that end in another
+    order than they began would leave those of another behind.
+    """
     threads = ThreadPoolExecutor(4)
 
     def begin(
         command: click.Command, bootstrap: str, *words: str, stdin: str = "", to: Ears = ears
-    ) -> Future[int]:
+    ) -> Future[object]:
         state = State(bootstrap=bootstrap, notice_seconds=(0.3, 0.3), notice=to.hear)
+        if stdin:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         return threads.submit(
-            lambda: CliRunner().invoke(command, words, obj=state, input=stdin).exit_code
+            lambda: command.main(list(words), standalone_mode=False, obj=state) or 0
         )
 
     yield begin

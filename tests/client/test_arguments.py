@@ -85,7 +85,6 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "alter kind": (lambda c: c.alter_configs("group", "t", {}), "kind = 'group'"),
     "broker name": (lambda c: c.describe_configs("broker", "²"), "broker '²'"),
     "metadata of text": (lambda c: c.metadata("t"), "topics = 't'"),
-    "node": (lambda c: c.unsupported_calls(-1), "node_id = -1"),
     "describe": (lambda c: c.describe_topic(""), "name = ''"),
     "delete": (lambda c: c.delete_topic(None), "name = None"),
 }  # fmt: skip

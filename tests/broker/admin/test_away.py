@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -111,8 +112,9 @@ def no_list_is_empty(broker: Broker, client: Client) -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["stopped", "frozen"])
-def test_a_database_that_is_away(server: PostgresServer, frozen: bool) -> None:
-    with Broker({"control.url": server.schema(), **PACE}) as broker, impatient(broker) as client:
+def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen: bool) -> None:
+    places = {"control.url": server.schema(), "diskless.storage.url": tmp_path.as_uri()}
+    with Broker({**places, **PACE}) as broker, impatient(broker) as client:
         client.create_topic("orders")
         client.write_arrow("orders", pa.table({"value": ["a"]}))
         client.commit_offsets("billing", {("orders", 0): 1})

@@ -123,33 +123,35 @@ def _object_store(configuration: Configuration) -> Finding:
             return Finding(check="object store", status="skip", cause=cause)
         url = directory.absolute().as_uri()
     cure = "see that it runs and lets us in: diskless.storage.url and its options"
-    return _within("object store", cure, _listed(configuration, url))
+    return _within("object store", cure, _looked_at(configuration, url))
 
 
-async def _listed(configuration: Configuration, url: str) -> Finding:
+async def _looked_at(configuration: Configuration, url: str) -> Finding:
     from penstock.apps.wiring import store_options
-    from penstock.diskless.formats.mark import PREFIX
-    from penstock.objects import open_store
+    from penstock.diskless.formats.store_properties import KEY
+    from penstock.objects import ObjectNotFound, open_store
 
     store = open_store(
         url,
         options=store_options(configuration.places),
         request_timeout_ms=int(PLACE_SECONDS * 1000),
     )
+    begun = SYSTEM_CLOCK.monotonic()
+    known = True
     try:
-        begun = SYSTEM_CLOCK.monotonic()
-        marks = [info async for info in store.list(PREFIX)]
-        elapsed_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
+        await store.head(KEY)
+    except ObjectNotFound:
+        known = False
     finally:
         await store.close()
-    said = f"{url} answered in {elapsed_ms:.1f} ms"
-    if marks:
+    said = f"{url} answered in {(SYSTEM_CLOCK.monotonic() - begun) * 1000:.1f} ms"
+    if known:
         return Finding(check="object store", status="ok", cause=said)
     return Finding(
         check="object store",
         status="warn",
-        cause=f"{said}, and holds no mark of a cluster",
-        cure="none, if no diskless topic was ever made; else it was emptied or is another one",
+        cause=f"{said}, and has no identity ({KEY})",
+        cure="none, if no broker has used it yet; else it was emptied or is another one",
     )
 
 
