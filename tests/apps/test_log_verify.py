@@ -50,6 +50,29 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield broker
 
 
+def test_doctor_says_how_a_stuck_group_gets_past_it(broker: Broker, bare: Run) -> None:
+    with Client(broker.bootstrap) as client:
+        client.commit_offsets("billing", {("t", 0): 0, ("t", 1): 3, ("fine", 0): 3})
+
+    def asked() -> dict[str, str]:
+        found = bare("--output", "json", "doctor", "-b", broker.bootstrap)
+        (finding,) = [one for one in json.loads(found.out) if one["check"] == "consumers"]
+        return dict(finding)
+
+    stuck = asked()
+    assert stuck["status"] == "fail"
+    assert "group billing stands at offset 3 of t-1" in stuck["cause"]
+    assert "offsets 3 to 5 cannot be read: " in stuck["cause"]
+    command = re.search(r"penstock (group seek .* --execute)", stuck["cure"])
+    assert command is not None
+    assert bare(*shlex.split(command[1]), "-b", broker.bootstrap).status == 0
+    past = asked()
+    assert past["status"] == "ok"
+    assert (
+        past["cause"] == "1 groups, 2 partitions with records to read: the next batches can be read"
+    )
+
+
 def test_a_running_broker_is_asked(broker: Broker, bare: Run) -> None:
     found = bare("log", "verify", "t", "-b", broker.bootstrap)
     assert found.status == 1

@@ -15,6 +15,7 @@ import click
 
 from penstock.apps.checkup import Finding, look
 from penstock.apps.checkup.brokers import admin_addresses, broker_checks, reach
+from penstock.apps.checkup.consumers import consumers
 from penstock.apps.checkup.machine import data_directory, programs
 from penstock.apps.checkup.places import agent, certificates, installation, outbox
 from penstock.apps.configuration import Configuration, Given, configure
@@ -47,9 +48,10 @@ def doctor(
 ) -> None:
     """Check brokers, what they need, and this machine, all at once; each check has a time limit.
 
-    Asked are: every broker's advertised address, readiness and clock; the database and the object
-    store that --config or the environment names; a host agent; an outbox; the data directory; what
-    pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
+    Asked are: every broker's advertised address, readiness and clock; whether consumer groups can
+    read on; the database and the object store that --config or the environment names; a host
+    agent; an outbox; the data directory; what pipelines need. Status 1 when a check failed, 0
+    otherwise, warnings included.
     """
     findings: list[Finding] = []
     configuration = _configuration(file, data_dir, findings)
@@ -59,6 +61,8 @@ def doctor(
         findings += found
         addresses = admin_addresses(state.setting("admin", admin, ""))
         checks += broker_checks(state, reached, addresses)
+        if reached is not None:
+            checks.append(consumers(state))
         checks += installation(configuration)
     checks += [agent(socket), outbox(root), certificates()]
     checks += [*data_directory(configuration.directory), *programs()]

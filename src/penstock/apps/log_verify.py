@@ -98,27 +98,37 @@ def _verify_topic(
 def _verify_partition(
     client: Client, topic: str, partition: int, offset: int, end: int, verifier: BatchVerifier
 ) -> None:
+    while offset < end:
+        following = verify_fetched(client, topic, partition, offset, verifier)
+        if following is None:
+            return
+        offset = following
+
+
+def verify_fetched(
+    client: Client, topic: str, partition: int, offset: int, verifier: BatchVerifier
+) -> int | None:
+    """Check the batches that one fetch from `offset` brings; where the next begins, if it does."""
     from penstock.records import CorruptBatch, split_batches
     from penstock.storage.verification import Finding
 
     where = TopicPartition(topic, partition)
-    while offset < end:
-        fetched = client.fetch_raw(topic, partition, offset)
-        data = memoryview(fetched.data)
-        at = 0
-        try:
-            headers = split_batches(data)
-        except CorruptBatch as error:
-            verifier.found(Finding(where, offset, -1, "as fetched", str(error)))
-            return
-        for header in headers:
-            batch = data[at : at + header.size_bytes]
-            verifier.verify(where, batch, header, "as fetched")
-            at += header.size_bytes
-        if fetched.next_offset <= offset:
-            verifier.found(Finding(where, offset, -1, "as fetched", "the broker sends no batch"))
-            return
-        offset = fetched.next_offset
+    fetched = client.fetch_raw(topic, partition, offset)
+    data = memoryview(fetched.data)
+    at = 0
+    try:
+        headers = split_batches(data)
+    except CorruptBatch as error:
+        verifier.found(Finding(where, offset, -1, "as fetched", str(error)))
+        return None
+    for header in headers:
+        batch = data[at : at + header.size_bytes]
+        verifier.verify(where, batch, header, "as fetched")
+        at += header.size_bytes
+    if fetched.next_offset <= offset:
+        verifier.found(Finding(where, offset, -1, "as fetched", "the broker sends no batch"))
+        return None
+    return fetched.next_offset
 
 
 def _show(state: State, verifier: BatchVerifier) -> None:
