@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test test-long compat-diskless check bench serve lock clean
+.PHONY: setup demo test test-long compat-diskless check bench bench-record serve lock clean
 
 setup: $(STAMP)
 
@@ -40,8 +40,12 @@ compat-diskless: setup
 	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_COMPAT_STORES=postgres-s3 PENSTOCK_PAIR_KILLS=9 \
 		$(BIN)/pytest compat $(ARGS)
 
+# Results go to .cache/bench; those of bench-record to benchmarks/results, to be kept.
 bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-record: setup
+	@$(BIN)/python -m benchmarks --record $(ARGS)
 
 serve: setup
 	@$(BIN)/penstock serve $(ARGS)

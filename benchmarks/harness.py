@@ -20,7 +20,12 @@ from pathlib import Path
 
 from penstock.apps.bench_machine import memory_bytes, processor
 
-RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = Path(__file__).resolve().parent.parent
+RECORDED = ROOT / "benchmarks" / "results"
+"""Results that are kept, and their page."""
+
+SCRATCH = ROOT / ".cache" / "bench"
+"""Results of a run that nobody asked to keep, and why benchmarks broke."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +103,10 @@ def host() -> dict[str, str | int]:
     }
 
 
-def save(benchmark: str, report: Report, *, taken_at: str, quick: bool) -> Path:
-    """Write one benchmark's rows and charts and the host as JSON below `results/`."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{benchmark}.json"
+def save(folder: Path, benchmark: str, report: Report, *, taken_at: str, quick: bool) -> Path:
+    """Write one benchmark's rows and charts and the host as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{benchmark}.json"
     body: dict[str, object] = {
         "benchmark": benchmark,
         "taken_at": taken_at,

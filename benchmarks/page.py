@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import RESULTS, figure
+from benchmarks.harness import figure
 
 
-def write() -> Path:
-    """Make `results/README.md` and its plots from the JSON files beside it."""
+def write(folder: Path) -> Path:
+    """Make `README.md` and its plots from the JSON files of a folder."""
     parts = [
-        "# Results\n\nMade by `make bench`. Ratios are measured in one run on one machine; absolute"
-        " figures drift between runs. × better is against the reference of the same row.\n"
+        "# Results\n\nMade by `make bench-record`. Ratios are measured in one run on one machine;"
+        " absolute figures drift between runs. × better is against the reference of the same row.\n"
     ]
-    for path in sorted(RESULTS.glob("*.json")):
+    for path in sorted(folder.glob("*.json")):
         body = json.loads(path.read_text())
-        plot = _plot(body)
+        plot = _plot(folder, body)
         described = ", ".join(f"{key} {value}" for key, value in body["host"].items())
         parts.append(f"\n## {body['benchmark']}\n\n{body['taken_at']}; {described}")
         parts.append(" (quick run)\n" if body["quick"] else "\n")
@@ -37,15 +37,15 @@ def write() -> Path:
         parts.extend(f"\n- {row['name']}: {row['note']}" for row in body["rows"] if row["note"])
         if plot is not None:
             parts.append(f"\n\n![Ratios of {body['benchmark']}]({plot.name})\n")
-        over_time = _charts(body)
+        over_time = _charts(folder, body)
         if over_time is not None:
             parts.append(f"\n![{body['benchmark']} over time]({over_time.name})\n")
-    page = RESULTS / "README.md"
+    page = folder / "README.md"
     page.write_text("".join(parts))
     return page
 
 
-def _plot(body: dict[str, Any]) -> Path | None:
+def _plot(folder: Path, body: dict[str, Any]) -> Path | None:
     """Draw the ratios of one benchmark as bars on a logarithmic axis; None without ratios."""
     rows = [row for row in body["rows"] if row["ratio"] is not None]
     if not rows:
@@ -66,13 +66,13 @@ def _plot(body: dict[str, Any]) -> Path | None:
     axes.invert_yaxis()
     axes.set_xlabel("times better than the reference of the same run")
     axes.set_title(body["benchmark"], loc="left")
-    path = RESULTS / f"{body['benchmark']}.png"
+    path = folder / f"{body['benchmark']}.png"
     drawing.savefig(path, dpi=110)
     pyplot.close(drawing)
     return path
 
 
-def _charts(body: dict[str, Any]) -> Path | None:
+def _charts(folder: Path, body: dict[str, Any]) -> Path | None:
     """Draw what went on over time, one panel below the other; None without charts."""
     charts = body.get("charts")
     if not charts:
@@ -103,7 +103,7 @@ def _charts(body: dict[str, Any]) -> Path | None:
         axes.set_ylabel(chart["unit"])
         axes.legend(fontsize=8, loc="upper left")
     panels[-1, 0].set_xlabel("seconds")
-    path = RESULTS / f"{body['benchmark']}-time.png"
+    path = folder / f"{body['benchmark']}-time.png"
     drawing.savefig(path, dpi=110)
     pyplot.close(drawing)
     return path
