@@ -7,8 +7,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.base.crc import crc32c
 from penstock.records import seal
-from penstock.records.crc import crc32c
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder

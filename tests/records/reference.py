@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 
+from penstock.base.crc import crc32c
 from penstock.records.compression import compress, decompress
-from penstock.records.crc import crc32c
 
 
 @dataclass(frozen=True, slots=True)

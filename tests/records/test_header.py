@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.base.crc import crc32c
 from penstock.records import (
     HEADER_BYTES,
     BatchHeader,
@@ -17,7 +18,6 @@ from penstock.records import (
     LegacyBatch,
     TransactionalBatch,
     UnsupportedCodec,
-    crc32c,
     decode_header,
     encode_header,
     seal,

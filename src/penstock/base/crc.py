@@ -1,15 +1,86 @@
-"""CRC32C (Castagnoli), the checksum of record batches and frames, in hardware: 10-30 GiB/s.
+"""CRC32C (Castagnoli), the checksum of record batches, frames and files, in hardware: 10-30 GiB/s.
 
-Source: RFC 3720, appendix B.4; the `crc32c` package, which reads any buffer without a copy.
+A checksum is linear over GF(2): when the bytes before others change, the checksum of all changes
+by the difference of what precedes, moved on by as many zero bytes as follow. `moved` does that in
+a few table look-ups for each bit of that number, so a new header needs no second look at the
+records, and what was damaged in them stays detectable.
+
+Source: RFC 3720, appendix B.4; the `crc32c` package, which reads any buffer without a copy; zlib's
+`crc32_combine` for moving on.
 """
 
 from __future__ import annotations
+
+from functools import cache
+from typing import Final
 
 from crc32c import crc32c as _crc32c
 
 Readable = bytes | bytearray | memoryview
 
+_POLYNOMIAL: Final = 0x82F63B78
+"""Castagnoli's, with its lowest power in the highest bit."""
+
+_Tables = tuple[tuple[int, ...], ...]
+
 
 def crc32c(buffer: Readable, initial: int = 0) -> int:
     """Return the checksum of `buffer`, continuing from `initial`, as an unsigned 32-bit int."""
     return int(_crc32c(buffer, initial))
+
+
+def moved(difference: int, zero_bytes: int) -> int:
+    """What a difference of two checksums becomes when the same `zero_bytes` bytes follow both."""
+    power = 0
+    while zero_bytes:
+        if zero_bytes & 1:
+            one, two, three, four = _tables(power)
+            difference = (
+                one[difference & 0xFF]
+                ^ two[difference >> 8 & 0xFF]
+                ^ three[difference >> 16 & 0xFF]
+                ^ four[difference >> 24]
+            )
+        zero_bytes >>= 1
+        power += 1
+    return difference
+
+
+def warm_up(zero_bytes_max: int) -> None:
+    """Make the tables of `moved` for so many bytes ahead of use; they take 20 ms for 1 MiB."""
+    for power in range(zero_bytes_max.bit_length()):
+        _tables(power)
+
+
+@cache
+def _columns(power: int) -> tuple[int, ...]:
+    """What each of 32 bits becomes when `2 ** power` zero bytes follow."""
+    if power == 0:
+        columns = []
+        for bit in range(32):
+            value = 1 << bit
+            for _ in range(8):
+                value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+            columns.append(value)
+        return tuple(columns)
+    half = _columns(power - 1)
+    return tuple(_applied(half, column) for column in half)
+
+
+def _applied(columns: tuple[int, ...], value: int) -> int:
+    result = 0
+    for column in columns:
+        if value & 1:
+            result ^= column
+        value >>= 1
+    return result
+
+
+@cache
+def _tables(power: int) -> _Tables:
+    """The same for all values of each of four bytes, the lowest first."""
+    columns = _columns(power)
+    return tuple(
+        tuple(_applied(columns[first : first + 8], value) for value in range(256))
+        for first in (0, 8, 16, 24)
+    )

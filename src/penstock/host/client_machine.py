@@ -20,6 +20,7 @@ from enum import Enum
 from math import inf
 from typing import Final
 
+from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
 from penstock.host import limits
 from penstock.host.credits import NO_CREDIT, Credit, CreditWindow
@@ -37,7 +38,7 @@ from penstock.host.errors import (
     PublishTimedOut,
 )
 from penstock.host.port import NO_PRODUCER_ID
-from penstock.host.publication import NO_POSITION, NO_SEQUENCE, Publication, Readable
+from penstock.host.publication import NO_POSITION, NO_SEQUENCE, Publication
 from penstock.host.ring_space import RingSpace
 from penstock.wire.frames import (
     ACCEPTED,

@@ -29,6 +29,7 @@ from collections import OrderedDict, deque
 from math import inf
 from typing import Final
 
+from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
 from penstock.host import limits
 from penstock.host.backoff import Backoff
@@ -54,7 +55,7 @@ from penstock.host.errors import (
 )
 from penstock.host.lanes import Lane, Lanes
 from penstock.host.port import NO_LOG_SEQUENCE, NO_PRODUCER_ID
-from penstock.host.publication import NO_POSITION, Publication, Readable
+from penstock.host.publication import NO_POSITION, Publication
 from penstock.wire.frames import Frame
 
 _STARTED: Final = ClientState.STARTED

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TOPIC_NAME_CHARS_MAX
 from penstock.host import limits
@@ -20,8 +21,6 @@ from penstock.host.credits import Credit
 from penstock.host.errors import InvalidChunks
 from penstock.host.port import NO_LOG_SEQUENCE, NO_PARTITION, ChunkFormat
 from penstock.wire.frames import DATA, DATA_BATCH, Header
-
-Readable = bytes | bytearray | memoryview
 
 NO_SEQUENCE: Final = -1
 NO_POSITION: Final = -1

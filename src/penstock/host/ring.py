@@ -26,10 +26,9 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.base.crc import Readable
 from penstock.base.errors import BugError
 from penstock.host.errors import InvalidRing
-
-Readable = bytes | bytearray | memoryview
 
 RING_BYTES_MAX: Final = 1 << 30
 """Nothing else keeps a file in memory from taking all that the host has."""

@@ -1,4 +1,4 @@
-"""RecordBatch v2: header codec, checksum, compression; the columnar codec is `records.columnar`.
+"""RecordBatch v2: header codec, compression; the columnar codec is `records.columnar`.
 
 The columnar codec needs NumPy and PyArrow, which a broker must not load; import it by its own
 name. A broker that walks records (`records.columnar.validation`) loads NumPy when it first does.
@@ -8,7 +8,6 @@ passes compressed batches on as they are.
 
 from typing import TYPE_CHECKING
 
-from penstock.records.crc import Readable, crc32c
 from penstock.records.errors import (
     CorruptBatch,
     InvalidProducerEpoch,
@@ -47,13 +46,11 @@ __all__ = [
     "InvalidRecord",
     "LegacyBatch",
     "OutOfOrderSequence",
-    "Readable",
     "RecordTooLarge",
     "TransactionalBatch",
     "UnsupportedCodec",
     "check_single",
     "compress",
-    "crc32c",
     "decode_header",
     "decompress",
     "encode_header",

@@ -29,7 +29,7 @@ import cramjam
 import lz4.frame
 import zstandard
 
-from penstock.records.crc import Readable
+from penstock.base.crc import Readable
 from penstock.records.errors import CorruptBatch, RecordTooLarge, UnsupportedCodec
 from penstock.records.header import Codec
 from penstock.records.limits import COMPRESSED_MEMBERS_MAX, SNAPPY_EXPANSION_MAX

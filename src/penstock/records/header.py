@@ -31,7 +31,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.records.crc import Readable, crc32c, moved
+from penstock.base.crc import Readable, crc32c, moved
 from penstock.records.errors import (
     CorruptBatch,
     InvalidRecord,

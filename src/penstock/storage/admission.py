@@ -14,6 +14,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from penstock.base.crc import crc32c
 from penstock.records import (
     HEADER_BYTES,
     BatchHeader,
@@ -21,7 +22,6 @@ from penstock.records import (
     CorruptBatch,
     InvalidRecord,
     RecordTooLarge,
-    crc32c,
     encode_header,
     seal,
     split_batches,

@@ -11,9 +11,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.records import BatchHeader, Readable, verify_crc
+from penstock.records import BatchHeader, verify_crc
 from penstock.records.columnar.validation import check_records
 from penstock.storage.errors import CorruptLog
 from penstock.storage.files import Files

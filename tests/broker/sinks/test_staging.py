@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.crc import crc32c
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.broker.settings import BrokerSettings
@@ -23,7 +24,6 @@ from penstock.broker.sinks.errors import (
     StagingUnavailable,
 )
 from penstock.broker.sinks.staging import MARKER_FILE, StagingArea
-from penstock.records import crc32c
 from tests.broker.sinks.conftest import House, HouseClock
 from tests.broker.sinks.sink_client import Part
 

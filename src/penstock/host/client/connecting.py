@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from penstock.base.crc import Readable
 from penstock.host.client.options import ClientOptions
 from penstock.host.errors import InvalidRing, NotConnected
 from penstock.host.ring import Ring, send_with_ring
 from penstock.wire.frames import HEADER_BYTES_MAX, PRELUDE_BYTES, Frame, decode
-
-Readable = bytes | bytearray | memoryview
 
 IOV_MAX: Final = 1024
 """Pieces of one sendmsg."""

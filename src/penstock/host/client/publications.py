@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.base.crc import Readable
 from penstock.host.errors import InvalidChunks
 from penstock.host.port import NO_PARTITION
-from penstock.host.publication import Publication, Readable, adjacent, batch, single
+from penstock.host.publication import Publication, adjacent, batch, single
 
 _OFFSET_WIDTHS: Final[Mapping[str, np.dtype[np.integer[Any]]]] = {
     "binary": np.dtype(np.int32),

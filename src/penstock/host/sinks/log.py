@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.base.crc import warm_up
 from penstock.base.errors import InvalidSetting, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client.appender import Appender
@@ -52,7 +53,6 @@ from penstock.host.sinks.counting import Counts
 from penstock.host.sinks.encoding import encode_opaque, frame_bytes_max, stamp_batches
 from penstock.host.sinks.verdicts import failure
 from penstock.records import InvalidRecord
-from penstock.records.crc import warm_up
 
 _EPOCH_MAX: Final = 2**15 - 1
 

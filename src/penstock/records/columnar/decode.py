@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.base.crc import Readable, crc32c
 from penstock.records.columnar.arrays import Bytes, Flags, Ints
 from penstock.records.columnar.fields import read_fields
 from penstock.records.columnar.gather import binary_column
@@ -33,7 +34,6 @@ from penstock.records.columnar.scan import RECORD_BYTES_MIN, record_bodies
 from penstock.records.columnar.schema import EXTRA_FIELDS, RECORD_SCHEMA
 from penstock.records.columnar.small import decode_small
 from penstock.records.compression import decompress
-from penstock.records.crc import Readable, crc32c
 from penstock.records.errors import CorruptBatch, InvalidRecord, RecordTooLarge
 from penstock.records.header import (
     CHECKED_FROM,

@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock.base.crc import crc32c
 from penstock.records.columnar.arrays import Ints
 from penstock.records.columnar.fronts import constant, packed, pieces
 from penstock.records.columnar.gather import Piece, gather
 from penstock.records.columnar.inputs import Input, read_input
 from penstock.records.columnar.varints import sizes, zigzag
 from penstock.records.compression import compress
-from penstock.records.crc import crc32c
 from penstock.records.errors import InvalidRecord, RecordTooLarge
 from penstock.records.header import (
     CHECKED_FROM,

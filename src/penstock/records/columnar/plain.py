@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from penstock.base.crc import crc32c
 from penstock.records.columnar.arrays import Bytes, Ints
 from penstock.records.columnar.encode import EncodedBatch
 from penstock.records.columnar.fronts import (
@@ -32,7 +33,6 @@ from penstock.records.columnar.fronts import (
     WORD_BYTES,
 )
 from penstock.records.columnar.gather import copy_slices
-from penstock.records.crc import crc32c
 from penstock.records.header import (
     CHECKED_FROM,
     HEADER_BYTES,

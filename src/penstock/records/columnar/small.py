@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.base.crc import crc32c
 from penstock.records.columnar.schema import EXTRA_FIELDS, HEADERS_TYPE
 from penstock.records.columnar.single import Unusual, read_record
-from penstock.records.crc import crc32c
 from penstock.records.header import (
     CHECKED_FROM,
     CODEC_MASK,

@@ -18,13 +18,13 @@ from typing import Final
 
 import numpy as np
 
+from penstock.base.crc import Readable
 from penstock.records.columnar.arrays import Bytes, Ints
 from penstock.records.columnar.fields import read_fields
 from penstock.records.columnar.header_scan import scan_headers
 from penstock.records.columnar.scan import RECORD_BYTES_MIN, record_bodies
 from penstock.records.columnar.single import Unusual, read_record
 from penstock.records.compression import decompress
-from penstock.records.crc import Readable
 from penstock.records.errors import CorruptBatch, InvalidRecord
 from penstock.records.header import HEADER_BYTES, BatchHeader
 from penstock.records.limits import (

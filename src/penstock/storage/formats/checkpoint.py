@@ -25,7 +25,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.records import crc32c
+from penstock.base.crc import crc32c
 from penstock.storage.errors import CorruptFile
 
 MAGIC: Final = b"PCP1"

@@ -31,7 +31,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.records import crc32c
+from penstock.base.crc import crc32c
 from penstock.storage.errors import CorruptFile
 from penstock.storage.values import Buffer
 

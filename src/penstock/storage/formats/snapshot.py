@@ -23,7 +23,7 @@ import struct
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.records import crc32c
+from penstock.base.crc import crc32c
 from penstock.storage.errors import CorruptFile
 
 SNAPSHOT_VERSION: Final = 1

@@ -28,11 +28,9 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from penstock.base.crc import crc32c
+from penstock.base.crc import Readable, crc32c
 from penstock.wire.frames.errors import MalformedFrame
 from penstock.wire.frames.header_pb2 import Header
-
-Readable = bytes | bytearray | memoryview
 
 PRELUDE_BYTES: Final = 16
 HEADER_BYTES_MAX: Final = 65_535

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.records import crc32c
-from penstock.records.crc import moved
+from penstock.base.crc import crc32c, moved
 
 
 @pytest.mark.parametrize(
