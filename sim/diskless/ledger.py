@@ -25,10 +25,10 @@ from penstock.control import (
     MemoryControlPlane,
     ObjectCommit,
     PartitionKey,
-    Placed,
     Retained,
     SegmentSwap,
 )
+from penstock.records.appends import AppendResult
 from sim.diskless.batches import Batch, opened
 from sim.diskless.plane import run_now
 from sim.diskless.store import ModelStore
@@ -101,12 +101,12 @@ class Ledger:
             self._entry(key, entry, placed)
         return answer
 
-    def _place(self, placed: Placed) -> str:
+    def _place(self, placed: AppendResult) -> str:
         kind = placed.error or ("duplicate" if placed.duplicate else "accepted")
         self.seen[kind] += 1
         return f"{kind} {placed.base_offset}"
 
-    def _entry(self, key: str, entry: BatchEntry, placed: Placed) -> None:
+    def _entry(self, key: str, entry: BatchEntry, placed: AppendResult) -> None:
         if placed.error is not None:
             return
         where = (entry.topic_id, entry.partition)

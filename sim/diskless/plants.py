@@ -13,7 +13,6 @@ from penstock.control import (
     MemoryControlPlane,
     ObjectCommit,
     PartitionMarks,
-    Placed,
     Retained,
     SegmentSwap,
 )
@@ -21,6 +20,7 @@ from penstock.diskless.collection.sweeping import Condemn, ForgetObjects, SweepS
 from penstock.diskless.writing.effects import Answer, CommitObject
 from penstock.diskless.writing.gathering import Gathering
 from penstock.diskless.writing.objects import WalObject
+from penstock.records.appends import AppendResult
 from sim.diskless import upkeep
 from sim.diskless.ledger import ALL
 from sim.diskless.plane import run_now
@@ -185,7 +185,7 @@ class _AnswersEarly(Gathering):
         item = self._objects.get(number)
         super().put_done(number, object_id, now_ms)
         if item is not None:
-            outcomes = [(submission, Placed(0, -1, 0)) for submission in item.kept()]
+            outcomes = [(submission, AppendResult(0, -1, 0)) for submission in item.kept()]
             self._effects.append(Answer(list(outcomes)))
 
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
-from penstock.control import PartitionKey, Placed
+from penstock.control import PartitionKey
 from penstock.diskless.writing.submission import Outcome, Submission
 from penstock.records import split_batches
+from penstock.records.appends import AppendResult
 from sim.diskless.batches import SEQUENCES, Batch, Identity, make, renumbered
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Producer:
     def _answered(self, attempt: Attempt, outcome: Outcome) -> None:
         """The broker says so; the answer may not arrive."""
         world = self.world
-        if isinstance(outcome, Placed) and outcome.error is None:
+        if isinstance(outcome, AppendResult) and outcome.error is None:
             world.ledger.acknowledged(self.where, attempt.item.batches, outcome.base_offset)
         if world.chance(0.03):
             attempt.connection.cut = True
@@ -174,17 +175,17 @@ class Producer:
             return
         attempt.ended = True
         self._flying.remove(attempt)
-        if isinstance(outcome, Placed) and outcome.error is None:
+        if isinstance(outcome, AppendResult) and outcome.error is None:
             self._unacknowledged.remove(attempt.item)
             self._sent -= 1
-        elif isinstance(outcome, Placed) and outcome.error in _ENDS:
+        elif isinstance(outcome, AppendResult) and outcome.error in _ENDS:
             self.world.note("producer", self.number, outcome.error)
             self.stopped = True
             return
         else:
             first = attempt.item is self._unacknowledged[0]
             self._failed = True
-            if first and isinstance(outcome, Placed) and outcome.error == _OUT_OF_ORDER:
+            if first and isinstance(outcome, AppendResult) and outcome.error == _OUT_OF_ORDER:
                 self._gap = True
         if self._failed and not self._flying:
             if self._gap:

@@ -14,8 +14,8 @@ from penstock.control import (
     DisklessPlane,
     ObjectCommit,
     ObjectLease,
-    Placed,
 )
+from penstock.records.appends import AppendResult
 
 BROKER = 1
 INCARNATION = UUID(int=11)
@@ -142,6 +142,6 @@ def errors(answer: CommitAnswer) -> list[str | None]:
     return [placed.error for placed in answer.placed]
 
 
-def plain(base_offset: int, start: int = 0) -> Placed:
+def plain(base_offset: int, start: int = 0) -> AppendResult:
     """The place of an entry that was accepted and keeps its own times."""
-    return Placed(base_offset, -1, start)
+    return AppendResult(base_offset, -1, start)

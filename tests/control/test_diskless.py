@@ -16,12 +16,12 @@ from penstock.control import (
     ObjectLease,
     ObjectLeaseLost,
     PartitionMarks,
-    Placed,
     StaleBroker,
     TooLarge,
     limits,
 )
 from penstock.objects.keys import check_key
+from penstock.records.appends import AppendResult
 from tests.control.diskless import (
     BROKER,
     DISKLESS,
@@ -165,7 +165,7 @@ async def test_append_time_is_the_brokers(plane: Plane) -> None:
     one = entry(1, by=Sequenced(1, 0), append_time=True)
     await put(plane, one, now_ms=50)
     again = await put(plane, one, now_ms=60)
-    assert again.placed == (Placed(0, 50, 0, duplicate=True),)
+    assert again.placed == (AppendResult(0, 50, 0, duplicate=True),)
 
 
 REFUSED = [
@@ -211,7 +211,7 @@ SEQUENCES = [
 ]
 
 
-def outcome(placed: Placed) -> int | str:
+def outcome(placed: AppendResult) -> int | str:
     if placed.error is not None:
         return placed.error
     return f"duplicate {placed.base_offset}" if placed.duplicate else placed.base_offset

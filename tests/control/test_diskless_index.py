@@ -8,7 +8,6 @@ import pytest
 
 from penstock.control import (
     DisklessExtent,
-    DisklessProducer,
     FindRequest,
     Found,
     OffsetBeyondEnd,
@@ -16,6 +15,7 @@ from penstock.control import (
     Retained,
     limits,
 )
+from penstock.records.idempotence import ProducerState
 from tests.control.diskless import (
     LOCAL,
     OTHER,
@@ -145,8 +145,8 @@ async def test_producers_are_described(plane: Plane) -> None:
     nine, four = Sequenced(9, 9), Sequenced(4, 4, 2)
     described = await plane.diskless_producers(TOPIC, 0)
     assert [one._replace(last_timestamp=0) for one in described] == [
-        DisklessProducer(four.producer_id, 2, four.sequence, 0, 19),
-        DisklessProducer(nine.producer_id, 0, nine.sequence, 0, 14),
+        ProducerState(four.producer_id, 2, four.sequence, 0, 19),
+        ProducerState(nine.producer_id, 0, nine.sequence, 0, 14),
     ]
     assert all(one.last_timestamp > 0 for one in described)
 

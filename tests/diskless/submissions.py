@@ -5,9 +5,10 @@ from __future__ import annotations
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import ObjectLease, Placed
+from penstock.control.diskless_values import ObjectLease
 from penstock.diskless.writing.submission import Outcome, Submission
 from penstock.records import split_batches
+from penstock.records.appends import AppendResult
 from penstock.storage.values import Lease
 from tests.storage.batches import batch
 
@@ -51,10 +52,10 @@ class Sent:
         )  # fmt: skip
 
     @property
-    def placed(self) -> Placed:
+    def placed(self) -> AppendResult:
         """Where it went."""
         (outcome,) = self.outcomes
-        assert isinstance(outcome, Placed), outcome
+        assert isinstance(outcome, AppendResult), outcome
         return outcome
 
     @property

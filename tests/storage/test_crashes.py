@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage import CorruptLog, LogConfig, OffsetOutOfRange, StorageError
+from penstock.records import OffsetOutOfRange
+from penstock.storage import CorruptLog, LogConfig, StorageError
 from penstock.storage.errors import CorruptFile
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, decode_head
 from tests.storage.batches import Harness, abandon, batch, offsets, read_all

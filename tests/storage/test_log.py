@@ -10,14 +10,20 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import load
-from penstock.records import CorruptBatch, InvalidRecord, RecordTooLarge, decode_header, verify_crc
+from penstock.records import (
+    CorruptBatch,
+    InvalidRecord,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    decode_header,
+    verify_crc,
+)
 from penstock.records.columnar import encode_batches
 from penstock.storage import (
     BatchesTooLarge,
     InvalidTimestamp,
     LogConfig,
     LogDeleted,
-    OffsetOutOfRange,
     OutOfOrderSequence,
     StorageError,
     StoreLocked,
@@ -31,7 +37,7 @@ def test_append_and_read(tmp_path: Path) -> None:
     log = harness.log()
     data = batch(3, fill=1)
     result = log.append(data, now_ms=5)
-    assert (result.base_offset, result.last_offset, result.next_offset) == (0, 2, 3)
+    assert (result.base_offset, log.log_end_offset) == (0, 3)
     assert decode_header(data).partition_leader_epoch == 0
     assert (log.log_end_offset, log.high_watermark) == (3, 0)
     assert log.read(0, max_bytes=100, end_offset=9).buffers == []

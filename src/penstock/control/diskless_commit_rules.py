@@ -31,11 +31,11 @@ from penstock.control.diskless_values import (
     ObjectLease,
     ObjectState,
     PartitionKey,
-    Placed,
 )
 from penstock.control.errors import InvalidCommit, TooLarge
 from penstock.control.limits import OBJECT_ENTRIES_MAX
 from penstock.control.values import Topic
+from penstock.records.appends import AppendResult
 from penstock.records.idempotence import Producer, ProducerBatch, appended, original
 
 
@@ -182,11 +182,11 @@ class _Planner:
         self.runs: dict[PartitionKey, list[_Run]] = {}
         self.written: dict[ProducerKey, Producer] = {}
 
-    def place(self, entry: BatchEntry) -> Placed:
+    def place(self, entry: BatchEntry) -> AppendResult:
         key = (entry.topic_id, entry.partition)
         refused = refusal(self.topics.get(entry.topic_id), *key)
         if refused is not None:
-            return Placed(-1, -1, -1, error=refused[0], message=refused[1])
+            return AppendResult(-1, -1, -1, error=refused[0], message=refused[1])
         row = self.rows.get(key, EMPTY)
         runs = self.runs.get(key)
         base_offset = runs[-1].next if runs else row.high_watermark
@@ -195,13 +195,15 @@ class _Planner:
                 stored = self._sequenced(entry, base_offset)
             except PenstockError as error:
                 start = row.log_start_offset
-                return Placed(-1, -1, start, error=error.code, message=str(error))
+                return AppendResult(-1, -1, start, error=error.code, message=str(error))
             if stored is not None:
                 time_ms = stored.timestamp if entry.append_time else -1
-                return Placed(stored.first_offset, time_ms, row.log_start_offset, duplicate=True)
+                return AppendResult(
+                    stored.first_offset, time_ms, row.log_start_offset, duplicate=True
+                )
         append_ms = self.append_ms if entry.append_time else -1
         self._grow(key, runs, entry, base_offset, append_ms)
-        return Placed(base_offset, append_ms, row.log_start_offset)
+        return AppendResult(base_offset, append_ms, row.log_start_offset)
 
     def _sequenced(self, entry: BatchEntry, base_offset: int) -> ProducerBatch | None:
         """The original of a duplicate; None for an entry that is now remembered."""

@@ -2,7 +2,7 @@
 
 An answer is MessagePack, an array of three: the version 1; the entries' places; the partitions,
 each an array of topic id (16 bytes), partition, marks and extents. Places, marks and extents are
-arrays of the fields of `Placed`, `PartitionMarks` and `DisklessExtent`, in their order.
+arrays of the fields of `AppendResult`, `PartitionMarks` and `DisklessExtent`, in their order.
 
 A share in a topic that becomes diskless is MessagePack, too, an array of two: the version 1; the
 partitions, maps of the fields of `SwitchedPartition`, whose objects, extents and producers are
@@ -27,9 +27,14 @@ from uuid import UUID
 import msgspec
 
 from penstock.control.diskless_switch_values import SwitchedPartition
-from penstock.control.diskless_values import CommitAnswer, DisklessExtent, PartitionMarks, Placed
+from penstock.control.diskless_values import (
+    CommitAnswer,
+    DisklessExtent,
+    PartitionMarks,
+)
 from penstock.control.errors import DatabaseDamaged, SwitchRefused
 from penstock.control.limits import SWITCH_SHARE_BYTES_MAX
+from penstock.records.appends import AppendResult
 from penstock.records.idempotence import ProducerBatch
 
 ANSWER_VERSION: Final = 1
@@ -46,7 +51,7 @@ class _Partition(NamedTuple):
 
 class _Answer(NamedTuple):
     version: int
-    placed: tuple[Placed, ...]
+    placed: tuple[AppendResult, ...]
     partitions: tuple[_Partition, ...]
 
 

@@ -31,7 +31,6 @@ from penstock.control.diskless_values import (
     CommitAnswer,
     Condemned,
     DisklessExtent,
-    DisklessProducer,
     FindRequest,
     Found,
     ObjectCommit,
@@ -45,6 +44,7 @@ from penstock.control.diskless_values import (
 )
 from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.values import SinkCommit, Topic
+from penstock.records.idempotence import ProducerState
 
 
 class DisklessPlane(Protocol):
@@ -132,7 +132,7 @@ class DisklessPlane(Protocol):
         """
         ...
 
-    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[DisklessProducer]:
+    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:
         """The idempotent producers that a partition remembers, by producer id."""
         ...
 

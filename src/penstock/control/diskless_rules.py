@@ -23,11 +23,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from penstock.control.diskless_values import (
-    DisklessProducer,
-    ObjectState,
-    PartitionMarks,
-)
+from penstock.control.diskless_values import ObjectState, PartitionMarks
 from penstock.control.errors import (
     CommitForgotten,
     ObjectLeaseLost,
@@ -36,7 +32,6 @@ from penstock.control.errors import (
 )
 from penstock.control.limits import OBJECT_LEASES_PER_CALL_MAX
 from penstock.control.values import MetadataImage, Topic
-from penstock.records.idempotence import Producer
 
 DISKLESS_CONFIG: Final = "diskless.enable"
 """The topic config that must be `true`."""
@@ -146,11 +141,3 @@ def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, s
             f"topic {topic.name!r} has {len(topic.partitions)} partitions, none is {partition}",
         )
     return None
-
-
-def described(producer_id: int, state: Producer) -> DisklessProducer:
-    """A producer's state as DescribeProducers tells it."""
-    last = state.batches[-1]
-    return DisklessProducer(
-        producer_id, state.epoch, last.last_sequence, state.seen_ms, last.last_offset
-    )

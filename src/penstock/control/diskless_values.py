@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from uuid import UUID
 
+from penstock.records.appends import AppendResult
+
 ObjectKind = Literal["wal", "segment"]
 ObjectState = Literal["pending", "committed", "deleting"]
 PartitionKey = tuple[UUID, int]
@@ -79,20 +81,6 @@ class ObjectCommit:
     now_ms: int
 
 
-class Placed(NamedTuple):
-    """What became of an entry: its offsets, or why it was refused.
-
-    `error` is a Kafka error name, lower case. A duplicate has the offset of its original.
-    """
-
-    base_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool = False
-    error: str | None = None
-    message: str | None = None
-
-
 class DisklessExtent(NamedTuple):
     """Adjacent batches of one partition that hold the offsets [base_offset, next_offset).
 
@@ -122,13 +110,13 @@ class PartitionMarks(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitAnswer:
-    """One `Placed` per entry, in their order, and what the partitions became.
+    """One `AppendResult` per entry, in their order, and what the partitions became.
 
     `extents` has what this commit added, by partition, so that the broker that wrote it need not
     ask; a repeated commit answers with the same.
     """
 
-    placed: tuple[Placed, ...]
+    placed: tuple[AppendResult, ...]
     marks: Mapping[PartitionKey, PartitionMarks] = field(default_factory=dict)
     extents: Mapping[PartitionKey, tuple[DisklessExtent, ...]] = field(default_factory=dict)
 
@@ -153,16 +141,6 @@ class Found(NamedTuple):
     marks: PartitionMarks | None
     extents: tuple[DisklessExtent, ...] = ()
     error: str | None = None
-
-
-class DisklessProducer(NamedTuple):
-    """What a partition remembers of an idempotent producer, for DescribeProducers."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    last_offset: int
 
 
 class Condemned(NamedTuple):

@@ -18,7 +18,6 @@ from penstock.control.diskless_values import (
     CommitAnswer,
     Condemned,
     DisklessExtent,
-    DisklessProducer,
     FindRequest,
     Found,
     ObjectCommit,
@@ -38,7 +37,7 @@ from penstock.control.memory_diskless_switch import MemoryDisklessSwitch
 from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.sink_rules import next_sink_version
 from penstock.control.values import MetadataImage, SinkCommit, Topic
-from penstock.records.idempotence import Producer
+from penstock.records.idempotence import Producer, ProducerState, described
 
 
 @dataclass(slots=True)
@@ -220,9 +219,9 @@ class MemoryDiskless(MemoryDisklessSwitch):
             return max(there, key=lambda one: one.max_timestamp, default=None)
         return next((one for one in there if one.max_timestamp >= timestamp), None)
 
-    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[DisklessProducer]:
+    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:
         return [
-            rules.described(producer_id, state)
+            described(producer_id, state)
             for (*key, producer_id), state in sorted(self._states.items())
             if key == [topic_id, partition]
         ]

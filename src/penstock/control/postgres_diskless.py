@@ -43,7 +43,6 @@ from penstock.control.diskless_formats import decode_answer
 from penstock.control.diskless_values import (
     CommitAnswer,
     DisklessExtent,
-    DisklessProducer,
     FindRequest,
     Found,
     ObjectCommit,
@@ -59,6 +58,7 @@ from penstock.control.postgres_diskless_upkeep import PostgresDisklessUpkeep
 from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.sink_rules import check_sink_version
 from penstock.control.values import MetadataImage, SinkCommit, Topic
+from penstock.records.idempotence import ProducerState, described
 
 BEGIN_FENCED: Final = "BEGIN; SELECT penstock_fence(NULL)"
 """Topics stand still until the transaction ends."""
@@ -217,11 +217,11 @@ class PostgresDiskless(PostgresDisklessUpkeep):
             lambda connection: rows.extent_at_time(connection, key, timestamp)
         )
 
-    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[DisklessProducer]:
+    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:
         known = await self._database.statement(
             lambda connection: rows.read_all_producers(connection, (topic_id, partition))
         )
-        return [rules.described(producer_id, state) for producer_id, state in known]
+        return [described(producer_id, state) for producer_id, state in known]
 
     async def highest_object_id(self) -> int:
         return await self._database.statement(objects.highest_id)

@@ -25,7 +25,6 @@ from penstock.control.diskless_formats import decode_answer
 from penstock.control.diskless_values import (
     CommitAnswer,
     DisklessExtent,
-    DisklessProducer,
     FindRequest,
     Found,
     ObjectCommit,
@@ -40,7 +39,7 @@ from penstock.control.sink_object_rules import SinkAnswer
 from penstock.control.sqlite_diskless_switch import SqliteDisklessSwitch
 from penstock.control.sqlite_diskless_upkeep import SqliteDisklessUpkeep
 from penstock.control.values import MetadataImage, SinkCommit, Topic
-from penstock.records.idempotence import Producer
+from penstock.records.idempotence import Producer, ProducerState, described
 
 _HIGHEST_ID = "highest_object_id"
 
@@ -221,13 +220,13 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
         extent: DisklessExtent | None = await self._writer.run(operation)
         return extent
 
-    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[DisklessProducer]:
-        def operation(connection: sqlite3.Connection) -> list[DisklessProducer]:
+    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:
+        def operation(connection: sqlite3.Connection) -> list[ProducerState]:
             partition_id, _ = rows.read_partition(connection, (topic_id, partition))
             known = rows.read_producers(connection, partition_id)
-            return [rules.described(producer_id, state) for producer_id, state in known]
+            return [described(producer_id, state) for producer_id, state in known]
 
-        producers: list[DisklessProducer] = await self._writer.run(operation)
+        producers: list[ProducerState] = await self._writer.run(operation)
         return producers
 
     async def highest_object_id(self) -> int:

@@ -16,15 +16,12 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.control.diskless_values import (
-    DisklessProducer,
-    PartitionKey,
-    PartitionMarks,
-    Placed,
-)
+from penstock.control.diskless_values import PartitionKey, PartitionMarks
 from penstock.diskless.reading.assembly import LEADER_EPOCH
-from penstock.diskless.reading.errors import OffsetOutOfRange
 from penstock.diskless.reading.reader import Want
+from penstock.records import OffsetOutOfRange
+from penstock.records.appends import AppendResult
+from penstock.records.idempotence import ProducerState
 from penstock.storage.admission import prepared
 
 if TYPE_CHECKING:
@@ -108,7 +105,7 @@ class DisklessPartition:
         *,
         now_ms: int,
         lease: Lease | None,
-        done: Callable[[Placed | PenstockError], None],
+        done: Callable[[AppendResult | PenstockError], None],
     ) -> None:
         """Check batches as a local log does, and hand them to the writer.
 
@@ -145,8 +142,7 @@ class DisklessPartition:
             raise self.closed
         if offset < self.log_start_offset:
             raise OffsetOutOfRange(
-                f"{self.topic_partition}: offset {offset} is below the log's start"
-                f" {self.log_start_offset}"
+                self.topic_partition, offset, self.log_start_offset, self.high_watermark
             )
         return self._service.reader.read(
             self.key, offset, max_bytes=max_bytes, at_least_one=at_least_one, instantly=instantly
@@ -176,6 +172,6 @@ class DisklessPartition:
         """
         return await self._service.delete_records(self, before_offset)
 
-    async def producers(self) -> list[DisklessProducer]:
+    async def producers(self) -> list[ProducerState]:
         """The idempotent producers that the partition remembers."""
         return await self._service.producers(self)

@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     from penstock.control.diskless_values import (
         CommitAnswer,
         DisklessExtent,
-        DisklessProducer,
         ObjectCommit,
         PartitionKey,
         PartitionMarks,
-        Placed,
     )
     from penstock.diskless.collection import RetentionTarget
     from penstock.diskless.consolidation import ConsolidationDesk
@@ -58,6 +56,8 @@ if TYPE_CHECKING:
     from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records import BatchHeader
+    from penstock.records.appends import AppendResult
+    from penstock.records.idempotence import ProducerState
     from penstock.storage import Lease, LogConfig
 
 logger = logging.getLogger(__name__)
@@ -309,7 +309,7 @@ class DisklessService:
         headers: list[BatchHeader],
         append_time: bool,
         lease: Lease | None,
-        done: Callable[[Placed | PenstockError], None],
+        done: Callable[[AppendResult | PenstockError], None],
     ) -> None:
         """Hand admitted batches to the writer.
 
@@ -379,7 +379,7 @@ class DisklessService:
         """Where segments that are made elsewhere come in; raises NotServing."""
         return self._serving().desk
 
-    async def producers(self, partition: DisklessPartition) -> list[DisklessProducer]:
+    async def producers(self, partition: DisklessPartition) -> list[ProducerState]:
         """The idempotent producers that a partition remembers."""
         return await self._plane.diskless_producers(*partition.key)
 

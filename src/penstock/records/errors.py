@@ -77,3 +77,15 @@ class InvalidProducerEpoch(FencedError):
     """A producer with a newer epoch has written to the partition."""
 
     code: ClassVar[str] = "invalid_producer_epoch"
+
+
+class OffsetOutOfRange(InvalidError):
+    """An offset outside of what the partition holds; carries the partition's bounds."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+    def __init__(self, where: object, offset: int, start: int, end: int) -> None:
+        super().__init__(f"{where}: offset {offset} is not within [{start}, {end}]")
+        self.offset = offset
+        self.log_start_offset = start
+        self.log_end_offset = end

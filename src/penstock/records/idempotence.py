@@ -51,6 +51,24 @@ class Producer(NamedTuple):
     seen_ms: int
 
 
+class ProducerState(NamedTuple):
+    """What a partition remembers of an idempotent producer, for DescribeProducers."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    last_offset: int
+
+
+def described(producer_id: int, producer: Producer) -> ProducerState:
+    """A producer's state as DescribeProducers tells it."""
+    last = producer.batches[-1]
+    return ProducerState(
+        producer_id, producer.epoch, last.last_sequence, producer.seen_ms, last.last_offset
+    )
+
+
 def original(
     producer: Producer | None,
     producer_id: int,

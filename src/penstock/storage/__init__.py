@@ -10,7 +10,6 @@ from penstock.storage.errors import (
     InvalidProducerEpoch,
     InvalidTimestamp,
     LogDeleted,
-    OffsetOutOfRange,
     OutOfOrderSequence,
     StorageError,
     StorageFailed,
@@ -22,17 +21,14 @@ from penstock.storage.partition import PartitionLog
 from penstock.storage.settings import StorageSettings
 from penstock.storage.store import LogStore
 from penstock.storage.values import (
-    AppendResult,
     Extent,
     Lease,
     OffsetAndTimestamp,
-    ProducerStateEntry,
     Read,
 )
 
 __all__ = [
     "AppendBacklog",
-    "AppendResult",
     "BatchesTooLarge",
     "CorruptFile",
     "CorruptLog",
@@ -45,10 +41,8 @@ __all__ = [
     "LogDeleted",
     "LogStore",
     "OffsetAndTimestamp",
-    "OffsetOutOfRange",
     "OutOfOrderSequence",
     "PartitionLog",
-    "ProducerStateEntry",
     "Read",
     "StorageError",
     "StorageFailed",

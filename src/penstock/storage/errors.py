@@ -12,7 +12,6 @@ from penstock.base.errors import (
     RetriableError,
     UnavailableError,
 )
-from penstock.base.ids import TopicPartition
 from penstock.records.errors import InvalidProducerEpoch as InvalidProducerEpoch
 from penstock.records.errors import OutOfOrderSequence as OutOfOrderSequence
 
@@ -69,18 +68,6 @@ class CorruptFile(CorruptError):
     """A small file (checkpoint, snapshot, index) whose content contradicts its format."""
 
     code: ClassVar[str] = "kafka_storage_error"
-
-
-class OffsetOutOfRange(InvalidError):
-    """A read outside of what the log holds; carries the log's bounds."""
-
-    code: ClassVar[str] = "offset_out_of_range"
-
-    def __init__(self, where: TopicPartition, offset: int, start: int, end: int) -> None:
-        super().__init__(f"{where}: offset {offset} is not within [{start}, {end}]")
-        self.offset = offset
-        self.log_start_offset = start
-        self.log_end_offset = end
 
 
 class InvalidTimestamp(InvalidError):

@@ -22,8 +22,9 @@ from uuid import UUID
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
-from penstock.records import BatchHeader, stamp, stamp_append_time
-from penstock.records.idempotence import ProducerBatch
+from penstock.records import BatchHeader, OffsetOutOfRange, stamp, stamp_append_time
+from penstock.records.appends import AppendResult
+from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.storage import lookups
 from penstock.storage.admission import prepared
 from penstock.storage.appended import Appended, Tail
@@ -33,7 +34,6 @@ from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import (
     AppendBacklog,
     CorruptLog,
-    OffsetOutOfRange,
     StorageError,
 )
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, Mark, encode_mark
@@ -51,12 +51,10 @@ from penstock.storage.reading import index_of, read_files, read_tail
 from penstock.storage.rolling import should_roll
 from penstock.storage.segment import UNKNOWN, Segment
 from penstock.storage.values import (
-    AppendResult,
     Buffer,
     Extent,
     Lease,
     OffsetAndTimestamp,
-    ProducerStateEntry,
     Read,
 )
 
@@ -235,14 +233,7 @@ class PartitionLog:
         environment.tails.add(item)
         environment.pending.append(item)
         environment.pending_bytes += size_bytes
-        return AppendResult(
-            base_offset,
-            next_offset - 1,
-            next_offset,
-            now_ms if append_time else -1,
-            self.log_start_offset,
-            False,
-        )
+        return AppendResult(base_offset, now_ms if append_time else -1, self.log_start_offset)
 
     def _stamp(
         self, batches: memoryview, headers: list[BatchHeader], now_ms: int
@@ -342,7 +333,7 @@ class PartitionLog:
             self._environment.save_marks()
         return self.log_start_offset
 
-    def producers(self) -> list[ProducerStateEntry]:
+    def producers(self) -> list[ProducerState]:
         """The idempotent producers that the partition remembers."""
         self.load()
         return self.producer_states.describe()
@@ -553,11 +544,9 @@ class PartitionLog:
         append_time = self.config.message_timestamp_type != "CreateTime"
         return AppendResult(
             original.first_offset,
-            original.last_offset,
-            original.last_offset + 1,
             original.timestamp if append_time else -1,
             self.log_start_offset,
-            True,
+            duplicate=True,
         )
 
     def _refusal(self) -> PenstockError:

@@ -13,10 +13,17 @@ from collections.abc import Container, Iterable
 
 from penstock.records import BatchHeader
 from penstock.records.errors import OutOfOrderSequence
-from penstock.records.idempotence import SEQUENCES, Producer, ProducerBatch, appended, original
+from penstock.records.idempotence import (
+    SEQUENCES,
+    Producer,
+    ProducerBatch,
+    ProducerState,
+    appended,
+    described,
+    original,
+)
 from penstock.records.limits import PRODUCER_BATCHES_MAX
 from penstock.storage.formats.snapshot import SnapshotEntry
-from penstock.storage.values import ProducerStateEntry
 
 Undo = tuple[int, Producer | None]
 """A producer id and what it was before an append."""
@@ -125,17 +132,8 @@ class ProducerStates:
             del self._producers[key]
         return len(idle)
 
-    def describe(self) -> list[ProducerStateEntry]:
-        return [
-            ProducerStateEntry(
-                producer_id=producer_id,
-                producer_epoch=producer.epoch,
-                last_sequence=producer.batches[-1].last_sequence,
-                last_timestamp=producer.seen_ms,
-                last_offset=producer.batches[-1].last_offset,
-            )
-            for producer_id, producer in self._producers.items()
-        ]
+    def describe(self) -> list[ProducerState]:
+        return [described(*item) for item in self._producers.items()]
 
     def states(self) -> dict[int, Producer]:
         """All of them, by producer id."""

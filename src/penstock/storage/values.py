@@ -19,17 +19,6 @@ class Lease(Protocol):
     def release(self) -> None: ...
 
 
-class AppendResult(NamedTuple):
-    """Where an append went. For a duplicate, where the original went."""
-
-    base_offset: int
-    last_offset: int
-    next_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool
-
-
 class Read(NamedTuple):
     """Whole batches back to back over `buffers`; `next_offset` is where to go on."""
 
@@ -57,16 +46,3 @@ class Extent:
     next_offset: int
     leader_epoch: int
     max_timestamp: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerStateEntry:
-    """What a partition remembers of an idempotent producer."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    last_offset: int
-    coordinator_epoch: int = -1
-    current_txn_start_offset: int = -1

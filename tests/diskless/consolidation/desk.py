@@ -7,13 +7,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.control import DisklessPlane
-from penstock.control.diskless_values import DisklessExtent, ObjectCommit, Placed
+from penstock.control.diskless_values import DisklessExtent, ObjectCommit
 from penstock.diskless.formats.wal import WalHeader, WalRange, encode_footer, encode_header
 from penstock.diskless.reading.assembly import assemble
 from penstock.diskless.reading.planning import trim
 from penstock.diskless.writing.submission import Submission, entry_of
 from penstock.objects import ObjectStore
 from penstock.records import split_batches
+from penstock.records.appends import AppendResult
 from tests.records.reference import Batch, Record, encode
 
 TOPIC = UUID(int=7)
@@ -52,7 +53,7 @@ class Desk:
         self.plane = plane
         self.store = store
 
-    async def write(self, *sent: Sent, now_ms: int = START_MS) -> list[Placed]:
+    async def write(self, *sent: Sent, now_ms: int = START_MS) -> list[AppendResult]:
         """One write-ahead object; what is of one partition has to stand together."""
         [lease] = await self.plane.lease_objects(broker_id=BROKER, incarnation=INCARNATION, count=1)
         pieces = [encode_header(WalHeader(lease.object_id, BROKER))]

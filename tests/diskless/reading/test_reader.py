@@ -12,11 +12,11 @@ from penstock.base.errors import PenstockError
 from penstock.control import ControlUnavailable
 from penstock.control.diskless_values import CommitAnswer, PartitionKey, PartitionMarks
 from penstock.diskless.reading import limits
-from penstock.diskless.reading.errors import OffsetOutOfRange, PartitionGone
+from penstock.diskless.reading.errors import PartitionGone
 from penstock.diskless.reading.reader import Reader, Want
 from penstock.objects import LaggingConsumerRejected, StoreUnavailable
 from penstock.objects.fetch_paths import ObjectRange
-from penstock.records import split_batches
+from penstock.records import OffsetOutOfRange, split_batches
 from penstock.storage import Read
 from tests.diskless.reading.extents import stored
 from tests.diskless.submissions import TOPIC, Sent

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import CommitAnswer, Placed
+from penstock.control.diskless_values import CommitAnswer
 from penstock.control.errors import (
     ControlUnavailable,
     DatabaseStopped,
@@ -49,6 +49,7 @@ from penstock.diskless.writing.objects import (
 from penstock.diskless.writing.submission import Submission
 from penstock.objects import ObjectExists, StoreRefused, StoreUnavailable
 from penstock.records import OutOfOrderSequence
+from penstock.records.appends import AppendResult
 from tests.diskless.submissions import Sent, keys
 
 E = TypeVar("E")
@@ -120,7 +121,7 @@ class Driver:
     def commit_done(self, commit: CommitObject, base_offset: int = 0) -> Finished:
         placed = []
         for entry in commit.entries:
-            placed.append(Placed(base_offset, -1, 0))
+            placed.append(AppendResult(base_offset, -1, 0))
             base_offset += entry.offset_count
         self.core.committed(commit.number, CommitAnswer(placed=tuple(placed)), self.now_ms)
         self.take()
@@ -447,7 +448,9 @@ def test_a_commit_that_is_unknown_to_the_end_is_given_up_and_its_late_answer_ign
     driver.pass_ms(5000)
     assert isinstance(sent.error, WriteTimedOut)
     driver.expect(Finished)
-    driver.core.committed(commit.number, CommitAnswer(placed=(Placed(0, -1, 0),)), driver.now_ms)
+    driver.core.committed(
+        commit.number, CommitAnswer(placed=(AppendResult(0, -1, 0),)), driver.now_ms
+    )
     driver.commit_failed(commit)
     assert driver.core.take() == ()
     assert len(sent.outcomes) == 1
@@ -456,7 +459,7 @@ def test_a_commit_that_is_unknown_to_the_end_is_given_up_and_its_late_answer_ign
 def test_a_refused_entry_is_answered_as_the_plane_says() -> None:
     driver = Driver()
     sent, _, commit = driver.committing()
-    placed = Placed(-1, -1, -1, error="unknown_topic_id", message="gone")
+    placed = AppendResult(-1, -1, -1, error="unknown_topic_id", message="gone")
     driver.core.committed(commit.number, CommitAnswer(placed=(placed,)), driver.now_ms)
     driver.take()
     assert sent.placed is placed

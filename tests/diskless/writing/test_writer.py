@@ -11,10 +11,10 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Histogram
-from penstock.control.diskless_values import Placed
 from penstock.diskless.errors import WriteFailed, WriterStopped, WriteTimedOut
 from penstock.diskless.writing.writer import ObjectWriter
 from penstock.objects import DirectoryStore, StoreRefused
+from penstock.records.appends import AppendResult
 from tests.diskless.faults import Crash, CrashingPlane, Fault, Steps
 from tests.diskless.submissions import CountedLease, Sent
 from tests.diskless.world import PARTITIONS, World, answered
@@ -239,7 +239,7 @@ class Producer:
         """Take answers in, in order; send what may be sent."""
         while self.under_way and self.under_way[0].outcomes:
             outcome = self.under_way[0].outcomes[0]
-            if isinstance(outcome, Placed) and outcome.error is None:
+            if isinstance(outcome, AppendResult) and outcome.error is None:
                 sent = self.under_way.pop(0)
                 self.expected += sent.data
                 self.acknowledged += 1

@@ -19,6 +19,7 @@ from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.errors import NoObjectStore
 from penstock.diskless.formats.extent_json import extent_to_json
+from penstock.records import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -40,12 +41,6 @@ class BadParameter(InvalidError):
     """A path or query parameter that is no number in its range."""
 
     code: ClassVar[str] = "invalid_request"
-
-
-class OffsetsOutOfRange(InvalidError):
-    """A range of offsets that the log does not hold."""
-
-    code: ClassVar[str] = "offset_out_of_range"
 
 
 @cache
@@ -89,7 +84,7 @@ def wanted(log: Log, query: Mapping[str, str]) -> tuple[int, int]:
 
     Raises:
         BadParameter: they are no range.
-        OffsetsOutOfRange: the log does not hold the first.
+        OffsetOutOfRange: the log does not hold the first.
     """
     start = log.log_start_offset
     end = log.high_watermark
@@ -100,10 +95,7 @@ def wanted(log: Log, query: Mapping[str, str]) -> tuple[int, int]:
     if end < start:
         raise BadParameter(f"start = {start} is above end = {end}")
     if not log.log_start_offset <= start <= log.high_watermark:
-        raise OffsetsOutOfRange(
-            f"{log.topic_partition}: offset {start} is not within "
-            f"[{log.log_start_offset}, {log.high_watermark}]"
-        )
+        raise OffsetOutOfRange(log.topic_partition, start, log.log_start_offset, log.high_watermark)
     return start, min(end, log.high_watermark)
 
 

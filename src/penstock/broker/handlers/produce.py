@@ -51,8 +51,8 @@ from penstock.wire.kafka.produce import (
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
-    from penstock.control.diskless_values import Placed
     from penstock.diskless.partition import DisklessPartition
+    from penstock.records.appends import AppendResult
 
     _Remote = tuple[PartitionResult, DisklessPartition, memoryview | None]
 logger = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ class _Pending:
                 result.error, result.message = failed.error, failed.message
                 result.record_errors = failed.record_errors
 
-    def _placed(self, result: PartitionResult, outcome: Placed | PenstockError) -> None:
+    def _placed(self, result: PartitionResult, outcome: AppendResult | PenstockError) -> None:
         """The object of one partition's batches is committed, or it is not."""
         if self._answered or id(result) not in self.outstanding:
             return

@@ -14,8 +14,7 @@ from penstock.broker.errors import error_of
 from penstock.broker.state import BrokerState
 
 if TYPE_CHECKING:
-    from penstock.control.diskless_values import DisklessProducer
-    from penstock.storage import ProducerStateEntry
+    from penstock.records.idempotence import ProducerState
 
 Entry = dict[str, Any]
 
@@ -34,9 +33,7 @@ async def describe_producers(state: BrokerState, context: RequestContext, reques
     }
 
 
-async def _producers(
-    state: BrokerState, topic: str, index: int
-) -> Sequence[ProducerStateEntry | DisklessProducer]:
+async def _producers(state: BrokerState, topic: str, index: int) -> Sequence[ProducerState]:
     found = state.topics.get(topic)
     if found is not None and found.diskless:
         partition = state.remote_of(found, index)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
     from penstock.control import SinkCommit, SinkLane
     from penstock.diskless.partition import DisklessPartition
-    from penstock.storage import AppendResult, PartitionLog
+    from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -202,10 +202,10 @@ class Drive:
             )
         by_record = log.config.message_timestamp_type == "CreateTime"
         now_ms = row.updated_ms if by_record else self._state.clock.now_ms()
-        result: AppendResult = log.append(piece.data, now_ms=now_ms, internal=True)
+        result = log.append(piece.data, now_ms=now_ms, internal=True)
         self._last[key] = (piece.first_sequence + piece.records - 1) % SEQUENCES
         base_offset, _ = self._offsets.get(key, (result.base_offset, 0))
-        self._offsets[key] = base_offset, result.next_offset
+        self._offsets[key] = base_offset, log.log_end_offset
         self._counters.records += piece.records
         self._counters.size_bytes += len(piece.data)
 

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from penstock.base.errors import InvalidError, PenstockError, RetriableError
-
-
-class OffsetOutOfRange(InvalidError):
-    """An offset that the partition does not hold, by what the control plane says."""
-
-    code: ClassVar[str] = "offset_out_of_range"
+from penstock.base.errors import PenstockError, RetriableError
 
 
 class PartitionGone(RetriableError):

@@ -31,11 +31,12 @@ from penstock.diskless.reading import limits, metrics
 from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
 from penstock.diskless.reading.budget import ByteBudget
 from penstock.diskless.reading.coordinates import Coordinates
-from penstock.diskless.reading.errors import OffsetOutOfRange, PartitionGone, Unreadable, told
+from penstock.diskless.reading.errors import PartitionGone, Unreadable, told
 from penstock.diskless.reading.planning import Piece, merge, newest_timestamp, trim
 from penstock.diskless.reading.ready import Failure, Ready
 from penstock.objects import LaggingConsumerRejected, ObjectNotFound
 from penstock.objects.fetch_paths import ObjectRange
+from penstock.records import OffsetOutOfRange
 from penstock.storage import Read
 
 if TYPE_CHECKING:
@@ -354,7 +355,8 @@ async def _assembled(
 
 
 def _refusal(want: Want, found: Found) -> PenstockError:
+    where = f"partition {want.key[1]} of topic id {want.key[0]}"
     if found.error == OffsetOutOfRange.code and found.marks is not None:
         start, end, _ = found.marks
-        return OffsetOutOfRange(f"offset {want.offset} is not within [{start}, {end}]")
-    return PartitionGone(f"there is no partition {want.key[1]} of topic id {want.key[0]}")
+        return OffsetOutOfRange(where, want.offset, start, end)
+    return PartitionGone(f"there is no {where}")

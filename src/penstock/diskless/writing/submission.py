@@ -12,13 +12,14 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import BatchEntry, Placed
+from penstock.control.diskless_values import BatchEntry
 from penstock.diskless.errors import MixedBatches, SubmissionTooLarge
 from penstock.diskless.limits import OBJECT_BATCHES_MAX
 from penstock.records import BatchHeader, OutOfOrderSequence
+from penstock.records.appends import AppendResult
 from penstock.storage.values import Lease
 
-Outcome = Placed | PenstockError
+Outcome = AppendResult | PenstockError
 """Where a submission went, or was refused by the control plane; or why it may not be there."""
 
 Done = Callable[[Outcome], None]

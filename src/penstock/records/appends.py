@@ -1,0 +1,20 @@
+"""What becomes of an append, whatever keeps the partition: a log on disk or the batch index."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class AppendResult(NamedTuple):
+    """Where an append went, or why it was refused. A duplicate has the offset of its original.
+
+    `log_append_time_ms` is -1 where the records keep the times of their producers; `error` is a
+    Kafka error name, lower case. Databases keep it as an array of these fields.
+    """
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+    error: str | None = None
+    message: str | None = None
