@@ -15,9 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import StructType
 
-from penstock.spark.formats import Decoder, InvalidFormat, ValueFormat, decoder, infer_json
-from tests.spark.formats.avro.reference import encode, long
-from tests.spark.formats.protobuf.messages import descriptor
+from penstock.formats import InvalidFormat, ValueFormat
+from penstock.spark.formats.decoders import Decoder, decoder
+from penstock.spark.formats.json.infer import infer_json
+from tests.formats.avro.reference import encode, long
+from tests.formats.protobuf.messages import descriptor
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DDL = (

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.formats.value_format import ValueFormat
+from penstock.formats import ValueFormat
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.spec import (
     ConsoleSink,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.formats.value_format import ValueFormat
+from penstock.formats import ValueFormat
 from penstock.spark.pipeline import kinds
 from penstock.spark.pipeline.document import read
 from penstock.spark.pipeline.keys import NAMED, RULE, SINGLE, TOP, page

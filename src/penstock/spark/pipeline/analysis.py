@@ -21,8 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from penstock.base.errors import PenstockError
-from penstock.spark.formats import Decoder, InvalidFormat
-from penstock.spark.formats.value_format import INFER
+from penstock.formats import InvalidFormat
+from penstock.formats.value_format import INFER
+from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import document, frames, rules, schemas
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed

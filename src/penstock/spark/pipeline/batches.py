@@ -32,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
-from penstock.spark.formats import Decoder
+from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, holds, joining, rules, schemas
 from penstock.spark.pipeline.causes import interruption
 from penstock.spark.pipeline.dead_letters import dead_letters

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.base.errors import CorruptError
-from penstock.spark.formats.value_format import ValueFormat
+from penstock.formats import ValueFormat
 from penstock.spark.pipeline import spec as language
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import write_durably

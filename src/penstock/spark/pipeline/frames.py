@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from penstock.base.errors import InvalidError
-from penstock.spark.formats import Decoder, decoder
+from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.rules import judged

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.spark.formats.value_format import KINDS
+from penstock.formats.value_format import KINDS
 from penstock.spark.pipeline import kinds
 from penstock.spark.pipeline.kinds import Kind, one_of
 from penstock.spark.pipeline.spec import OTHERWISE

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from penstock.spark.formats.value_format import ValueFormat
+from penstock.formats import ValueFormat
 from penstock.spark.pipeline.checking import TABLE_KEYS, TOPIC_KEYS, check
 from penstock.spark.pipeline.connections import step_inputs, table_path, view_named
 from penstock.spark.pipeline.document import read

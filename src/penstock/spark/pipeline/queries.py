@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.spark.formats import Decoder
+from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, rules
 from penstock.spark.pipeline.batches import BatchJob, RecordJob, RootJob, may_hold
 from penstock.spark.pipeline.graph import QueryPlan

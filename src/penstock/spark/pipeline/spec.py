@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from penstock.spark.formats.value_format import ValueFormat
+from penstock.formats import ValueFormat
 
 Otherwise = Literal["warn", "drop", "dead-letter", "park", "retry", "fail"]
 OTHERWISE: Final[tuple[Otherwise, ...]] = (

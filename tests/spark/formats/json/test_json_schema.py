@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.formats import InvalidFormat, ValueFormat, decoder
+from penstock.formats import InvalidFormat, ValueFormat
+from penstock.spark.formats.decoders import decoder
 from penstock.spark.formats.json.json_schema import record_of_json_schema
 
 SCHEMA: dict[str, Any] = {

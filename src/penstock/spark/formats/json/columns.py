@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.spark.formats.errors import InvalidFormat
+from penstock.formats.errors import InvalidFormat
 from penstock.spark.formats.json.shapes import (
     Check,
     Field,

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.spark.formats.errors import InvalidFormat
+from penstock.formats.errors import InvalidFormat
 from penstock.spark.formats.json.shapes import Field, Items, Leaf, Named, Record, Shape
 
 LEAVES: Final = (

@@ -6,9 +6,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import ArrayType, DataType, DecimalType, NullType, StructType
 
-from penstock.spark.formats.errors import InvalidFormat
+from penstock.formats.errors import InvalidFormat
+from penstock.formats.value_format import INFER
 from penstock.spark.formats.json.ddl import read_ddl
-from penstock.spark.formats.value_format import INFER
 
 
 def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str:

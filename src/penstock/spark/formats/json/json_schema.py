@@ -34,9 +34,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.spark.formats.errors import InvalidFormat
+from penstock.formats.errors import InvalidFormat
+from penstock.formats.limits import DEPTH_MAX
 from penstock.spark.formats.json.shapes import Check, Field, Items, Leaf, Named, Record, Shape
-from penstock.spark.formats.lockstep.limits import DEPTH_MAX
 
 NOTES: Final = frozenset(
     ("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default",

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base.errors import BugError
-from penstock.spark.formats.lockstep.cursor import Flags, Lanes, Longs, Octets
-from penstock.spark.formats.lockstep.texts import invalid_texts
+from penstock.formats.vectorised.cursor import Flags, Lanes, Longs, Octets
+from penstock.formats.vectorised.texts import invalid_texts
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.formats.lockstep import arrays
-from penstock.spark.formats.lockstep.cursor import Lanes, Longs, Words, unzigzag
-from penstock.spark.formats.protobuf.schema import Scalar
+from penstock.formats.protobuf.schema import Scalar
+from penstock.formats.vectorised import arrays
+from penstock.formats.vectorised.cursor import Lanes, Longs, Words, unzigzag
 
 UINT64: Final = pa.decimal128(20, 0)
 _TYPES: Final = {

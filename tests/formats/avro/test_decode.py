@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.formats.avro.decode import arrow_type, decode
-from penstock.spark.formats.avro.schema import parse
-from tests.spark.formats.avro.reference import encode, expected, long, records, sized
-from tests.spark.formats.protobuf.messages import damaged
+from penstock.formats.avro.decode import arrow_type, decode
+from penstock.formats.avro.schema import parse
+from tests.formats.avro.reference import encode, expected, long, records, sized
+from tests.formats.protobuf.messages import damaged
 
 
 def decoded(schema: Any, content: list[bytes | None]) -> tuple[list[Any], list[str | None]]:
@@ -147,7 +147,7 @@ def test_errors_say_the_field_and_the_reason(schema: Any, content: bytes, error:
 
 
 def test_items_found_one_by_one_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.spark.formats.avro import blocks
+    from penstock.formats.avro import blocks
 
     monkeypatch.setattr(blocks, "STEPS_MAX", 4)
     schema = record(a={"type": "array", "items": "string"})

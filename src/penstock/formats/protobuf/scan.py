@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from penstock.spark.formats.lockstep.cursor import ENDS_EARLY, Lanes, Longs
-from penstock.spark.formats.lockstep.limits import STEPS_MAX
-from penstock.spark.formats.protobuf.schema import FIXED32, FIXED64, SIZED, VARINT
+from penstock.formats.limits import STEPS_MAX
+from penstock.formats.protobuf.schema import FIXED32, FIXED64, SIZED, VARINT
+from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs
 
 TAG_MAX: Final = 2**32 - 1
 NUMBER_SHIFT: Final = 3

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, all values of a batch in lock-step.
+"""Protobuf's wire format, vectorised over all values of a batch.
 
     decoded, errors = decode(message, values)
 
@@ -21,11 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.formats.lockstep import arrays
-from penstock.spark.formats.lockstep.cursor import ENDS_EARLY, Lanes, Longs
-from penstock.spark.formats.protobuf.scalars import read_scalar, scalar_type, zero
-from penstock.spark.formats.protobuf.scan import WIRE_MASK, Pieces, scan
-from penstock.spark.formats.protobuf.schema import (
+from penstock.formats.protobuf.scalars import read_scalar, scalar_type, zero
+from penstock.formats.protobuf.scan import WIRE_MASK, Pieces, scan
+from penstock.formats.protobuf.schema import (
     FIXED64,
     SIZED,
     VARINT,
@@ -33,6 +31,8 @@ from penstock.spark.formats.protobuf.schema import (
     Message,
     Scalar,
 )
+from penstock.formats.vectorised import arrays
+from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs
 
 _MICROS: Final = 1_000_000
 _SECONDS_MAX: Final = (2**63 - 1) // _MICROS - 1

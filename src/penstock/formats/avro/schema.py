@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
-from penstock.spark.formats.errors import InvalidFormat
-from penstock.spark.formats.lockstep.limits import DEPTH_MAX
+from penstock.formats.errors import InvalidFormat
+from penstock.formats.limits import DEPTH_MAX
 
 PrimitiveKind = Literal["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
 PRIMITIVES: Final[frozenset[str]] = frozenset(

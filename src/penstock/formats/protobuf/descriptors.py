@@ -17,7 +17,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from penstock.spark.formats.errors import InvalidFormat
+from penstock.formats.errors import InvalidFormat
 
 COMPILED: Final = frozenset({".desc", ".binpb", ".pb"})
 _WELL_KNOWN: Final = (

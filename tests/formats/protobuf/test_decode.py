@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.formats.protobuf.decode import arrow_type, decode
-from penstock.spark.formats.protobuf.schema import message_of
-from tests.spark.formats.protobuf.messages import comparable, damaged, descriptor, expected, values
+from penstock.formats.protobuf.decode import arrow_type, decode
+from penstock.formats.protobuf.schema import message_of
+from tests.formats.protobuf.messages import comparable, damaged, descriptor, expected, values
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.spark.formats.avro.schema import (
+from penstock.formats.avro.schema import (
     Decimal,
     Enum,
     Fixed,
@@ -25,8 +25,8 @@ from penstock.spark.formats.avro.schema import (
     Union,
     size_min,
 )
-from penstock.spark.formats.lockstep.cursor import ENDS_EARLY, Lanes, Longs
-from penstock.spark.formats.lockstep.limits import STEPS_MAX
+from penstock.formats.limits import STEPS_MAX
+from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs
 
 Found = list[tuple[Longs, Longs]]
 _STRING = Primitive(kind="string")

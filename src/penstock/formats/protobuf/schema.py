@@ -18,8 +18,8 @@ from typing import Final, Literal
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from penstock.spark.formats.errors import InvalidFormat
-from penstock.spark.formats.lockstep.limits import DEPTH_MAX
+from penstock.formats.errors import InvalidFormat
+from penstock.formats.limits import DEPTH_MAX
 
 ScalarKind = Literal[
     "int32", "int64", "uint32", "uint64", "sint32", "sint64", "bool", "enum",

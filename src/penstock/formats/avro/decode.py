@@ -1,9 +1,9 @@
-"""Avro's binary encoding, all values of a batch in lock-step.
+"""Avro's binary encoding, vectorised over all values of a batch.
 
     decoded, errors = decode(schema, values)
 
 A datum has no tags: the schema alone says what comes next, so that all values of a batch move
-through it together, field by field (see `lockstep/cursor.py`). Where values part ways, in the
+through it together, field by field (see `vectorised/cursor.py`). Where values part ways, in the
 branches of a union, each branch moves its own lanes. The items of arrays and maps are found first
 (`blocks.py`) and then read together, the items of all values as lanes of one batch.
 
@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.formats.avro.blocks import find_items, skip
-from penstock.spark.formats.avro.schema import (
+from penstock.formats.avro.blocks import find_items, skip
+from penstock.formats.avro.schema import (
     Decimal,
     Enum,
     Fixed,
@@ -32,8 +32,8 @@ from penstock.spark.formats.avro.schema import (
     Record,
     Union,
 )
-from penstock.spark.formats.lockstep import arrays
-from penstock.spark.formats.lockstep.cursor import Lanes, Longs
+from penstock.formats.vectorised import arrays
+from penstock.formats.vectorised.cursor import Lanes, Longs
 
 NULL: Final = Primitive(kind="null")
 _INT_MAX: Final = 2**31 - 1

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base.errors import InvalidError
-from penstock.spark.formats.lockstep.limits import BATCH_BYTES_MAX
+from penstock.formats.limits import BATCH_BYTES_MAX
 
 Longs = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

@@ -1,0 +1,93 @@
+"""Readers of binary values: a schema file loaded once, then arrays of values made columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.formats import framing
+from penstock.formats.avro import decode as avro
+from penstock.formats.avro import schema as avro_schema
+from penstock.formats.errors import InvalidFormat
+from penstock.formats.protobuf import decode as protobuf
+from penstock.formats.protobuf.descriptors import indexes_of, load_message
+from penstock.formats.protobuf.schema import Message, message_of
+from penstock.formats.schema_files import read_json, read_schema_file
+from penstock.formats.value_format import Framing, ValueFormat
+from penstock.formats.vectorised.cursor import Lanes
+
+
+class Reader(Protocol):
+    """What reads the values of one format, framed or not; may be pickled."""
+
+    def arrow_type(self) -> pa.DataType:
+        """The struct that a value becomes."""
+        ...
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+        """What the values are, and what is wrong with those that are null for a reason."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroReader:
+    record: avro_schema.Record
+    framed: Framing = "none"
+
+    def arrow_type(self) -> pa.DataType:
+        return avro.arrow_type(self.record)
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+        lanes = Lanes.of(values)
+        if self.framed == "confluent":
+            framing.skip_header(lanes)
+        return avro.decode_lanes(self.record, lanes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtobufReader:
+    message: Message
+    indexes: tuple[int, ...]
+    framed: Framing = "none"
+
+    def arrow_type(self) -> pa.DataType:
+        return protobuf.arrow_type(self.message)
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+        lanes = Lanes.of(values)
+        if self.framed == "confluent":
+            framing.skip_header(lanes)
+            framing.skip_indexes(lanes, self.indexes)
+        return protobuf.decode_lanes(self.message, lanes)
+
+
+def avro_reader(value_format: ValueFormat) -> AvroReader:
+    """The reader of an Avro schema file.
+
+    Raises:
+        InvalidFormat: the schema is malformed or has something that is not supported.
+    """
+    document = read_json(value_format.schema_file or Path())
+    return AvroReader(record=avro_schema.parse(document), framed=value_format.framing)
+
+
+def protobuf_reader(value_format: ValueFormat) -> ProtobufReader:
+    """The reader of a message of a `.proto` file or a descriptor set.
+
+    Raises:
+        InvalidFormat: the file does not compile, has no such message, or the message has something
+            that is not supported.
+    """
+    path = value_format.schema_file or Path()
+    descriptor = load_message(path, read_schema_file(path), value_format.message)
+    message = message_of(descriptor)
+    if message.special is not None:
+        raise InvalidFormat(
+            "message", descriptor.full_name, "is one value, not a message of fields"
+        )
+    return ProtobufReader(
+        message=message, indexes=indexes_of(descriptor), framed=value_format.framing
+    )

@@ -1,0 +1,42 @@
+"""Schema files as bytes and as JSON, read no further than a schema can be long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.formats.errors import InvalidFormat
+
+SCHEMA_FILE_BYTES_MAX: Final = 16 << 20
+
+
+def read_schema_file(path: Path) -> bytes:
+    """The bytes of a schema file.
+
+    Raises:
+        InvalidFormat: it cannot be read, or is larger than `SCHEMA_FILE_BYTES_MAX`.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(SCHEMA_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidFormat("schema_file", path, f"cannot be read: {error.strerror}") from error
+    if len(content) > SCHEMA_FILE_BYTES_MAX:
+        raise InvalidFormat(
+            "schema_file", path, f"is larger than {SCHEMA_FILE_BYTES_MAX} bytes: not a schema"
+        )
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """The document of a schema file that is JSON.
+
+    Raises:
+        InvalidFormat: it cannot be read or is not JSON.
+    """
+    content = read_schema_file(path)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InvalidFormat("schema_file", path, f"is not JSON: {error}") from error
