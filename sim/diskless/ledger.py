@@ -25,6 +25,7 @@ from penstock.control import (
     MemoryControlPlane,
     ObjectCommit,
     PartitionKey,
+    PartitionMarks,
     Retained,
     SegmentSwap,
 )
@@ -67,6 +68,7 @@ class Ledger:
         self._scheduler = scheduler
         self._plane = plane
         self._store = store
+        self._checked_changes = 0
         self._verified: dict[PartitionKey, set[DisklessExtent]] = {}
         self.sent: dict[int, Sent] = {}
         self.truths: dict[PartitionKey, Truth] = {}
@@ -184,15 +186,23 @@ class Ledger:
 
     # What must hold
 
+    def changed(self) -> None:
+        """Look at all partitions, if a row of the plane has changed since the last time."""
+        changes = run_now(self._plane.changed_rows())
+        if changes != self._checked_changes:
+            self._checked_changes = changes
+            self.check_index()
+
     def extents(self, key: PartitionKey) -> list[DisklessExtent]:
         return run_now(self._plane.extents(*key, start=0, end=ALL, limit=ALL))
 
     def check_index(self) -> None:
-        """Look at all partitions; called after every change."""
+        """Look at all partitions."""
         referenced: set[str] = set()
-        for key, truth in self.truths.items():
+        marks = run_now(self._plane.marks(list(self.truths)))
+        for (key, truth), bounds in zip(self.truths.items(), marks, strict=True):
             extents = self.extents(key)
-            self._check_bounds(key, truth, extents)
+            self._check_bounds(key, truth, extents, bounds)
             verified = self._verified.setdefault(key, set())
             for extent in extents:
                 if extent not in verified:
@@ -207,8 +217,13 @@ class Ledger:
         if wrong:
             raise Violation(f"extents refer to {sorted(wrong)}, which are not COMMITTED")
 
-    def _check_bounds(self, key: PartitionKey, truth: Truth, extents: list[DisklessExtent]) -> None:
-        [marks] = run_now(self._plane.marks([key]))
+    def _check_bounds(
+        self,
+        key: PartitionKey,
+        truth: Truth,
+        extents: list[DisklessExtent],
+        marks: PartitionMarks,
+    ) -> None:
         if marks.high_watermark != truth.next_offset:
             raise Violation(f"the high watermark is {marks}, {truth.next_offset} were given out")
         if not truth.start <= marks.log_start_offset <= marks.high_watermark:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
@@ -16,6 +18,8 @@ from penstock.control import (
     Retained,
     SegmentSwap,
 )
+from penstock.control import sqlite_diskless_objects as objects
+from penstock.control import sqlite_diskless_tables as rows
 from penstock.diskless.collection.sweeping import Condemn, ForgetObjects, SweepStep
 from penstock.diskless.writing.effects import Answer, CommitObject
 from penstock.diskless.writing.gathering import Gathering
@@ -54,23 +58,37 @@ class Plants:
 # Planes
 
 
-class _CommitsAgain(MemoryControlPlane):
+class _Planted(MemoryControlPlane):
+    """Changes rows behind the back of its own code."""
+
+    async def plant(self, statement: str, *values: object) -> None:
+        await self._writer.run(lambda connection: connection.execute(statement, values))
+
+
+class _CommitsAgain(_Planted):
     """Forgets that it has committed an object."""
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
-        row = self._objects.get(commit.object_id)
-        if row is not None and row.state == "committed":
-            row.state = "pending"
+        number = commit.object_id
+        await self.plant("DELETE FROM diskless_answers WHERE object_id = ?", number)
+        await self.plant(
+            "UPDATE diskless_objects SET state = 'pending'"
+            " WHERE object_id = ? AND state = 'committed'",
+            number,
+        )
         return await super().commit_object(commit)
 
 
-class _LetsLateCommitsWin(MemoryControlPlane):
+class _LetsLateCommitsWin(_Planted):
     """Commits what the sweeper has marked."""
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
-        row = self._objects.get(commit.object_id)
-        if row is not None and row.state == "deleting" and row.answer is None:
-            row.state = "pending"
+        await self.plant(
+            "UPDATE diskless_objects SET state = 'pending' WHERE object_id = ?1"
+            " AND state = 'deleting'"
+            " AND NOT EXISTS (SELECT 1 FROM diskless_answers WHERE object_id = ?1)",
+            commit.object_id,
+        )
         return await super().commit_object(commit)
 
 
@@ -82,26 +100,34 @@ class _KnowsNoSequences(MemoryControlPlane):
         return await super().commit_object(replace(commit, entries=entries))
 
 
-class _SkipsAnOffset(MemoryControlPlane):
+class _MovesHighWatermarks(_Planted):
+    """Sets high watermarks wrongly behind every commit."""
+
+    by: int
+
+    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
+        answer = await super().commit_object(commit)
+        for topic_id, partition in answer.marks:
+            await self.plant(
+                "UPDATE diskless_partitions SET high_watermark = high_watermark + ?1"
+                " WHERE topic_id = ?2 AND number = ?3 AND high_watermark + ?1 >= log_start_offset",
+                self.by,
+                topic_id.bytes,
+                partition,
+            )
+        return answer
+
+
+class _SkipsAnOffset(_MovesHighWatermarks):
     """Leaves a gap behind every commit."""
 
-    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
-        answer = await super().commit_object(commit)
-        for key in answer.marks:
-            row = self._rows[key]
-            self._rows[key] = row._replace(high_watermark=row.high_watermark + 1)
-        return answer
+    by = 1
 
 
-class _GivesOffsetsTwice(MemoryControlPlane):
+class _GivesOffsetsTwice(_MovesHighWatermarks):
     """Does not move the high watermark far enough."""
 
-    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
-        answer = await super().commit_object(commit)
-        for key in answer.marks:
-            row = self._rows[key]
-            self._rows[key] = row._replace(high_watermark=row.high_watermark - 1)
-        return answer
+    by = -1
 
 
 class _HasNoGrace(MemoryControlPlane):
@@ -115,34 +141,50 @@ class _HasNoGrace(MemoryControlPlane):
         )
 
 
-class _ReleasesTooMuch(MemoryControlPlane):
-    """Counts an object as unreferenced when its first extent goes."""
-
-    def _release(self, extents: list[DisklessExtent]) -> None:  # type: ignore[override]
-        super()._release(extents)
-        for extent in extents:
-            self._objects[extent.object_id].references = 0
-
-
 class _ReleasesNothing(MemoryControlPlane):
     """Never notices that an object is not referred to any more."""
 
-    def _release(self, extents: list[DisklessExtent]) -> None:  # type: ignore[override]
-        return
+    def _drop(
+        self, connection: Connection, partition_id: int, gone: Sequence[DisklessExtent]
+    ) -> None:
+        rows.drop_extents(connection, partition_id, gone)
+
+
+class _ReleasesTooMuch(_ReleasesNothing):
+    """Counts an object as unreferenced when its first extent goes."""
+
+    def _drop(
+        self, connection: Connection, partition_id: int, gone: Sequence[DisklessExtent]
+    ) -> None:
+        super()._drop(connection, partition_id, gone)
+        connection.executemany(
+            "UPDATE diskless_objects SET extents = 0, changed_ms = ? WHERE object_id = ?",
+            [(self._clock.now_ms(), extent.object_id) for extent in gone],
+        )
 
 
 class _SwapsAnything(MemoryControlPlane):
     """Does not look at what a segment replaces."""
 
     async def swap_extents(self, swap: SegmentSwap) -> None:
-        there = self._extents.get((swap.topic_id, swap.partition), [])
-        start, end = swap.replaced[0].base_offset, swap.replaced[-1].next_offset
-        row = self._objects.get(swap.object_id)
+        await self._writer.run(lambda connection: self._swap(connection, swap))
+
+    def _swap(self, connection: Connection, swap: SegmentSwap) -> None:
+        row = objects.read_object(connection, swap.object_id)
         if row is None or row.state != "pending":
             return
-        kept = [one for one in there if not start <= one.base_offset < end]
-        there[:] = sorted([*kept, *swap.extents], key=lambda one: one.base_offset)
-        row.state, row.kind, row.references = "committed", "segment", len(swap.extents)
+        partition_id, _ = rows.read_partition(connection, (swap.topic_id, swap.partition))
+        rows.drop_extents(connection, partition_id, swap.replaced)
+        rows.write_extents(connection, [(partition_id, one) for one in swap.extents])
+        objects.write_object(
+            connection,
+            swap.object_id,
+            state="committed",
+            kind="segment",
+            size_bytes=swap.size_bytes,
+            extents=len(swap.extents),
+            now_ms=self._clock.now_ms(),
+        )
 
 
 class _RetainsTooLittle(MemoryControlPlane):
@@ -162,16 +204,19 @@ class _RetainsTooLittle(MemoryControlPlane):
         )
 
 
-class _MovesStartsBack(MemoryControlPlane):
+class _MovesStartsBack(_Planted):
     """Takes every deletion at its word."""
 
     async def delete_records(
         self, topic_id: UUID, partition: int, before_offset: int
     ) -> PartitionMarks:
-        key = (topic_id, partition)
-        if before_offset >= 0 and key in self._rows:
-            self._rows[key] = self._rows[key]._replace(log_start_offset=before_offset)
-            return self._rows[key].marks
+        await self.plant(
+            "UPDATE diskless_partitions SET log_start_offset = ?1"
+            " WHERE topic_id = ?2 AND number = ?3 AND ?1 BETWEEN 0 AND high_watermark",
+            before_offset,
+            topic_id.bytes,
+            partition,
+        )
         return await super().delete_records(topic_id, partition, before_offset)
 
 

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from uuid import UUID
 
-from penstock.control import MemoryControlPlane, PartitionKey
+from penstock.control import PartitionKey
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.gathering import Gathering
 from sim.diskless import upkeep
@@ -44,13 +44,11 @@ class World(Scheduler):
         self.clock = SkewedClock(self)
         self.clock_moved = False
         """Whether the plane's own clock was moved: then graces are not what they say."""
-        self.plane: MemoryControlPlane = self.plants.plane(
-            cluster_id="sim", clock=self.clock, randomness=self.dice
-        )
+        self.plane = self.plants.plane(clock=self.clock, randomness=self.dice)
         self.store = ModelStore(self, trouble=random.choice((0.0, 0.1, 0.3, 0.5)))
         self.line = PlaneLine(self, self.plane, trouble=random.choice((0.0, 0.1, 0.3, 0.5)))
         self.ledger = Ledger(self, self.plane, self.store)
-        self.line.on_change = self.ledger.check_index
+        self.line.on_change = self.ledger.changed
         self.settings = DisklessSettings(
             commit_interval_ms=random.choice((5, 40)),
             write_timeout_ms=random.choice((300, 1_000)),

@@ -60,14 +60,14 @@ def contract_url(postgres: PostgresServer) -> str:
     return postgres.schema()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["sqlite inline", "sqlite thread", "postgres"])
 async def control(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 ) -> AsyncIterator[ControlPlane]:
     plane: ControlPlane
-    if request.param == "memory":
+    if request.param == "sqlite inline":
         plane = MemoryControlPlane(clock=clock)
-    elif request.param == "sqlite":
+    elif request.param == "sqlite thread":
         plane = SqliteControlPlane(tmp_path / "metadata.sqlite", clock=clock)
     else:
         plane = PostgresControlPlane(request.getfixturevalue("contract_url"))

@@ -206,7 +206,7 @@ async def test_all_forms_agree(plane: Plane, seed: int) -> None:
         assert await one.outcome() == await other.outcome(), f"call {number} of seed {seed}"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite inline", "sqlite thread"])
 async def timed(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[tuple[Plane, SetClock]]:
@@ -214,7 +214,7 @@ async def timed(
     clock = SetClock()
     form = (
         MemoryControlPlane(clock=clock)
-        if request.param == "memory"
+        if request.param == "sqlite inline"
         else SqliteControlPlane(tmp_path / "metadata.sqlite", clock=clock)
     )
     both = cast(Plane, form)

@@ -100,6 +100,16 @@ class FaultyPlane(MemoryControlPlane):
         self.dice: Random | None = None
         self.commits = 0
 
+    async def plant(self, statement: str, *values: object) -> None:
+        """Change rows behind the back of its own code."""
+        await self._writer.run(lambda connection: connection.execute(statement, values))
+
+    async def set_back(self, highest_object_id: int) -> None:
+        """Forget that ids of objects above one were given out, as an old copy would."""
+        await self.plant(
+            "UPDATE facts SET value = ? WHERE name = 'highest_object_id'", str(highest_object_id)
+        )
+
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         self.commits += 1
         await asyncio.sleep(0)

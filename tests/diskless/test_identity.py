@@ -150,7 +150,7 @@ async def test_another_store_is_refused_whoever_has_filled_it() -> None:
 async def test_a_used_store_is_refused_to_a_new_control_plane() -> None:
     world = await written()
     await world.collection().start()
-    fresh = MemoryControlPlane(cluster_id="new")
+    fresh = MemoryControlPlane()
     guard = guard_of(fresh, world.memory, cluster_id="new", place="file:///objects")
     with pytest.raises(StoreOfAnotherCluster, match=r"file:///objects.*restore a copy of it"):
         await guard.check()
@@ -337,7 +337,7 @@ class Running:
     """A store whose identity was checked, and may be replaced by another."""
 
     def __init__(self) -> None:
-        self.plane = MemoryControlPlane(cluster_id="here")
+        self.plane = MemoryControlPlane()
         self.raw = Asked()
         self.guard = guard_of(self.plane, self.raw)
         self.store = GuardedStore(self.raw, self.guard)

@@ -52,6 +52,20 @@ def replace(world: World, key: str, change: Callable[[bytearray], object]) -> No
     world.memory._objects[key] = bytes(data), modified_ms
 
 
+async def misplace(world: World, was: DisklessExtent, now: DisklessExtent) -> None:
+    """Let the row of an extent of partition 1 say something else."""
+    await world.plane.plant(
+        "UPDATE diskless_extents SET object_id = ?, byte_offset = ?, size_bytes = ?, layout = ?"
+        " WHERE base_offset = ? AND partition_id ="
+        " (SELECT partition_id FROM diskless_partitions WHERE number = 1)",
+        now.object_id,
+        now.byte_offset,
+        now.size_bytes,
+        now.layout,
+        was.base_offset,
+    )
+
+
 async def test_nothing_is_wrong_where_nothing_is_wrong() -> None:
     world = await populated()
     verifier = await verified(world, checksums=True)
@@ -117,8 +131,8 @@ async def test_an_extent_that_the_footer_does_not_have_differs(
     change: Callable[[DisklessExtent], DisklessExtent],
 ) -> None:
     world = await populated()
-    extents = world.plane._extents[TOPIC, 1]
-    extents[1] = change(extents[1])
+    extent = (await world.extents(1))[1]
+    await misplace(world, extent, change(extent))
     assert (await verified(world)).counts == {"differs": 1}
 
 
@@ -129,8 +143,8 @@ async def test_an_extent_of_a_partition_that_the_footer_does_not_name_differs() 
     writer.submit(alone.submission)
     await answered([alone])
     await writer.stop()
-    other = (await world.extents(3))[-1].key
-    world.plane._extents[TOPIC, 1][0] = world.plane._extents[TOPIC, 1][0]._replace(key=other)
+    extent, other = (await world.extents(1))[0], (await world.extents(3))[-1]
+    await misplace(world, extent, extent._replace(object_id=other.object_id))
     verifier = await verified(world)
     assert verifier.counts == {"differs": 1}
     assert verifier.findings[0].detail == "the footer has nothing of the partition"
@@ -138,15 +152,16 @@ async def test_an_extent_of_a_partition_that_the_footer_does_not_name_differs() 
 
 async def test_a_sealed_segment_has_no_footer_but_a_length() -> None:
     world = await populated()
-    extents = world.plane._extents[TOPIC, 1]
-    extents[0] = extents[0]._replace(kind="segment", key="wal/sealed", byte_offset=0)
+    extent = (await world.extents(1))[0]
+    sealed = extent._replace(object_id=999, byte_offset=0)
     content = await world.memory.get((await world.extents(2))[0].key, 0, 1)
-    await world.memory.put("wal/sealed", [bytes(content) * extents[0].size_bytes])
-    world.plane._objects[999] = type(world.plane._objects[1])(
-        world.plane._objects[1].lease._replace(object_id=999, key="wal/sealed"), 0
+    await world.memory.put("wal/sealed", [bytes(content) * extent.size_bytes])
+    await world.plane.plant(
+        "INSERT INTO diskless_objects VALUES (999, 'wal/sealed', 'pending', 'segment', 0, 0, 0)"
     )
+    await misplace(world, extent, sealed)
     assert (await verified(world)).wrong == 0
-    extents[0] = extents[0]._replace(byte_offset=1)
+    await misplace(world, extent, sealed._replace(byte_offset=1))
     verifier = await verified(world)
     assert verifier.counts == {"differs": 1}
     assert "ends beyond" in verifier.findings[0].detail
@@ -155,7 +170,11 @@ async def test_a_sealed_segment_has_no_footer_but_a_length() -> None:
 @pytest.mark.parametrize("index", [0, 1, 2])
 async def test_offsets_without_an_extent_are_a_hole(index: int) -> None:
     world = await populated()
-    del world.plane._extents[TOPIC, 3][index]
+    await world.plane.plant(
+        "DELETE FROM diskless_extents WHERE base_offset = ? AND partition_id ="
+        " (SELECT partition_id FROM diskless_partitions WHERE number = 3)",
+        (await world.extents(3))[index].base_offset,
+    )
     verifier = await verified(world)
     assert verifier.counts == {"hole": 1}
     assert verifier.findings[0].where == "orders-3"

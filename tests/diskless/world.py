@@ -72,7 +72,7 @@ class World:
         self.settings = DisklessSettings(**{**QUICK, **settings})
         self.randomness = SeededRandomness(seed)
         self.clock = FakeClock()
-        self.plane = FaultyPlane(cluster_id="here", clock=self.clock, randomness=self.randomness)
+        self.plane = FaultyPlane(clock=self.clock, randomness=self.randomness)
         self.memory = MemoryStore(clock=self.clock)
         self.store = FaultyStore(self.memory)
         self.answers: list[CommitAnswer] = []

@@ -81,10 +81,10 @@ from penstock.control.values import (
 )
 
 if TYPE_CHECKING:
-    from penstock.control.memory import MemoryControlPlane
     from penstock.control.sqlite import SqliteControlPlane
+    from penstock.control.sqlite_memory import MemoryControlPlane
 
-_FORMS = {"MemoryControlPlane": "memory", "SqliteControlPlane": "sqlite"}
+_FORMS = {"MemoryControlPlane": "sqlite_memory", "SqliteControlPlane": "sqlite"}
 
 __all__ = [
     "Backlog",

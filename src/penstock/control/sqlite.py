@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from penstock.control import sqlite_tables as tables
 from penstock.control.errors import ControlUnavailable, IncompatibleDatabase
 from penstock.control.port import MarksListener
 from penstock.control.sqlite_diskless import SqliteDiskless
-from penstock.control.sqlite_writer import SqliteWriter
+from penstock.control.sqlite_writer import SqliteWriter, Writer
 from penstock.control.values import (
     Broker,
     CommittedOffset,
@@ -52,11 +53,11 @@ class SqliteControlPlane(SqliteDiskless):
         self._clock = clock
         self._randomness = randomness
         self._renewed_ms: dict[int, int] = {}
-        self._writer = self._new_writer()
         self._committed: MetadataImage | None = None
         self._working: MetadataImage | None = None
+        self._writer = self._new_writer()
 
-    def _new_writer(self) -> SqliteWriter:
+    def _new_writer(self) -> Writer:
         return SqliteWriter(self._path, on_group=self._publish)
 
     async def start(self) -> None:
@@ -329,7 +330,7 @@ class SqliteControlPlane(SqliteDiskless):
         topic: Topic = await self._writer.run(operation)
         return topic
 
-    # What follows runs on the writer's thread.
+    # What follows runs in operations of the writer.
 
     def _current(self) -> MetadataImage:
         if self._working is None:
@@ -355,7 +356,8 @@ class SqliteControlPlane(SqliteDiskless):
         self._working = tables.read_image(connection)
 
 
-def migrations() -> list[tuple[int, str]]:
+@cache
+def migrations() -> Sequence[tuple[int, str]]:
     """The numbered migrations, in order: number and SQL text."""
     folder = resources.files("penstock.control") / "migrations"
     found = [
@@ -363,7 +365,7 @@ def migrations() -> list[tuple[int, str]]:
         for item in folder.iterdir()
         if item.name.endswith(".sql")
     ]
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The diskless part of the SQLite form: each method is one operation on the writer's thread.
+"""The diskless part of the SQLite form: each method is one operation of the writer.
 
 Unlike the image of topics and brokers, the batch index is not held in memory: its tables are the
 truth, and a find reads them. Rules are in `diskless_rules.py` and `diskless_index_rules.py`, rows

@@ -2,8 +2,8 @@
 
 The tables are in `migrations/0003_diskless.sql` and `migrations/0005_store_identity.sql`.
 
-Reading and writing values, nothing else. Every function runs on the writer's thread, inside its
-transaction.
+Reading and writing values, nothing else. Every function runs inside a
+transaction of the writer.
 """
 
 from __future__ import annotations

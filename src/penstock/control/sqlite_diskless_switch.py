@@ -1,4 +1,4 @@
-"""Topics that become diskless, in the SQLite form; one operation on the writer's thread each."""
+"""Topics that become diskless, in the SQLite form; one operation of the writer each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from penstock.control.diskless_switch_values import (
     TopicSwitch,
 )
 from penstock.control.errors import ObjectLeaseLost
-from penstock.control.sqlite_writer import SqliteWriter
+from penstock.control.sqlite_writer import Writer
 from penstock.control.values import MetadataImage, Topic
 
 
 class SqliteDisklessSwitch:
     """What the switch of a topic asks for."""
 
-    _writer: SqliteWriter
+    _writer: Writer
     _clock: Clock
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """Rows of topics' switches in the SQLite form; the tables are in `migrations/0004_switches.sql`.
 
-Every function runs on the writer's thread, inside its transaction.
+Every function runs inside a transaction of the writer.
 """
 
 from __future__ import annotations

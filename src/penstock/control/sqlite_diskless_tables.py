@@ -1,7 +1,7 @@
 """Rows of diskless partitions in the SQLite form; the tables are in `migrations/0003_diskless.sql`.
 
-Reading and writing values, nothing else. Every function runs on the writer's thread, inside its
-transaction.
+Reading and writing values, nothing else. Every function runs inside a
+transaction of the writer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The upkeep of the batch index in the SQLite form: retention, swaps, sweeping, forgetting.
 
-Each method is one operation on the writer's thread, as in `sqlite_diskless.py`, which says more.
+Each method is one operation of the writer, as in `sqlite_diskless.py`, which says more.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from penstock.control.diskless_values import (
 )
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
-from penstock.control.sqlite_writer import SqliteWriter
+from penstock.control.sqlite_writer import Writer
 
 
 class SqliteDisklessUpkeep:
     """What jobs beside the data path ask for."""
 
-    _writer: SqliteWriter
+    _writer: Writer
     _clock: Clock
 
     async def delete_records(

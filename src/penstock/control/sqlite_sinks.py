@@ -2,7 +2,7 @@
 
 Lanes are a JSON list of lists, `[topic, topic id, partition, producer id, base sequence, records,
 base offset, next offset]`, compressed by zlib: a query of hundreds of partitions saves them with
-every batch. Every function runs on the writer's thread, inside its transaction.
+every batch. Every function runs inside a transaction of the writer.
 """
 
 from __future__ import annotations

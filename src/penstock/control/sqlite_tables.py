@@ -1,6 +1,6 @@
 """Rows of the SQLite form: reading and writing values, nothing else.
 
-The tables are in `migrations/`. Every function here runs on the writer's thread, inside a
+The tables are in `migrations/`. Every function here runs in an operation, inside a
 transaction that the writer opened.
 """
 

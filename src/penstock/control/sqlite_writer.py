@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.base.errors import BugError
 from penstock.control.errors import (
@@ -58,8 +58,31 @@ _OF_ONE_OPERATION: Final = frozenset(
 """Failures that say something of the operation and nothing of the database."""
 
 
-class SqliteWriter:
+class Writer(Protocol):
     """Runs operations on one connection in the order in which they were handed in."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    async def run(self, operation: Operation) -> Any:
+        """Run one operation and return its value once it is durable.
+
+        Raises:
+            ControlBusy: too many operations wait.
+            ControlUnavailable: the database failed, or the writer is closed.
+            PenstockError: whatever the operation itself refused with.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what is queued. Idempotent."""
+        ...
+
+
+class SqliteWriter:
+    """The writer of a file, on a thread."""
 
     def __init__(self, path: Path, *, on_group: Callable[[bool], None]) -> None:
         """`on_group(committed)` is called on the writer's thread after each group."""
@@ -74,13 +97,6 @@ class SqliteWriter:
         self._thread.start()
 
     async def run(self, operation: Operation) -> Any:
-        """Run one operation and return its value once it is durable.
-
-        Raises:
-            ControlBusy: too many operations wait.
-            ControlUnavailable: the database failed, or the writer is closed.
-            PenstockError: whatever the operation itself refused with.
-        """
         if self.closed:
             raise ControlUnavailable("the metadata database is closed")
         loop = asyncio.get_running_loop()
@@ -92,7 +108,7 @@ class SqliteWriter:
         return await future
 
     async def close(self) -> None:
-        """Finish what is queued and end the thread. Idempotent."""
+        """Finish what is queued and end the thread."""
         if self.closed:
             return
         self.closed = True

@@ -71,7 +71,7 @@ async def test_a_start_is_refused_when_the_database_was_set_back() -> None:
     await lease(world)
     await collection.marks.note()
     await world.collection().start()
-    world.plane._highest_object_id = 19
+    await world.plane.set_back(19)
     with pytest.raises(DatabaseRestored, match=r"docs/guides/diskless\.md"):
         await world.collection().start()
     for job in world.collection().jobs():

@@ -145,8 +145,8 @@ async def test_nothing_is_deleted_by_a_database_that_was_set_back() -> None:
     world = await populated()
     world.clock.ms += 10 * DAY_MS
     await mark(world)
-    world.plane._highest_object_id = 2
-    world.plane._objects.clear()
+    await world.plane.set_back(2)
+    await world.plane.plant("DELETE FROM diskless_objects")
     before = await world.keys()
     with pytest.raises(DatabaseRestored):
         await world.collection().orphans.collect()
@@ -160,7 +160,7 @@ async def test_nothing_is_deleted_when_the_database_is_set_back_meanwhile() -> N
 
     class Restored(CrashingPlane):
         async def referenced_keys(self, *, after: str, limit: int) -> Any:
-            world.plane._highest_object_id = 2
+            await world.plane.set_back(2)
             return []
 
     before = await world.keys()
