@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from datetime import UTC, date, datetime
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.cost import PRESETS, CostInputs, Prices, cost_plan, read_prices
 from penstock.planner.errors import InvalidPlanFile
 from penstock.planner.results import Plan
+from penstock.planner.tables import table_text
 
 PRICE_FILE_BYTES_MAX: Final = 1 << 20
 OUR_PRICES: Final = "prices.toml"
@@ -23,7 +23,7 @@ OUR_PRICES: Final = "prices.toml"
 
 def our_price_text() -> str:
     """The price file that comes with Penstock."""
-    return (resources.files("penstock.planner.cost") / OUR_PRICES).read_text("utf-8")
+    return table_text("penstock.planner.cost", OUR_PRICES)
 
 
 def load_prices(path: Path | None, today: date | None = None) -> Prices:

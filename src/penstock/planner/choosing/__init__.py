@@ -3,20 +3,18 @@
     Workload ──> rules (data) ──> reasons per candidate ──> verdicts ──> recommendation
                                                       └── each answer flipped ──> what changes it
 
-`workload.py` holds the questions, `rules/` the thresholds, `candidates.py` what may be chosen and
-what of it Penstock has. `judging.py` applies rules, `changing.py` flips answers one by one, and
-`plan.py` makes a `Plan` of it.
+`workload.py` holds the questions, `technologies.toml` what may be chosen, what of it Penstock has,
+and the rules with their thresholds, which `rules.py` reads. `judging.py` applies them, `answers.py`
+flips answers one by one, and `plan.py` makes a `Plan` of it.
 
 Source: the log and queue article (why a table is no queue, the decision matrix, the use cases),
 the filesystem outbox article (when it is wrong), the host IPC article (alternatives, when wrong).
 """
 
-from penstock.planner.choosing.candidates import CANDIDATES, Candidate
-from penstock.planner.choosing.changing import Change, changes
+from penstock.planner.choosing.answers import Change, Question, changes, questions
 from penstock.planner.choosing.judging import Choice, Reason, Verdict, judge
 from penstock.planner.choosing.plan import plan_choice
-from penstock.planner.choosing.questions import Question, questions
-from penstock.planner.choosing.rules import RULES, Rule, Test
+from penstock.planner.choosing.rules import CANDIDATES, RULES, Candidate, Rule, Test
 from penstock.planner.choosing.workload import Workload
 
 __all__ = [

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from penstock.planner.choosing.candidates import CANDIDATES
-from penstock.planner.choosing.rules import RULES, Rule
+from penstock.planner.choosing.rules import CANDIDATES, COMBINATIONS, RULES, Combination, Rule
 from penstock.planner.choosing.workload import Workload, fact_of
 
 Fit = Literal["fits", "fits with a caveat", "does not fit"]
@@ -94,3 +93,16 @@ def _verdict(candidate: str, workload: Workload) -> Verdict:
     elif "caveat" in effects:
         fit = "fits with a caveat"
     return Verdict(candidate=candidate, fit=fit, reasons=tuple(reasons))
+
+
+def combinations(workload: Workload, choice: Choice) -> tuple[Combination, ...]:
+    """What is usual in front of, or on, what is recommended."""
+    fact = fact_of(workload)
+    taken = set(choice.recommended) or {""}
+    return tuple(
+        [
+            one
+            for one in COMBINATIONS
+            if taken & one.with_any and all([test.holds(fact) for test in one.when])
+        ]
+    )

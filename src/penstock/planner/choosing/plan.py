@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.planner.choosing.candidates import CANDIDATES
-from penstock.planner.choosing.changing import changes
-from penstock.planner.choosing.combining import combinations
-from penstock.planner.choosing.judging import NOTHING, Choice, Verdict, judge
-from penstock.planner.choosing.rules.language import THRESHOLDS
+from penstock.planner.choosing.answers import changes
+from penstock.planner.choosing.judging import NOTHING, Choice, Verdict, combinations, judge
+from penstock.planner.choosing.rules import CANDIDATES, EFFECTS, SOURCES
 from penstock.planner.choosing.workload import Workload
 from penstock.planner.results import Chart, Curve, Figure, Finding, Plan
 
-_EFFECTS: Final = ("for", "note", "caveat", "against")
 _OWN: Final = "Penstock: what it has"
 _RULE: Final = (
     "of the transports that nothing speaks against, the one with the fewest caveats;"
@@ -48,10 +45,10 @@ def _recommendation(workload: Workload, choice: Choice) -> list[Figure]:
             group="recommendation",
         )
 
-    found = [row("recommendation", "take", choice.text, _RULE, THRESHOLDS)]
+    found = [row("recommendation", "take", choice.text, _RULE, SOURCES["thresholds"])]
     if choice.transport is not None and choice.transport not in choice.recommended:
         label = CANDIDATES[choice.transport].label
-        found.append(row("transport", "around it", label, _RULE, THRESHOLDS))
+        found.append(row("transport", "around it", label, _RULE, SOURCES["thresholds"]))
     for one in combinations(workload, choice):
         when = " and ".join([test.text for test in one.when]) or "always"
         text = f"{one.label}: {one.how}"
@@ -90,7 +87,7 @@ _OWN_COMPUTATION: Final = "computed: every answer is flipped, numbers at each th
 def _reasons(verdict: Verdict) -> list[Figure]:
     candidate = CANDIDATES[verdict.candidate]
     prefix, group = _snake(verdict.candidate), f"{candidate.label}: {verdict.fit}"
-    counts = [f"{len(verdict.of(effect))} {effect}" for effect in _EFFECTS]
+    counts = [f"{len(verdict.of(effect))} {effect}" for effect in EFFECTS]
     found = [
         Figure(
             name=f"{prefix}_verdict",
@@ -101,7 +98,7 @@ def _reasons(verdict: Verdict) -> list[Figure]:
             group=group,
         )
     ]
-    for effect in _EFFECTS:
+    for effect in EFFECTS:
         found += [
             Figure(
                 name=f"{prefix}_{_snake(reason.rule.subject)}",

@@ -6,11 +6,10 @@
 Source: the filesystem outbox article, its worked example; the log and queue article, section 12.
 """
 
-from penstock.planner.cost.inputs import CostInputs
+from penstock.planner.cost.inputs import PRESETS, CostInputs, Preset
 from penstock.planner.cost.lines import Line, OptionCost
 from penstock.planner.cost.options import all_options
 from penstock.planner.cost.plan import cost_plan
-from penstock.planner.cost.presets import PRESETS, Preset
 from penstock.planner.cost.prices import Price, Prices, read_prices
 
 __all__ = [

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from penstock.planner.cost.inputs import CostInputs
+from penstock.planner.cost.inputs import PRESETS, CostInputs
 from penstock.planner.cost.lines import Kind, OptionCost
 from penstock.planner.cost.options import Turn, fitting, reasons_against
 from penstock.planner.cost.outbox import INFREQUENT_DAYS
-from penstock.planner.cost.presets import PRESETS
 from penstock.planner.cost.prices import OLD_DAYS, Prices
 from penstock.planner.cost.workload import produced_bytes_s, workload_of
 from penstock.planner.quantities import format_quantity, significant

@@ -6,12 +6,14 @@ capacity (`kinesis-shards`, `fsx-throughput`) replace what the workload alone wo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.settings import setting
 from penstock.diskless.settings import DisklessSettings
 from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.tables import read_table
 from penstock.storage import LogConfig
 
 DISKLESS: Final = DisklessSettings()
@@ -251,3 +253,18 @@ class CostInputs:
                 f" {self.archive_share:g} are more",
                 "lower one of them",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Inputs of one scenario. `assumed` has what its source does not say, by input."""
+
+    doc: str
+    inputs: Mapping[str, object]
+    assumed: Mapping[str, str]
+
+
+PRESETS: Final[Mapping[str, Preset]] = {
+    name: Preset(**row) for name, row in read_table(__package__, "presets.toml").items()
+}
+"""Workloads of the sources, ready to compute."""

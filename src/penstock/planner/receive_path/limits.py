@@ -46,7 +46,6 @@ RING_MAX_ENTRIES: Final = 16_384
 RING_ASSUMED_MAX_ENTRIES: Final = 8192
 """Where an interface's own maximum is not known: `ethtool -g` tells it."""
 QUEUES_USUAL: Final = 8
-QUEUES_ACCELERATED: Final = 32
 
 NAK_UNICAST_DELAY_US: Final = 1.0
 NAK_UNICAST_RETRY_RATIO: Final = 100

@@ -1,9 +1,9 @@
-"""Which single answer would change the recommendation: each is flipped in turn.
+"""What hangs on one answer: its thresholds, and whether another would change the recommendation.
 
-Yes-or-no answers and choices are tried in all their values. Numbers are tried on and beside every
-threshold that a rule has for them, upwards and downwards from what was given, until the
-recommendation changes. A threshold of a product, such as bytes a day, is divided by its other
-factor.
+Each answer is flipped in turn. Yes-or-no answers and choices are tried in all their values.
+Numbers are tried on and beside every threshold that a rule has for them, upwards and downwards
+from what was given, until the recommendation changes. A threshold of a product, such as bytes a
+day, is divided by its other factor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.base.settings import SettingInfo, describe
 from penstock.planner.choosing.judging import Choice, judge
-from penstock.planner.choosing.rules import RULES
+from penstock.planner.choosing.rules import CANDIDATES, EFFECTS, RULES
 from penstock.planner.choosing.workload import DERIVED, Workload
 from penstock.planner.quantities import format_quantity
 
@@ -102,3 +102,26 @@ def _allowed(info: SettingInfo, values: list[tuple[Any, str]]) -> list[tuple[Any
     least = -inf if info.minimum is None else info.minimum
     most = inf if info.maximum is None else info.maximum
     return [one for one in values if least <= one[0] <= most]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One input, and a line for each rule that looks at it."""
+
+    info: SettingInfo
+    thresholds: tuple[str, ...]
+
+
+def questions() -> tuple[Question, ...]:
+    """All questions, in the order of the inputs."""
+    return tuple([Question(info=info, thresholds=_lines(info)) for info in describe(Workload)])
+
+
+def _lines(info: SettingInfo) -> tuple[str, ...]:
+    names = {info.attribute, *(name for name, of in DERIVED.items() if info.attribute in of)}
+    lines: dict[tuple[str, str], list[str]] = {}
+    for rule in RULES:
+        if any([test.fact in names for test in rule.when]):
+            key = (rule.condition, EFFECTS[rule.effect])
+            lines.setdefault(key, []).append(CANDIDATES[rule.candidate].label)
+    return tuple([f"{when}: {effect} {', '.join(whom)}" for (when, effect), whom in lines.items()])
