@@ -1,0 +1,154 @@
+"""No circles of files: what imports each other cannot be read, tested or moved alone.
+
+A circle is a strongly connected component of the files' imports, those under `TYPE_CHECKING` and
+inside functions included: a type that is only named is depended on all the same. Which package may
+import which is import-linter's contract in `pyproject.toml`.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+
+REMAINING: set[frozenset[str]] = {
+    frozenset(
+        {
+            "penstock.broker.connection",
+            "penstock.broker.context",
+            "penstock.broker.coordinator",
+            "penstock.broker.fetch.operation",
+            "penstock.broker.fetch.sessions",
+            "penstock.broker.handlers.metadata",
+            "penstock.broker.handlers.producer_ids",
+            "penstock.broker.leader_epochs",
+            "penstock.broker.metrics",
+            "penstock.broker.sinks",
+            "penstock.broker.sinks.drive",
+            "penstock.broker.sinks.objects",
+            "penstock.broker.sinks.service",
+            "penstock.broker.state",
+            "penstock.broker.switching",
+            "penstock.broker.switching.coordinating",
+            "penstock.broker.switching.desk",
+            "penstock.broker.switching.joining",
+            "penstock.broker.switching.share",
+            "penstock.broker.topic_admin",
+        }
+    ),
+    frozenset({"penstock.broker.groups.rebalance", "penstock.broker.groups.saving"}),
+    frozenset({"penstock.control.memory_diskless", "penstock.control.memory_diskless_switch"}),
+    frozenset({"penstock.diskless.partition", "penstock.diskless.service"}),
+    frozenset(
+        {
+            "penstock.host.server.agent",
+            "penstock.host.server.http",
+            "penstock.host.server.ingest",
+            "penstock.host.server.metrics",
+            "penstock.host.server.status",
+        }
+    ),
+    frozenset({"penstock.host.server.connection", "penstock.host.server.door"}),
+    frozenset({"penstock.outbox.metrics", "penstock.outbox.reader.consuming"}),
+    frozenset({"penstock.outbox.pointer", "penstock.outbox.pointer_table"}),
+    frozenset({"penstock.spark.connect_session", "penstock.spark.spark_session"}),
+    frozenset(
+        {
+            "penstock.spark.formats.binary",
+            "penstock.spark.formats.decoders",
+            "penstock.spark.formats.json.decoder",
+        }
+    ),
+    frozenset(
+        {
+            "penstock.storage.appended",
+            "penstock.storage.environment",
+            "penstock.storage.loading",
+            "penstock.storage.lookups",
+            "penstock.storage.partition",
+            "penstock.storage.reading",
+            "penstock.storage.rolling",
+        }
+    ),
+}
+"""Circles that are yet to be opened. Nothing is added; what is opened is taken out."""
+
+
+def modules_in(root: Path) -> dict[str, Path]:
+    """The files below a folder, by the names that imports have for them."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in root.rglob("*.py")
+    }
+
+
+def imports_of(module: str, modules: dict[str, Path]) -> set[str]:
+    """The modules that one imports; the `__init__` of a package that it lies in does not count."""
+    found = set()
+    for node in ast.walk(ast.parse(modules[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module} line {node.lineno}: imports are absolute"
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else str(node.module) for name in whole}
+    return {
+        name
+        for name in found & modules.keys() - {module}
+        if not (modules[name].name == "__init__.py" and module.startswith(f"{name}."))
+    }
+
+
+def circles_in(root: Path) -> set[frozenset[str]]:
+    """The strongly connected components of more than one file."""
+    modules = modules_in(root)
+    imports = {module: imports_of(module, modules) for module in modules}
+    reached = {module: reach(module, imports) for module in modules}
+    return {
+        circle
+        for module in modules
+        if len(circle := frozenset(m for m in reached[module] if module in reached[m])) > 1
+    }
+
+
+def reach(module: str, imports: dict[str, set[str]]) -> set[str]:
+    """What a module imports, directly and by others."""
+    reached: set[str] = set()
+    ahead = [module]
+    while ahead:
+        new = imports[ahead.pop()] - reached
+        reached |= new
+        ahead += new
+    return reached
+
+
+def test_no_files_import_each_other() -> None:
+    circles = circles_in(SOURCE)
+    new = [sorted(circle) for circle in circles - REMAINING]
+    assert not new, f"files that import each other: {new}"
+    opened = [sorted(circle) for circle in REMAINING - circles]
+    assert not opened, f"no longer circles, take them out of REMAINING: {opened}"
+
+
+@pytest.mark.parametrize(
+    ("files", "circles"),
+    [
+        ({"a": "import b", "b": "import c", "c": ""}, []),
+        ({"a": "import b", "b": "import c", "c": "import a"}, ["a b c"]),
+        ({"a": "import b", "b": "import a", "c": "import d", "d": "import c"}, ["a b", "c d"]),
+        ({"a": "if TYPE_CHECKING:\n    from b import B", "b": "from a import A"}, ["a b"]),
+        ({"a": "def f():\n    from b import B", "b": "from a import A"}, ["a b"]),
+        ({"p/__init__": "from p.a import A", "p/a": "from p import B"}, []),
+        ({"p/__init__": "from p.a import A", "p/a": "import b", "b": "import p"}, ["b p p.a"]),
+        ({"p/__init__": "", "p/a": "from p import b", "p/b": "from p import a"}, ["p.a p.b"]),
+    ],
+)
+def test_circles_are_found(tmp_path: Path, files: dict[str, str], circles: list[str]) -> None:
+    for name, text in files.items():
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert circles_in(tmp_path) == {frozenset(circle.split()) for circle in circles}
