@@ -19,14 +19,13 @@ from penstock.outbox.pointer import (
     check_codec,
     check_event_count,
     decode_pointer,
-    decode_pointers,
     decode_record,
     encode_pointer,
     inline_record,
     message_id,
     pointer_record,
 )
-from penstock.outbox.pointer_table import POINTER_SCHEMA
+from penstock.outbox.pointer_table import POINTER_SCHEMA, decode_pointers
 from tests.outbox.test_layout import batch_ids, partition_ids
 
 PATH = "p/year=2026/month=05/day=24/hour=14/batch-b/data.bin"

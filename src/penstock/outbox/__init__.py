@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from penstock.outbox.collection.sweeper import Sweeper
     from penstock.outbox.collection.topic_pointers import TopicPointers
     from penstock.outbox.errors import BatchIdentity
-    from penstock.outbox.pointer import Pointer, decode_pointer, decode_pointers, encode_pointer
+    from penstock.outbox.pointer import Pointer, decode_pointer, encode_pointer
+    from penstock.outbox.pointer_table import decode_pointers
     from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage
     from penstock.outbox.reader.consuming import ConsumerLimits
     from penstock.outbox.reader.policy import ReadPolicy
@@ -46,7 +47,7 @@ _HOMES = {
     "TopicPublisher": "writer.publisher",
     "WriteResult": "writer.jobs",
     "decode_pointer": "pointer",
-    "decode_pointers": "pointer",
+    "decode_pointers": "pointer_table",
     "encode_pointer": "pointer",
 }
 

@@ -265,16 +265,3 @@ def decode_record(
         raise
     except InvalidError as error:
         raise InvalidPointer(str(error)) from None
-
-
-def decode_pointers(values: Any) -> Any:
-    """Read an Arrow array of pointers, binary or string, as a table, row by row in its order.
-
-    Works by columns; see `penstock.outbox.pointer_table`, which has the table's schema.
-
-    Raises:
-        InvalidPointer: any of them is none; the message has the first bad row's number.
-    """
-    from penstock.outbox import pointer_table
-
-    return pointer_table.decode_pointers(values)
