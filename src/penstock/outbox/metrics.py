@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.base.metrics import Histogram, Metric, Sample
 from penstock.outbox import limits
-
-if TYPE_CHECKING:
-    from penstock.outbox.reader.consuming import ConsumerCounters
 
 OTHER: Final = "(other)"
 _BY: Final = ("partition_id",)
@@ -134,17 +131,34 @@ WAITING: Final = _gauge("waiting_payloads", "Payloads that a group had yet to re
 UNREFERENCED: Final = _gauge("unreferenced_payloads", "Old payloads that no pointer names.", ())
 
 
-def consumer_samples(counters: ConsumerCounters) -> Iterator[Sample]:
-    """What one consumer has done; reasons beyond the first 100 share a label."""
-    yield Sample(CONSUMED, counters.messages)
-    yield Sample(CONSUMED_BYTES, counters.payload_bytes)
-    yield Sample(CONSUMED_INLINE, counters.inline)
-    yield Sample(DUPLICATES, counters.duplicates)
-    yield Sample(READ_RETRIES, counters.retries)
-    yield Sample(COMMITS, counters.commits)
-    yield Sample(LOST, counters.lost_records)
-    for reason, count in counters.dead_letters_by_reason.items():
-        yield Sample(DEAD_LETTERS, count, (reason,))
+@dataclass(slots=True)
+class ConsumerCounters:
+    """What a consumer has done so far."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+    inline: int = 0
+    duplicates: int = 0
+    retries: int = 0
+    dead_letters: int = 0
+    dead_letters_by_reason: dict[str, int] = field(default_factory=dict)
+    commits: int = 0
+    lost_records: int = 0
+    """Offsets that were gone from the log before they were read."""
+    remembered: int = 0
+    """Batches that were put into the dedup window at the start."""
+
+    def samples(self) -> Iterator[Sample]:
+        """One sample of every metric; reasons beyond the first 100 share a label."""
+        yield Sample(CONSUMED, self.messages)
+        yield Sample(CONSUMED_BYTES, self.payload_bytes)
+        yield Sample(CONSUMED_INLINE, self.inline)
+        yield Sample(DUPLICATES, self.duplicates)
+        yield Sample(READ_RETRIES, self.retries)
+        yield Sample(COMMITS, self.commits)
+        yield Sample(LOST, self.lost_records)
+        for reason, count in self.dead_letters_by_reason.items():
+            yield Sample(DEAD_LETTERS, count, (reason,))
 
 
 @dataclass(slots=True)

@@ -44,9 +44,9 @@ from penstock.client.errors import InvalidArgument, OffsetOutOfRange
 from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
 from penstock.outbox.errors import InvalidPointer, OutboxClosed
-from penstock.outbox.metrics import consumer_samples
+from penstock.outbox.metrics import ConsumerCounters
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.reader.consuming import ConsumerCore, ConsumerCounters, ConsumerLimits
+from penstock.outbox.reader.consuming import ConsumerCore, ConsumerLimits
 from penstock.outbox.reader.dead_letters import DeadLetters
 from penstock.outbox.reader.decoding import POINTER, decode_records
 from penstock.outbox.reader.dedup import BatchKey
@@ -149,7 +149,7 @@ class OutboxConsumer:
 
     def samples(self) -> Iterator[Sample]:
         """The same as metrics."""
-        return consumer_samples(self._core.counters)
+        return self._core.counters.samples()
 
     @property
     def positions(self) -> dict[int, int]:

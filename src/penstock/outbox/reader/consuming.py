@@ -19,10 +19,10 @@ Source: `design/host-and-outbox.md`, Read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from penstock.outbox import read_limits
-from penstock.outbox.metrics import OTHER
+from penstock.outbox.metrics import OTHER, ConsumerCounters
 from penstock.outbox.reader.dedup import BatchKey, DedupWindow
 from penstock.outbox.settings import check_numbers
 
@@ -53,24 +53,6 @@ class ConsumerLimits:
             commit_messages=1,
             dead_letters_in_a_row_max=0,
         )
-
-
-@dataclass(slots=True)
-class ConsumerCounters:
-    """What a consumer has done so far."""
-
-    messages: int = 0
-    payload_bytes: int = 0
-    inline: int = 0
-    duplicates: int = 0
-    retries: int = 0
-    dead_letters: int = 0
-    dead_letters_by_reason: dict[str, int] = field(default_factory=dict)
-    commits: int = 0
-    lost_records: int = 0
-    """Offsets that were gone from the log before they were read."""
-    remembered: int = 0
-    """Batches that were put into the dedup window at the start."""
 
 
 class ConsumerCore:
