@@ -52,7 +52,6 @@ REMAINING: set[frozenset[str]] = {
         }
     ),
     frozenset({"penstock.host.server.connection", "penstock.host.server.door"}),
-    frozenset({"penstock.spark.connect_session", "penstock.spark.spark_session"}),
     frozenset(
         {
             "penstock.spark.formats.binary",

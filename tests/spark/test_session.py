@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from penstock.spark import JavaMissing, require_java, session
 from penstock.spark.connect_session import ConnectMissing
 from penstock.spark.errors import InvalidOption
-from penstock.spark.spark_session import SETTINGS
+from penstock.spark.session_settings import SETTINGS
 from penstock.spark.workers import (
     NotShipped,
     WorkersUnready,

@@ -185,8 +185,8 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
     if static:
         return found.problems
     from penstock.apps.pipeline_spark import looking_session
+    from penstock.spark.java import JavaMissing
     from penstock.spark.pipeline import analysis
-    from penstock.spark.spark_session import JavaMissing
 
     try:
         with looking_session(found.spec) as spark:

@@ -184,7 +184,8 @@ def _show_states(state: State, states: tuple[TableState, ...]) -> None:
 
 
 def _session(master: str | None) -> SparkSession:
-    from penstock.spark.spark_session import require_java, session
+    from penstock.spark.java import require_java
+    from penstock.spark.spark_session import session
 
     require_java()
     if master is None:

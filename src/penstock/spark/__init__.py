@@ -10,12 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from penstock.spark.java import JavaMissing, require_java
     from penstock.spark.listener import GroupCommitListener
     from penstock.spark.outbox import json_lines, outbox_tree, read_outbox
     from penstock.spark.sink.commits import Appended
     from penstock.spark.sink.log_sink import LogSink
     from penstock.spark.source import PenstockSource
-    from penstock.spark.spark_session import JavaMissing, require_java, session
+    from penstock.spark.spark_session import session
     from penstock.spark.tables.append import DeltaSink, Written
     from penstock.spark.tables.upsert import DeltaUpsert
 
@@ -43,8 +44,8 @@ _HOMES: Final = {
     "json_lines": "outbox",
     "outbox_tree": "outbox",
     "read_outbox": "outbox",
-    "JavaMissing": "spark_session",
-    "require_java": "spark_session",
+    "JavaMissing": "java",
+    "require_java": "java",
     "Appended": "sink.commits",
     "LogSink": "sink.log_sink",
     "PenstockSource": "source",

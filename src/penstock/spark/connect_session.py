@@ -26,13 +26,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from penstock.base.errors import InvalidError, UnavailableError
-from penstock.spark import spark_session
+from penstock.spark.java import require_java
+from penstock.spark.session_settings import (
+    LOOPBACK_SETTINGS,
+    PUSHDOWN,
+    SETTINGS,
+    built,
+    facts,
+    listen,
+)
 from penstock.spark.source import PenstockSource
 from penstock.spark.workers import check_workers, server_slots
 
 LOCAL_SERVER: Final = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
-    **spark_session.LOOPBACK_SETTINGS,
+    **LOOPBACK_SETTINGS,
 }
 """Of a server in this process: nothing but this machine can reach it."""
 _CLIENTS_OWN: Final = ("spark.remote", "spark.master", "spark.app.name", "spark.api.mode")
@@ -70,22 +78,19 @@ def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
     url = str(chosen.get("spark.remote") or os.environ["SPARK_REMOTE"])
     given = dict(chosen)
     if not url.startswith("sc://"):  # a server in this process takes every setting
-        spark_session.require_java()
+        require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        given = {**spark_session.SETTINGS, **LOCAL_SERVER, **given}
+        given = {**SETTINGS, **LOCAL_SERVER, **given}
     with warnings.catch_warnings():
         # Spark tries to set everything, and warns; what was refused is told below.
         warnings.filterwarnings("ignore", message="Failed to set ", category=UserWarning)
-        spark = spark_session.built(given)
+        spark = built(given)
     if url.startswith("sc://"):
         _set(spark, chosen, url)
     check_workers(spark, wait_seconds=wait_seconds)
-    told = spark_session.facts(
-        {spark_session.PUSHDOWN: spark.conf.get(spark_session.PUSHDOWN, "false")},
-        server_slots(spark),
-    )
+    told = facts({PUSHDOWN: spark.conf.get(PUSHDOWN, "false")}, server_slots(spark))
     spark.dataSource.register(_source_with(told))
-    spark_session.listen(spark)
+    listen(spark)
     return spark
 
 
@@ -118,7 +123,7 @@ def _set(spark: SparkSession, chosen: Mapping[str, Any], url: str) -> None:
                 f"setting {name} = {value!r} belongs to the Spark server {url}, which runs already:"
                 f" start the server with --conf {name}={value}, or leave it out here"
             )
-    for name, value in spark_session.SETTINGS.items():
+    for name, value in SETTINGS.items():
         if name not in chosen and spark.conf.isModifiable(name):
             spark.conf.set(name, value)
 

@@ -1,4 +1,4 @@
-"""Starts Spark's Java process, and keeps from the terminal what it says of every good run.
+"""Starts Spark's Java process, if there is Java, and keeps from the terminal what good runs say.
 
 Theory of operation. Java warns of a module that Spark asks for, and offers no switch for that;
 Spark's first lines come before any setting of its log. So the process writes its stderr to a pipe,
@@ -9,12 +9,15 @@ own settings otherwise.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+
+from penstock.base.errors import UnavailableError
 
 STDERR: Final = 2
 USUAL: Final = (
@@ -28,6 +31,25 @@ USUAL: Final = (
     b" WARN ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming ",
 )
 """Parts of lines that say nothing of what the user does."""
+
+
+class JavaMissing(UnavailableError):
+    """Spark needs a Java runtime, and there is none."""
+
+
+def require_java() -> None:
+    """Say clearly that Java is missing, before Spark says it at length.
+
+    Raises:
+        JavaMissing: no `java` on the path and no JAVA_HOME.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") or (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)):
+        return
+    raise JavaMissing(
+        "Spark needs a Java runtime, version 17 or newer, and there is no `java` on the path: "
+        "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+    )
 
 
 def start(settings: Mapping[str, Any]) -> None:

@@ -5,10 +5,6 @@
     session(master="sc://host:15002")                a Spark Connect server (`connect_session.py`)
     session(SparkSession.builder.…)                  any of these, by a builder of your own
 
-Each setting is there for a measured reason (see the comments); one that the builder sets itself
-is left alone. The source's own facts (parallelism, whether filters are pushed down) travel by
-environment, because Spark hands a Python source its options and nothing else.
-
 On a cluster the workers need penstock, at the path that PYSPARK_PYTHON names (by default that of
 this Python). A first task tells whether they have it, and the number of slots is asked for.
 """
@@ -16,7 +12,6 @@ this Python). A first task tells whether they have it, and the number of slots i
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,42 +20,17 @@ from urllib.parse import urlsplit
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from penstock.base.errors import UnavailableError
 from penstock.spark import java
+from penstock.spark.connect_session import connect
 from penstock.spark.errors import InvalidOption
-from penstock.spark.listener import GroupCommitListener
-from penstock.spark.source import PUSHDOWN_VARIABLE, PenstockSource
+from penstock.spark.session_settings import LOOPBACK_SETTINGS, SETTINGS, built, facts, listen
+from penstock.spark.source import PenstockSource
 from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, settled_slots
 
-PARALLELISM_VARIABLE: Final = "PENSTOCK_SPARK_PARALLELISM"
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-
-SETTINGS: Final = {
-    # Workers: no loopback TCP, our code pre-imported, never a new process per task.
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "penstock.spark.daemon",
-    "spark.python.worker.reuse": "true",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    PUSHDOWN: "true",
-    # Tables: what Delta readers agree on.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.ui.showConsoleProgress": "false",
-}
-LOOPBACK_SETTINGS: Final = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.ui.enabled": "false",
-}
 _SHUFFLES: Final = "spark.sql.shuffle.partitions"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which chose the master itself."""
-
-
-class JavaMissing(UnavailableError):
-    """Spark needs a Java runtime, and there is none."""
 
 
 def session(
@@ -91,10 +61,8 @@ def session(
     chosen = _chosen(builder, master, cores) | dict(settings or {})
     chosen.setdefault("spark.app.name", application)
     if is_connect_url(chosen):
-        from penstock.spark.connect_session import connect
-
         return connect(chosen, wait_seconds=wait_seconds)
-    require_java()
+    java.require_java()
     master = str(chosen.get("spark.master", ""))
     if master.startswith("local") or (not master and _SUBMITTED not in os.environ):
         return _local(chosen, cores or os.cpu_count() or 1)
@@ -106,43 +74,6 @@ def is_connect_url(chosen: Mapping[str, Any]) -> bool:
     return "spark.remote" in chosen or (
         "SPARK_REMOTE" in os.environ and "spark.master" not in chosen
     )
-
-
-def require_java() -> None:
-    """Say clearly that Java is missing, before Spark says it at length.
-
-    Raises:
-        JavaMissing: no `java` on the path and no JAVA_HOME.
-    """
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") or (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)):
-        return
-    raise JavaMissing(
-        "Spark needs a Java runtime, version 17 or newer, and there is no `java` on the path: "
-        "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
-    )
-
-
-def listen(spark: SparkSession) -> None:
-    """Show streams as consumer groups; once a session, as getOrCreate may hand it out again."""
-    if "_penstock_listener" not in vars(spark):
-        listener = GroupCommitListener()
-        spark.streams.addListener(listener)
-        spark._penstock_listener = listener  # type: ignore[attr-defined]
-
-
-def facts(chosen: Mapping[str, Any], slots: int) -> dict[str, str]:
-    """What the source is told by environment."""
-    pushdown = str(chosen.get(PUSHDOWN, "false")).lower()
-    return {PUSHDOWN_VARIABLE: str(int(pushdown == "true")), PARALLELISM_VARIABLE: str(slots)}
-
-
-def built(chosen: Mapping[str, Any]) -> SparkSession:
-    """The session with these settings."""
-    builder = SparkSession.builder
-    for name, value in chosen.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def _chosen(

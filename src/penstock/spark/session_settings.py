@@ -1,0 +1,60 @@
+"""What every session is given, one of this machine, of a cluster or of Spark Connect.
+
+Each setting is there for a measured reason (see the comments); one that the caller sets himself
+is left alone. The source's own facts (parallelism, whether filters are pushed down) travel by
+environment, because Spark hands a Python source its options and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from penstock.spark.listener import GroupCommitListener
+from penstock.spark.source import PUSHDOWN_VARIABLE
+
+PARALLELISM_VARIABLE: Final = "PENSTOCK_SPARK_PARALLELISM"
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+SETTINGS: Final = {
+    # Workers: no loopback TCP, our code pre-imported, never a new process per task.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "penstock.spark.daemon",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    PUSHDOWN: "true",
+    # Tables: what Delta readers agree on.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+LOOPBACK_SETTINGS: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+def listen(spark: SparkSession) -> None:
+    """Show streams as consumer groups; once a session, as getOrCreate may hand it out again."""
+    if "_penstock_listener" not in vars(spark):
+        listener = GroupCommitListener()
+        spark.streams.addListener(listener)
+        spark._penstock_listener = listener  # type: ignore[attr-defined]
+
+
+def facts(chosen: Mapping[str, Any], slots: int) -> dict[str, str]:
+    """What the source is told by environment."""
+    pushdown = str(chosen.get(PUSHDOWN, "false")).lower()
+    return {PUSHDOWN_VARIABLE: str(int(pushdown == "true")), PARALLELISM_VARIABLE: str(slots)}
+
+
+def built(chosen: Mapping[str, Any]) -> SparkSession:
+    """The session with these settings."""
+    builder = SparkSession.builder
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
