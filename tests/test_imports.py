@@ -39,7 +39,6 @@ REMAINING: set[frozenset[str]] = {
             "penstock.broker.topic_admin",
         }
     ),
-    frozenset({"penstock.broker.groups.rebalance", "penstock.broker.groups.saving"}),
     frozenset({"penstock.control.memory_diskless", "penstock.control.memory_diskless_switch"}),
     frozenset({"penstock.diskless.partition", "penstock.diskless.service"}),
     frozenset(

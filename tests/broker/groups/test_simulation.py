@@ -12,7 +12,6 @@ import pytest
 from penstock.broker.groups import record, saving
 from penstock.broker.groups.group import Group, Purpose, SaveWaiter
 from penstock.broker.groups.rebalance import Rebalancer
-from penstock.broker.groups.saving import Saver
 from penstock.broker.groups.states import UNKNOWN_MEMBER_ID
 from tests.broker.groups import simulation
 
@@ -51,19 +50,19 @@ def no_fencing(group: Group, member_id: str, group_instance_id: str | None) -> s
     return "" if member_id in group.members else UNKNOWN_MEMBER_ID
 
 
-def answer_before_the_save(saver: Saver, group: Group, waiter: SaveWaiter) -> None:
+def answer_before_the_save(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter) -> None:
     group.next_waiters.append(waiter)
-    saver._start(group)
+    rebalancer.start_save(group)
     if waiter.purpose is Purpose.ASSIGNMENT and group.store_busy:
-        saver._fulfil(group, waiter)
+        saving._fulfil(rebalancer, group, waiter)
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "fault"),
     [
         (Group, "validate", no_fencing),
-        (Saver, "save", answer_before_the_save),
-        (saving, "holds", lambda group, waiter: True),
+        (Rebalancer, "save", answer_before_the_save),
+        (Group, "is_current", lambda group, waiter: True),
         (record, "GENERATIONS_PER_EPOCH", 1),
         (Rebalancer, "members_left", lambda rebalancer, group: None),
         (Rebalancer, "_expire_pending", lambda rebalancer, group, member_id: None),

@@ -106,7 +106,7 @@ def _remove(rebalancer: Rebalancer, group: Group, tokens: list[int]) -> None:
     rebalancer.timers.stop(group.save_timer)
     group.enter(GroupState.DEAD)
     group.removal_tokens = tokens
-    rebalancer.saver.remove(group)
+    rebalancer.remove(group)
 
 
 def check_offset_delete(rebalancer: Rebalancer, event: OffsetDeleteCheck, token: int) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from penstock.broker.groups import administration, joining, membership
+from penstock.broker.groups import administration, joining, membership, saving
 from penstock.broker.groups.effects import Effect
 from penstock.broker.groups.events import (
     CommitCheck,
@@ -48,22 +48,6 @@ NO_TOKEN: Final = 0
 _Handler = Callable[[Rebalancer, Any, int], None]
 
 
-def _saved(rebalancer: Rebalancer, event: GroupSaved, token: int) -> None:
-    rebalancer.saver.saved(event)
-
-
-def _save_failed(rebalancer: Rebalancer, event: SaveFailed, token: int) -> None:
-    rebalancer.saver.failed(event)
-
-
-def _removed(rebalancer: Rebalancer, event: GroupRemoved, token: int) -> None:
-    rebalancer.saver.removed(event)
-
-
-def _remove_failed(rebalancer: Rebalancer, event: RemoveFailed, token: int) -> None:
-    rebalancer.saver.remove_failed(event)
-
-
 def _tick(rebalancer: Rebalancer, event: Tick, token: int) -> None:
     for timer in rebalancer.timers.due(rebalancer.now_ms):
         timer.fire()
@@ -80,10 +64,10 @@ _HANDLERS: Final[Mapping[type, _Handler]] = {
     DeleteGroup: administration.delete,
     OffsetDeleteCheck: administration.check_offset_delete,
     Prune: administration.prune,
-    GroupSaved: _saved,
-    SaveFailed: _save_failed,
-    GroupRemoved: _removed,
-    RemoveFailed: _remove_failed,
+    GroupSaved: saving.saved,
+    SaveFailed: saving.save_failed,
+    GroupRemoved: saving.removed,
+    RemoveFailed: saving.remove_failed,
     Tick: _tick,
 }
 

@@ -53,6 +53,13 @@ class SaveWaiter:
     skip_assignment_known: bool = False
 
 
+_STATE_OF_PURPOSE: Final = {
+    Purpose.ASSIGNMENT: GroupState.COMPLETING_REBALANCE,
+    Purpose.REJOIN: GroupState.STABLE,
+    Purpose.EMPTINESS: GroupState.EMPTY,
+}
+
+
 def _idle() -> None:
     """What a timer calls before its owner has said."""
 
@@ -196,6 +203,17 @@ class Group:
         else:
             self.protocol = ""
             self.enter(GroupState.EMPTY)
+
+    def is_current(self, waiter: SaveWaiter) -> bool:
+        """Whether what a save is for has not been overtaken."""
+        if self.state is not _STATE_OF_PURPOSE[waiter.purpose]:
+            return False
+        if self.generation != waiter.generation:
+            return False
+        if waiter.purpose is Purpose.REJOIN:
+            member = self.members.get(waiter.member_id)
+            return member is not None and member.join_token is not None
+        return waiter.purpose is not Purpose.ASSIGNMENT or self.proposed is not None
 
     # -- members ----------------------------------------------------------------------------
 

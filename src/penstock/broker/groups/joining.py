@@ -223,7 +223,7 @@ def _replace_static(
     group.update(member, event)
     rebalancer.park_join(group, member, token)
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol:
-        rebalancer.saver.save(
+        rebalancer.save(
             group,
             SaveWaiter(
                 purpose=Purpose.REJOIN,

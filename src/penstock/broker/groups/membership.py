@@ -90,9 +90,7 @@ def _wait_for_assignment(
     group.pending_sync.pop(event.member_id, None)
     if leads and group.proposed is None:
         group.proposed = {given.member_id: given.assignment for given in event.assignments}
-        rebalancer.saver.save(
-            group, SaveWaiter(purpose=Purpose.ASSIGNMENT, generation=group.generation)
-        )
+        rebalancer.save(group, SaveWaiter(purpose=Purpose.ASSIGNMENT, generation=group.generation))
 
 
 def heartbeat(rebalancer: Rebalancer, event: Heartbeat, token: int) -> None:

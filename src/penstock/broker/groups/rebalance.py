@@ -15,10 +15,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from penstock.broker.groups.effects import Effect, Joined, Refused, Reply, Response
+from penstock.broker.groups.effects import (
+    Effect,
+    Joined,
+    Refused,
+    RemoveGroup,
+    Reply,
+    Response,
+    SaveGroup,
+)
 from penstock.broker.groups.group import Group, Member, Purpose, SaveWaiter
 from penstock.broker.groups.limits import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupLimits
-from penstock.broker.groups.saving import Saver
+from penstock.broker.groups.record import encode_group
 from penstock.broker.groups.states import (
     NOT_COORDINATOR,
     REBALANCE_IN_PROGRESS,
@@ -38,7 +46,6 @@ class Rebalancer:
         self.timers = Timers()
         self.effects: list[Effect] = []
         self.now_ms = 0
-        self.saver = Saver(self)
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -254,9 +261,36 @@ class Rebalancer:
             self.drop(group, group.members[member_id])
         self.prepare(group)
 
+    # -- saves ------------------------------------------------------------------------------
+
+    def save(self, group: Group, waiter: SaveWaiter) -> None:
+        """Save a group, now or when the save that is under way is done."""
+        group.next_waiters.append(waiter)
+        self.start_save(group)
+
+    def start_save(self, group: Group) -> None:
+        """Save a group if somebody waits for that and no save is under way."""
+        waiters = [waiter for waiter in group.next_waiters if group.is_current(waiter)]
+        if group.store_busy:
+            group.next_waiters = waiters
+            return
+        group.next_waiters = []
+        if not waiters:
+            return
+        self.timers.stop(group.save_timer)
+        group.save_waiters = waiters
+        group.store_busy = True
+        self.effects.append(SaveGroup(record=encode_group(group), expected_version=group.version))
+
+    def remove(self, group: Group) -> None:
+        """Remove a group that is Dead, now or when the save that is under way is done."""
+        if not group.store_busy:
+            group.store_busy = True
+            self.effects.append(RemoveGroup(group_id=group.group_id))
+
     def save_emptiness(self, group: Group) -> None:
         """Have the store know that the last member has left; nobody waits for it."""
-        self.saver.save(group, SaveWaiter(purpose=Purpose.EMPTINESS, generation=group.generation))
+        self.save(group, SaveWaiter(purpose=Purpose.EMPTINESS, generation=group.generation))
 
     def forget_if_unused(self, group: Group) -> None:
         """Forget a group that was made for a member that never came."""
