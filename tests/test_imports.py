@@ -50,7 +50,6 @@ REMAINING: set[frozenset[str]] = {
             "penstock.host.server.status",
         }
     ),
-    frozenset({"penstock.host.server.connection", "penstock.host.server.door"}),
     frozenset(
         {
             "penstock.spark.formats.binary",

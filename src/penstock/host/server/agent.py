@@ -37,8 +37,7 @@ from penstock.host.credits import NO_CREDIT, Credit
 from penstock.host.port import ChunkSink, Introduction
 from penstock.host.server import metrics
 from penstock.host.server.budget import CreditBudget
-from penstock.host.server.connection import HostConnection
-from penstock.host.server.door import Introduced
+from penstock.host.server.connection import HostConnection, Introduced
 from penstock.host.server.receiving import Scratch
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.sink_watch import SinkWatch, late
@@ -84,7 +83,7 @@ class _Guest:
 
 
 class HostAgent:
-    """One agent on one socket: `start`, `stop`. It stands as `Door` to its connections.
+    """One agent on one socket: `start`, `stop`. It stands as `ConnectionOwner` to its connections.
 
     The sink is started and stopped with the agent.
     """

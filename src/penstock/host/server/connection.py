@@ -19,17 +19,17 @@ import contextlib
 import logging
 import os
 import socket
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-from penstock.base.buffers import Lease
+from penstock.base.buffers import Lease, ReceivePool
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.host import limits
 from penstock.host.errors import InvalidRing, ProtocolViolation
-from penstock.host.port import Chunks, Failed, Introduction, Pending, Settled
+from penstock.host.port import Chunks, ChunkSink, Failed, Introduction, Pending, Settled
 from penstock.host.ring import Ring, receive_with_ring
-from penstock.host.server.door import Door
-from penstock.host.server.receiving import FrameReader, PeerClosed
+from penstock.host.server.receiving import FrameReader, PeerClosed, Scratch
 from penstock.host.server_machine import (
     Close,
     Deliver,
@@ -37,6 +37,7 @@ from penstock.host.server_machine import (
     Introduce,
     ServerMachine,
     ServerState,
+    ServerTerms,
 )
 from penstock.wire.frames import Frame, MalformedFrame
 
@@ -44,30 +45,79 @@ logger = logging.getLogger(__name__)
 
 _BROKEN: Final = Failed("the sink failed; the agent's log says why", retryable=True)
 
+Introduced = Callable[[Introduction | PenstockError], None]
+
+
+class ConnectionOwner(Protocol):
+    """The agent, as its connections see it."""
+
+    sink: ChunkSink
+    pool: ReceivePool
+    scratch: Scratch
+    draining: bool
+
+    @property
+    def sink_trouble(self) -> str:
+        """Why the sink does not accept; empty where it does."""
+        ...
+
+    bytes_in: int
+    bytes_out: int
+
+    def now_ms(self) -> float:
+        """Monotonic milliseconds."""
+        ...
+
+    def terms(self) -> ServerTerms:
+        """What a new producer is offered."""
+        ...
+
+    def opened(self, connection: HostConnection) -> bool:
+        """A connection begins; False when there are too many."""
+        ...
+
+    def closed(self, connection: HostConnection, lost_frames: int, reason: str) -> None:
+        """A connection has ended; nobody hears the verdicts of its `lost_frames` any more."""
+        ...
+
+    def rejected(self, connection: HostConnection, error: Exception) -> None:
+        """A producer sent what it may not."""
+        ...
+
+    def introduce(
+        self,
+        connection: HostConnection,
+        producer_id: int,
+        topics: Sequence[str],
+        done: Introduced,
+    ) -> None:
+        """Ask the sink about a producer; `done` is called later, on the loop."""
+        ...
+
 
 class HostConnection:
     """The agent's end of one producer's socket. All calls come from the loop's thread."""
 
     __slots__ = (
-        "_backlog", "_closing_by_ms", "_door", "_flushing", "_frame_since_ms", "_frames_seen",
-        "_loop", "_progress_ms", "_reader", "_reading", "_ring", "_ring_fd", "_socket", "closed",
+        "_backlog", "_closing_by_ms", "_flushing", "_frame_since_ms", "_frames_seen", "_loop",
+        "_owner", "_progress_ms", "_reader", "_reading", "_ring", "_ring_fd", "_socket", "closed",
         "machine",
     )  # fmt: skip
 
     def __init__(
-        self, accepted: socket.socket, door: Door, loop: asyncio.AbstractEventLoop
+        self, accepted: socket.socket, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._socket = accepted
-        self._door = door
+        self._owner = owner
         self._loop = loop
         self.machine = ServerMachine(
-            door.terms(),
-            now_ms=door.now_ms(),
-            draining=door.draining,
-            sink_trouble=door.sink_trouble,
+            owner.terms(),
+            now_ms=owner.now_ms(),
+            draining=owner.draining,
+            sink_trouble=owner.sink_trouble,
         )
         self.closed = False
-        self._reader = FrameReader(door.scratch, door.pool, self.machine.terms.frame_bytes_max)
+        self._reader = FrameReader(owner.scratch, owner.pool, self.machine.terms.frame_bytes_max)
         self._frame_since_ms = 0.0
         """When a frame was first seen that is not whole yet; 0 when there is none."""
         self._frames_seen = 0
@@ -81,7 +131,7 @@ class HostConnection:
 
     def start(self) -> None:
         """Begin to read; a connection too many is closed at once."""
-        if not self._door.opened(self):
+        if not self._owner.opened(self):
             self._apply(self.machine.refuse("the agent has too many connections", retryable=True))
             self._send_output()
             return
@@ -143,8 +193,8 @@ class HostConnection:
         if self._ring is not None:
             self._ring.close()
             self._ring = None
-        self._door.pool.forget(self._resume)
-        self._door.closed(self, self.machine.disconnected(), reason)
+        self._owner.pool.forget(self._resume)
+        self._owner.closed(self, self.machine.disconnected(), reason)
 
     # Receiving
 
@@ -155,8 +205,8 @@ class HostConnection:
         if len(self._backlog) > limits.ANSWER_BACKLOG_BYTES_MAX:
             return
         lease = self._reader.lease
-        if lease is not None and not self._door.pool.may_read(lease):
-            self._door.pool.wait(self._resume)
+        if lease is not None and not self._owner.pool.may_read(lease):
+            self._owner.pool.wait(self._resume)
             return
         self._reading = True
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
@@ -177,20 +227,20 @@ class HostConnection:
         except OSError as error:
             self.abort(f"receiving failed: {error}")
         except (ProtocolViolation, MalformedFrame) as error:
-            self._door.rejected(self, error)
+            self._owner.rejected(self, error)
             self._apply(self.machine.violated(str(error)))
         except Exception as error:
             logger.exception("a connection failed")
-            self._door.rejected(self, error)
+            self._owner.rejected(self, error)
             self._apply(self.machine.violated("an internal error"))
         if not self.closed:
             self._end_turn()
 
     def _take_turn(self) -> None:
-        reader, door = self._reader, self._door
-        turn_ends_at = door.bytes_in + limits.TURN_BYTES
+        reader, owner = self._reader, self._owner
+        turn_ends_at = owner.bytes_in + limits.TURN_BYTES
         more = True
-        while more and self._reading and door.bytes_in < turn_ends_at:
+        while more and self._reading and owner.bytes_in < turn_ends_at:
             more = reader.receive(self._receive_into)
             for frame, lease in reader.frames():
                 self._handle(frame, lease)
@@ -198,7 +248,7 @@ class HostConnection:
                     return
 
     def _end_turn(self) -> None:
-        now_ms = self._door.now_ms()
+        now_ms = self._owner.now_ms()
         reader = self._reader
         if self._closing_by_ms:
             reader.drop()
@@ -209,9 +259,9 @@ class HostConnection:
         elif not self._frame_since_ms or self.machine.frames != self._frames_seen:
             self._frame_since_ms = now_ms
         self._frames_seen = self.machine.frames
-        if reader.lease is not None and not self._door.pool.may_read(reader.lease):
+        if reader.lease is not None and not self._owner.pool.may_read(reader.lease):
             self._pause()
-            self._door.pool.wait(self._resume)
+            self._owner.pool.wait(self._resume)
         self.machine.heard(now_ms)
         self.machine.flush()
         self._send_output()
@@ -221,7 +271,7 @@ class HostConnection:
             received = self._receive_hello(target)
         else:
             received = self._socket.recv_into(target)
-        self._door.bytes_in += received
+        self._owner.bytes_in += received
         return received
 
     def _receive_hello(self, target: memoryview) -> int:
@@ -251,9 +301,9 @@ class HostConnection:
             else:
                 chunks.keeper = self._keep
         try:
-            verdict = self._door.sink.accept(chunks, partial(self._settled, chunks))
+            verdict = self._owner.sink.accept(chunks, partial(self._settled, chunks))
         except Exception:
-            logger.exception("the sink %s failed", self._door.sink.name)
+            logger.exception("the sink %s failed", self._owner.sink.name)
             verdict = _BROKEN
         if not isinstance(verdict, Pending):
             self.machine.settled(chunks, verdict)
@@ -261,9 +311,9 @@ class HostConnection:
     def _keep(self, chunks: Chunks) -> None:
         """Copy a payload out of the shared buffer, into a recycled one."""
         size = len(chunks.payload)
-        lease = self._door.pool.take(max(size, 1))
+        lease = self._owner.pool.take(max(size, 1))
         lease.view[:size] = chunks.payload
-        self._door.pool.received(lease, lease.size_bytes)
+        self._owner.pool.received(lease, lease.size_bytes)
         chunks.payload = lease.view[:size]
         chunks.lease = lease
         chunks.keeper = None
@@ -285,7 +335,7 @@ class HostConnection:
             self._introduce(effect)
         elif isinstance(effect, Close) and not self.closed and not self._closing_by_ms:
             logger.info("closing a producer's connection: %s", effect.reason)
-            self._closing_by_ms = self._door.now_ms() + limits.LAST_ANSWER_MS
+            self._closing_by_ms = self._owner.now_ms() + limits.LAST_ANSWER_MS
             self._pause()
 
     def _introduce(self, effect: Introduce) -> None:
@@ -303,7 +353,7 @@ class HostConnection:
                 self.machine.introduced(result, ring=self._ring is not None)
             self._send_output()
 
-        self._door.introduce(self, effect.producer_id, effect.topics, done)
+        self._owner.introduce(self, effect.producer_id, effect.topics, done)
 
     def _adopt_ring(self, ring_bytes: int) -> None:
         """Map the producer's ring; without one its payloads come over the socket."""
@@ -341,10 +391,10 @@ class HostConnection:
         except OSError as error:
             self.abort(f"sending failed: {error}")
             return
-        self._door.bytes_out += sent
+        self._owner.bytes_out += sent
         if sent < len(data):
             self._backlog += memoryview(data)[sent:]
-            self._progress_ms = self._door.now_ms()
+            self._progress_ms = self._owner.now_ms()
             self._loop.add_writer(self._socket.fileno(), self._on_writable)
 
     def _on_writable(self) -> None:
@@ -356,8 +406,8 @@ class HostConnection:
         except OSError as error:
             self.abort(f"sending failed: {error}")
             return
-        self._door.bytes_out += sent
-        self._progress_ms = self._door.now_ms()
+        self._owner.bytes_out += sent
+        self._progress_ms = self._owner.now_ms()
         del self._backlog[:sent]
         if not self._backlog:
             with contextlib.suppress(OSError):
