@@ -39,7 +39,6 @@ REMAINING: set[frozenset[str]] = {
             "penstock.broker.topic_admin",
         }
     ),
-    frozenset({"penstock.control.memory_diskless", "penstock.control.memory_diskless_switch"}),
     frozenset({"penstock.diskless.partition", "penstock.diskless.service"}),
     frozenset(
         {
@@ -48,13 +47,6 @@ REMAINING: set[frozenset[str]] = {
             "penstock.host.server.ingest",
             "penstock.host.server.metrics",
             "penstock.host.server.status",
-        }
-    ),
-    frozenset(
-        {
-            "penstock.spark.formats.binary",
-            "penstock.spark.formats.decoders",
-            "penstock.spark.formats.json.decoder",
         }
     ),
     frozenset(
