@@ -18,8 +18,8 @@ from penstock.control import (
     Retained,
     SegmentSwap,
 )
-from penstock.control import sqlite_diskless_objects as objects
-from penstock.control import sqlite_diskless_tables as rows
+from penstock.control.batch_index import sqlite_objects as objects
+from penstock.control.batch_index import sqlite_tables as rows
 from penstock.diskless.collection.sweeping import Condemn, ForgetObjects, SweepStep
 from penstock.diskless.writing.effects import Answer, CommitObject
 from penstock.diskless.writing.gathering import Gathering

@@ -29,13 +29,13 @@ from penstock.control import (
     SqliteControlPlane,
     limits,
 )
-from penstock.control.diskless_formats import (
+from penstock.control.batch_index.formats import (
     decode_answer,
     decode_batches,
     encode_answer,
     encode_batches,
 )
-from penstock.control.diskless_rules import object_key
+from penstock.control.batch_index.rules import object_key
 from penstock.records.idempotence import ProducerBatch
 from tests.control.diskless import (
     DISKLESS,

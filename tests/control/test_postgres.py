@@ -28,10 +28,10 @@ from penstock.control import (
     UnstorableText,
     limits,
 )
-from penstock.control import postgres_diskless_tables as diskless_tables
+from penstock.control.batch_index import postgres_tables as diskless_tables
+from penstock.control.drivers.postgres_notices import decode_marks, marks_notices
+from penstock.control.migrations.postgres.migrate import migrations
 from penstock.control.postgres import PostgresControlPlane
-from penstock.control.postgres_migrations import migrations
-from penstock.control.postgres_notices import decode_marks, marks_notices
 from tests.control.diskless import TOPIC, Plane, entry, furnish, lease, put, written
 from tests.postgres import PostgresServer
 
@@ -277,7 +277,7 @@ async def test_text_that_cannot_be_stored_is_refused(postgres_url: str) -> None:
 async def test_operations_wait_for_few_connections_and_not_for_ever(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connections = "penstock.control.postgres_connections"
+    connections = "penstock.control.drivers.postgres_connections"
     plane = PostgresControlPlane(postgres_url, connections_max=2)
     await plane.start()
     both, go_on = asyncio.Barrier(3), asyncio.Event()
@@ -387,7 +387,7 @@ async def test_a_lost_listener_subscribes_again_and_says_that_it_missed_somethin
 async def test_a_listener_that_is_late_says_that_it_may_have_missed_something(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.control.postgres_notices.CONNECT_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.control.drivers.postgres_notices.CONNECT_TIMEOUT_SECONDS", 0.0)
     async with planes(postgres_url, 1) as [writing]:
         listening = PostgresControlPlane(postgres_url)
         heard = Heard(listening)

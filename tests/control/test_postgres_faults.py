@@ -21,6 +21,7 @@ from penstock.control import (
     FindRequest,
     TopicExists,
 )
+from penstock.control.drivers import postgres_connections
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, bases, entry, furnish, lease, plain, put, written
 from tests.control.postgres_proxy import Cut, Proxy, proxy_to
@@ -131,7 +132,7 @@ async def test_a_short_absence_costs_time_and_no_error(
     mortal: PostgresServer, plane: PostgresControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short for a plane that is patient enough for the machine that runs this test."""
-    connections = "penstock.control.postgres_connections"
+    connections = "penstock.control.drivers.postgres_connections"
     monkeypatch.setattr(f"{connections}.OPERATION_TIMEOUT_SECONDS", 60)
     monkeypatch.setattr(f"{connections}.OPERATION_ATTEMPTS_MAX", 100)
     await asyncio.to_thread(mortal.stop)
@@ -147,7 +148,7 @@ async def test_a_short_absence_costs_time_and_no_error(
 async def test_a_long_absence_is_told_and_ends(
     mortal: PostgresServer, plane: PostgresControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.control.postgres_connections.OPERATION_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_connections, "OPERATION_TIMEOUT_SECONDS", 0.2)
     await asyncio.to_thread(mortal.stop)
     await refused(lambda: plane.allocate_producer_ids(1))
     results = await asyncio.gather(
@@ -164,7 +165,7 @@ async def test_a_server_that_takes_no_writes_is_left_until_one_does(
     mortal: PostgresServer, plane: PostgresControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a fail-over, when the former primary is a standby."""
-    monkeypatch.setattr("penstock.control.postgres_connections.OPERATION_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(postgres_connections, "OPERATION_TIMEOUT_SECONDS", 0.3)
     await plane.allocate_producer_ids(1)
     mortal.execute("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
 

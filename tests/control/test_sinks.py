@@ -19,10 +19,10 @@ from penstock.control import (
     StaleSink,
     TooLarge,
     limits,
-    sink_rules,
 )
-from penstock.control.sqlite import migrations
-from penstock.control.sqlite_sinks import decode_lanes, encode_lanes
+from penstock.control.migrations.sqlite.migrate import migrations
+from penstock.control.sink_commits import rules as sink_rules
+from penstock.control.sink_commits.sqlite_tables import decode_lanes, encode_lanes
 
 LANE = SinkLane(
     topic="flights",

@@ -76,7 +76,7 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
 async def test_a_second_owner_is_refused_with_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.control.sqlite_writer.BUSY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.control.drivers.sqlite_writer.BUSY_TIMEOUT_SECONDS", 0.1)
     path = tmp_path / "metadata.sqlite"
     owner = SqliteControlPlane(path)
     await owner.start()

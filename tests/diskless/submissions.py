@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import ObjectLease
+from penstock.control.batch_index.values import ObjectLease
 from penstock.diskless.writing.submission import Outcome, Submission
 from penstock.records import split_batches
 from penstock.records.appends import AppendResult

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.formats.extent_json import NoExtent, extent_from_json, extent_to_json
 
 WHOLE = DisklessExtent(1, "k", "wal", 1, 1, 1, 1, 1, 1, b"layout")

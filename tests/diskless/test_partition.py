@@ -7,7 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from penstock.base.ids import TopicPartition
-from penstock.control.diskless_values import PartitionMarks
+from penstock.control.batch_index.values import PartitionMarks
 from penstock.diskless.partition import DisklessPartition
 
 

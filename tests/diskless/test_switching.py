@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.control import SwitchedPartition, SwitchRefused
-from penstock.control.diskless_switch_rules import check_partitions
+from penstock.control.batch_index.switch_rules import check_partitions
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.switching import TopicCopy, copying
 from penstock.records import split_batches

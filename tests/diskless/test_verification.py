@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.diskless_values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import DisklessExtent, PartitionKey
 from penstock.diskless import verification
 from penstock.diskless.errors import CorruptObject
 from penstock.diskless.footers import read_footer

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
-from penstock.control.diskless_values import CommitAnswer, DisklessExtent, PartitionMarks
+from penstock.control.batch_index.values import CommitAnswer, DisklessExtent, PartitionMarks
 from penstock.diskless.collection import Collection, RetentionTarget
 from penstock.diskless.formats.wal import decode_footer, decode_header
 from penstock.diskless.identity import StoreGuard

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 from penstock.spark.extents import PartitionExtents
 from penstock.spark.object_planning import trimmed
 from penstock.spark.planning import TASK_BYTES_MIN, plan

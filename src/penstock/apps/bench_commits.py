@@ -65,8 +65,8 @@ def control_place(url: str) -> Iterator[str]:
 
 async def _execute(url: str, statement: str) -> None:
     from penstock.control import ControlUnavailable
-    from penstock.control.postgres_connections import connect, database_name
-    from penstock.control.postgres_failures import DATABASE_ERRORS
+    from penstock.control.drivers.postgres_connections import connect, database_name
+    from penstock.control.drivers.postgres_failures import DATABASE_ERRORS
 
     try:
         connection = await connect(url)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.apps.configuration import Configuration
     from penstock.control import Backlog, ObjectTotals
-    from penstock.control.diskless_values import PartitionKey
+    from penstock.control.batch_index.values import PartitionKey
     from penstock.diskless.verification import Verifier
 
 BACKLOGS_SHOWN: Final = 20

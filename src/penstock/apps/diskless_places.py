@@ -18,7 +18,7 @@ from penstock.base.errors import InvalidError
 from penstock.control import DatabaseLocked, SqliteControlPlane
 
 if TYPE_CHECKING:
-    from penstock.control.diskless_values import PartitionKey
+    from penstock.control.batch_index.values import PartitionKey
     from penstock.control.postgres import PostgresControlPlane
     from penstock.diskless.identity import GuardedStore, StoreGuard
 

@@ -26,7 +26,7 @@ from zlib import crc32
 from penstock.base.errors import InvalidSetting
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.control import Partition
-from penstock.control.diskless_rules import DISKLESS_CONFIG
+from penstock.control.batch_index.rules import DISKLESS_CONFIG
 
 if TYPE_CHECKING:
     from penstock.control import Broker, MetadataImage, Topic

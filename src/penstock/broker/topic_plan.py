@@ -28,7 +28,7 @@ from penstock.broker.diskless import configs_of_new
 from penstock.broker.placement import Replicas, check_assignment, place
 from penstock.broker.settings import BrokerSettings
 from penstock.control import MetadataImage, Topic, TopicExists
-from penstock.control.diskless_rules import DISKLESS_CONFIG
+from penstock.control.batch_index.rules import DISKLESS_CONFIG
 
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 

@@ -7,8 +7,8 @@ of which every query starts some, want values alone.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from penstock.control.diskless_port import DisklessPlane
-from penstock.control.diskless_switch_values import (
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.switch_values import (
     RunningSwitch,
     SwitchedObject,
     SwitchedPartition,
@@ -16,7 +16,7 @@ from penstock.control.diskless_switch_values import (
     SwitchShare,
     TopicSwitch,
 )
-from penstock.control.diskless_values import (
+from penstock.control.batch_index.values import (
     Backlog,
     BatchEntry,
     CommitAnswer,
@@ -67,7 +67,7 @@ from penstock.control.errors import (
     UnstorableText,
 )
 from penstock.control.port import ControlPlane
-from penstock.control.sink_object_rules import SinkAnswer
+from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.values import (
     Broker,
     CommittedOffset,

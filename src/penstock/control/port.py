@@ -1,8 +1,8 @@
 """The control-plane port: every change is a compare-and-set, and is durable when it returns.
 
 The port is asynchronous because some forms of it reach over a network. All forms are held to
-one contract suite (`tests/control/`). Commit rules are pure functions in `rules.py` that all
-forms share; databases store and lock.
+one contract suite (`tests/control/`). Commit rules are pure functions (`metadata/rules.py`, …) that
+all forms share; databases store and lock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The control plane in PostgreSQL, for several brokers.
 
-Rules are the pure functions of `rules.py` and `sink_rules.py`, applied to rows that are read and
-locked in the transaction that writes what comes of them.
+Rules are the pure functions of `metadata/rules.py` and `sink_commits/rules.py`, applied to rows
+that are read and locked in the transaction that writes what comes of them.
 
 **Metadata.** A change takes the advisory lock of metadata for itself, locks the one row of
 `image_version`, takes the image of that version (the one in memory, where nobody changed anything
@@ -15,9 +15,10 @@ that was paused writes nothing after the brokers have changed.
 **Brokers** that are registered when the plane opens stay so: they are other processes. They renew
 themselves and expire by the database's clock.
 
-**Failures** are told by `postgres_failures.py`, repeated by `postgres_connections.py`. Calls whose
-outcome is unknown raise `ControlUnavailable`. A server at `synchronous_commit = off`, or a
-fail-over to a standby that replicates asynchronously, may forget what was answered.
+**Failures** are told by `postgres_failures.py` and repeated by `postgres_connections.py`, both in
+`drivers/`. Calls whose outcome is unknown raise `ControlUnavailable`. A server at
+`synchronous_commit = off`, or a fail-over to a standby that replicates asynchronously, may forget
+what was answered.
 
 Before `start`, `watch` names who is told of other brokers' changes: it is called on the loop, must
 not block, and would start a task that calls `BrokerState.refresh`.
@@ -31,14 +32,10 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.control import postgres_sinks as sinks
-from penstock.control import postgres_tables as tables
-from penstock.control import rules, sink_rules
-from penstock.control.diskless_values import PartitionKey, PartitionMarks
-from penstock.control.errors import ControlUnavailable, StaleBroker
-from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
-from penstock.control.port import MarksListener
-from penstock.control.postgres_connections import (
+from penstock.control.batch_index.postgres_index import PostgresDiskless
+from penstock.control.batch_index.postgres_switch import PostgresDisklessSwitch
+from penstock.control.batch_index.values import PartitionKey, PartitionMarks
+from penstock.control.drivers.postgres_connections import (
     BEGIN_SNAPSHOT,
     Again,
     Connection,
@@ -46,11 +43,21 @@ from penstock.control.postgres_connections import (
     Work,
     database_name,
 )
-from penstock.control.postgres_diskless import PostgresDiskless
-from penstock.control.postgres_diskless_switch import PostgresDisklessSwitch
-from penstock.control.postgres_migrations import BEGIN_MIGRATION, migrate
-from penstock.control.postgres_notices import Listener, MarksTeller, channel_of, image_notice
-from penstock.control.postgres_tables import StampedImage
+from penstock.control.drivers.postgres_notices import (
+    Listener,
+    MarksTeller,
+    channel_of,
+    image_notice,
+)
+from penstock.control.errors import ControlUnavailable, StaleBroker
+from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
+from penstock.control.metadata import postgres_tables as tables
+from penstock.control.metadata import rules
+from penstock.control.metadata.postgres_tables import StampedImage
+from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
+from penstock.control.port import MarksListener
+from penstock.control.sink_commits import postgres_tables as sinks
+from penstock.control.sink_commits import rules as sink_rules
 from penstock.control.values import (
     Broker,
     CommittedOffset,

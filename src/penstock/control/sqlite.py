@@ -3,31 +3,29 @@
 The file has one owner, so the image in memory is the truth and the tables are its durable
 copy: an operation applies its rule to the image, writes the rows that changed, and the new
 image is published once the commit that covers it has been synced. Both happen on the writer's
-thread (`sqlite_writer.py`).
+thread (`drivers/sqlite_writer.py`).
 
 Brokers that the file says are registered when it is opened are those of processes that are gone:
 the owner that opens it registers itself anew. Epochs stay, so that they only rise.
-
-Migrations are numbered files in `migrations/`; each runs in one transaction, once.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.control import rules, sink_rules, sqlite_sinks
-from penstock.control import sqlite_tables as tables
-from penstock.control.errors import ControlUnavailable, IncompatibleDatabase
+from penstock.control.batch_index.sqlite_index import SqliteDiskless
+from penstock.control.drivers.sqlite_writer import SqliteWriter, Writer
+from penstock.control.errors import ControlUnavailable
+from penstock.control.metadata import rules
+from penstock.control.metadata import sqlite_tables as tables
+from penstock.control.migrations.sqlite.migrate import migrate
 from penstock.control.port import MarksListener
-from penstock.control.sqlite_diskless import SqliteDiskless
-from penstock.control.sqlite_writer import SqliteWriter, Writer
+from penstock.control.sink_commits import rules as sink_rules
+from penstock.control.sink_commits import sqlite_tables as sqlite_sinks
 from penstock.control.values import (
     Broker,
     CommittedOffset,
@@ -354,43 +352,3 @@ class SqliteControlPlane(SqliteDiskless):
             tables.write_fact(connection, "cluster_id", rules.cluster_id(self._randomness.uuid()))
         tables.forget_all_brokers(connection)
         self._working = tables.read_image(connection)
-
-
-@cache
-def migrations() -> Sequence[tuple[int, str]]:
-    """The numbered migrations, in order: number and SQL text."""
-    folder = resources.files("penstock.control") / "migrations"
-    found = [
-        (int(item.name.split("_", 1)[0]), item.read_text())
-        for item in folder.iterdir()
-        if item.name.endswith(".sql")
-    ]
-    return tuple(sorted(found))
-
-
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Run the migrations that the database has not had yet.
-
-    Raises:
-        IncompatibleDatabase: it has had migrations that this Penstock does not know.
-    """
-    known = migrations()
-    version = _scalar(connection, "PRAGMA user_version")
-    if version > known[-1][0]:
-        raise IncompatibleDatabase(
-            f"the metadata database {path} is at schema version {version}; this Penstock knows"
-            f" versions up to {known[-1][0]}: run the Penstock that wrote it, or a newer one"
-        )
-    if version == 0 and _scalar(connection, "SELECT count(*) FROM sqlite_master"):
-        raise IncompatibleDatabase(f"{path} is a SQLite database, but not one of Penstock's")
-    for number, text in known:
-        if number > version:
-            for statement in text.split(";\n"):
-                if statement.strip():
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number}")
-
-
-def _scalar(connection: sqlite3.Connection, query: str) -> int:
-    value: Any = connection.execute(query).fetchone()[0]
-    return int(value)

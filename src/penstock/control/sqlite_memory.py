@@ -9,14 +9,14 @@ starts or closes it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.control.sqlite import SqliteControlPlane, migrate
-from penstock.control.sqlite_writer import Operation
+from penstock.control.drivers.sqlite_inline import InlineWriter
+from penstock.control.migrations.sqlite.migrate import migrate
+from penstock.control.sqlite import SqliteControlPlane
 
 _IN_MEMORY: Final = Path(":memory:")
 
@@ -29,40 +29,6 @@ def _migrated() -> sqlite3.Connection:
     return connection
 
 
-class InlineWriter:
-    """Runs operations on the connection at once; what one raises undoes it."""
-
-    closed: Final = False
-
-    def __init__(self, *, on_group: Callable[[bool], None]) -> None:
-        """`on_group(committed)` is called after each operation."""
-        self._on_group = on_group
-        self._connection = sqlite3.connect(_IN_MEMORY)
-        _migrated().backup(self._connection)
-        self._connection.execute("PRAGMA foreign_keys = ON")
-
-    def start(self) -> None:
-        """There is nothing to start."""
-
-    async def run(self, operation: Operation) -> Any:
-        """Run one operation and return its value."""
-        return self.execute(operation)
-
-    def execute(self, operation: Operation) -> Any:
-        """Do what `run` does, where nothing can be awaited."""
-        try:
-            with self._connection as connection:  # begins with the first change
-                value = operation(connection)
-        except BaseException:
-            self._on_group(False)
-            raise
-        self._on_group(True)
-        return value
-
-    async def close(self) -> None:
-        """The database goes with the object."""
-
-
 class MemoryControlPlane(SqliteControlPlane):
     """The SQLite form in memory; nothing outlives this object."""
 
@@ -72,7 +38,7 @@ class MemoryControlPlane(SqliteControlPlane):
         super().__init__(_IN_MEMORY, clock=clock, randomness=randomness)
 
     def _new_writer(self) -> InlineWriter:
-        writer = InlineWriter(on_group=self._publish)
+        writer = InlineWriter(_migrated(), on_group=self._publish)
         writer.execute(self._open)
         return writer
 

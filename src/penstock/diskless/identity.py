@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from penstock.control.diskless_values import StoreIdentity
+from penstock.control.batch_index.values import StoreIdentity
 from penstock.diskless.errors import CorruptObject, StoreMismatch, StoreOfAnotherCluster
 from penstock.diskless.formats.store_properties import (
     KEY,
@@ -52,7 +52,7 @@ from penstock.objects import (
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
-    from penstock.control.diskless_port import DisklessPlane
+    from penstock.control.batch_index.port import DisklessPlane
     from penstock.objects import Buffer, ObjectStore
 
 logger = logging.getLogger(__name__)

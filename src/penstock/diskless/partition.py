@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.control.diskless_values import PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import PartitionKey, PartitionMarks
 from penstock.diskless.reading.assembly import LEADER_EPOCH
 from penstock.diskless.reading.reader import Want
 from penstock.records import OffsetOutOfRange

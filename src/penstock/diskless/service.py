@@ -28,7 +28,7 @@ from uuid import UUID
 from penstock.base.errors import BugError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.base.pause import pause
-from penstock.control.diskless_rules import DISKLESS_CONFIG
+from penstock.control.batch_index.rules import DISKLESS_CONFIG
 from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.errors import StoreMismatch
 from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock, Randomness
     from penstock.control import MetadataImage, SinkAnswer, SinkCommit, Topic
-    from penstock.control.diskless_port import DisklessPlane
-    from penstock.control.diskless_values import (
+    from penstock.control.batch_index.port import DisklessPlane
+    from penstock.control.batch_index.values import (
         CommitAnswer,
         DisklessExtent,
         ObjectCommit,

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from penstock.control.diskless_port import DisklessPlane
-from penstock.control.diskless_values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import DisklessExtent, PartitionKey
 from penstock.diskless.collection.orphans import Comparison, compare
 from penstock.diskless.errors import CorruptObject
 from penstock.diskless.footers import read_footer

@@ -26,7 +26,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock.base.errors import PenstockError, UnavailableError
-from penstock.control.diskless_values import ObjectLease, SegmentSwap
+from penstock.control.batch_index.values import ObjectLease, SegmentSwap
 from penstock.diskless.consolidation import write_segment
 from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
 from penstock.spark.object_reading import open_here

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.base.ids import TopicPartition
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.formats.extent_json import NoExtent, extent_from_json
 from penstock.spark.errors import ExtentsUnavailable, InvalidOption
 from penstock.spark.object_planning import trimmed

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.ids import TopicPartition
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 from penstock.spark.slices import Slice, Task
 
 Layout = npt.NDArray[np.int32]

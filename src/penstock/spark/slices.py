@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 
 REQUEST_BYTES: Final = 16 << 10
 

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.apps.cli import main
 from penstock.broker.state import BrokerState
 from penstock.broker.switching import coordinating, joining, share
-from penstock.control.postgres_diskless_switch import PostgresDisklessSwitch
+from penstock.control.batch_index.postgres_switch import PostgresDisklessSwitch
 from penstock.diskless.switching import SwitchingPart, TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.server import BrokerServer
-from penstock.control.diskless_values import CommitAnswer, ObjectCommit
+from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.diskless.test_records import _creation, fetched, offsets
 from tests.broker.wire_client import WireClient, batch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.control import ControlUnavailable
-from penstock.control.diskless_values import PartitionMarks
+from penstock.control.batch_index.values import PartitionMarks
 from penstock.diskless.collection import RetentionTarget, retention
 from penstock.diskless.collection.retention import Retain, RetentionCore
 from tests.diskless.faults import Crash, CrashingPlane, Steps

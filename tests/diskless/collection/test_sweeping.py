@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.diskless_values import Condemned
+from penstock.control.batch_index.values import Condemned
 from penstock.diskless.collection.sweeping import Condemn, DeleteObjects, ForgetObjects, Sweep
 from penstock.diskless.errors import DatabaseRestored
 from penstock.objects import StoreUnavailable

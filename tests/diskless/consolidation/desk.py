@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.control import DisklessPlane
-from penstock.control.diskless_values import DisklessExtent, ObjectCommit
+from penstock.control.batch_index.values import DisklessExtent, ObjectCommit
 from penstock.diskless.formats.wal import WalHeader, WalRange, encode_footer, encode_header
 from penstock.diskless.reading.assembly import assemble
 from penstock.diskless.reading.planning import trim

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base.errors import BugError
 from penstock.control import MemoryControlPlane
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.consolidation import build_segment, building, limits, write_segment
 from penstock.diskless.errors import CorruptObject
 from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable

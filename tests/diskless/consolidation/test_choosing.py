@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from penstock.base.errors import BugError
-from penstock.control.diskless_values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import DisklessExtent, PartitionKey
 from penstock.diskless.consolidation import Choice, Rules, Selection, choose
 from penstock.diskless.consolidation.choosing import Page
 from penstock.diskless.consolidation.limits import PAGE_EXTENTS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.control import ControlUnavailable, MemoryControlPlane
-from penstock.control.diskless_values import DisklessExtent, ObjectLease, SegmentSwap
+from penstock.control.batch_index.values import DisklessExtent, ObjectLease, SegmentSwap
 from penstock.diskless.collection import Collection
 from penstock.diskless.consolidation import (
     Consolidator,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from struct import pack
 from uuid import UUID
 
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 from tests.broker.wire_client import batch
 
 TOPIC = UUID(int=7)

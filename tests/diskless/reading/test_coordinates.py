@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.reading.coordinates import Coordinates, weight
 from tests.diskless.reading.extents import KEY, TOPIC, extent
 

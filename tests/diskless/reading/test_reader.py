@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.control import ControlUnavailable
-from penstock.control.diskless_values import CommitAnswer, PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import CommitAnswer, PartitionKey, PartitionMarks
 from penstock.diskless.reading import limits
 from penstock.diskless.reading.errors import PartitionGone
 from penstock.diskless.reading.reader import Reader, Want

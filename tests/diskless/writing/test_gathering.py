@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import CommitAnswer
+from penstock.control.batch_index.values import CommitAnswer
 from penstock.control.errors import (
     ControlUnavailable,
     DatabaseStopped,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.diskless_rules import object_key
+from penstock.control.batch_index.rules import object_key
 from penstock.control.limits import TOPIC_PARTITIONS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import FetchSettings

@@ -71,7 +71,7 @@ def _database(configuration: Configuration) -> Finding:
 
 
 async def _postgres(url: str) -> Finding:
-    from penstock.control.postgres_connections import connect, database_name
+    from penstock.control.drivers.postgres_connections import connect, database_name
 
     begun_ms = SYSTEM_CLOCK.now_ms()
     connection = await connect(url)

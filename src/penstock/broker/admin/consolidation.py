@@ -26,14 +26,14 @@ from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.admin.extents import flag, number
 from penstock.broker.errors import NoObjectStore, UnknownTopicId
-from penstock.control.diskless_values import SegmentSwap
+from penstock.control.batch_index.values import SegmentSwap
 from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.broker.state import BrokerState
-    from penstock.control.diskless_values import PartitionKey
+    from penstock.control.batch_index.values import PartitionKey
     from penstock.diskless.service import DisklessService
 
 SEGMENT_POST_BYTES_MAX: Final = 64 << 20

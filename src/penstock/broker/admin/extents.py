@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.broker.state import BrokerState, Log
-    from penstock.control.diskless_values import DisklessExtent
+    from penstock.control.batch_index.values import DisklessExtent
     from penstock.diskless.partition import DisklessPartition
 
 OBJECT_EXTENTS_PER_PAGE: Final = 1_000

@@ -46,7 +46,7 @@ from penstock.broker.state import BrokerState
 from penstock.broker.switching import check_switch
 from penstock.broker.topic_admin import levels_of
 from penstock.control import StaleConfigs, StaleTopic, Topic
-from penstock.control.diskless_rules import DISKLESS_CONFIG
+from penstock.control.batch_index.rules import DISKLESS_CONFIG
 from penstock.wire.kafka.errors import UnsupportedVersion
 
 logger = logging.getLogger(__name__)

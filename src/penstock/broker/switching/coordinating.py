@@ -7,7 +7,7 @@ their shares in the control plane, and all go in step:
     the others           copying ── ready ──┘ └── fenced, stored ──┘  └── see that it is over
 
 Nobody fences before all are ready, so that producers wait no longer than the slowest tail takes.
-Whoever gives up deletes the request; see `control/diskless_switch_rules.py` for why that is safe.
+Whoever gives up deletes the request; `control/batch_index/switch_rules.py` says why that is safe.
 """
 
 from __future__ import annotations

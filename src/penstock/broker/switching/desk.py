@@ -22,7 +22,7 @@ from penstock.broker.switching.errors import SwitchFailed, SwitchRunning
 from penstock.broker.switching.joining import Joined
 from penstock.broker.switching.share import LocalShare
 from penstock.control import SwitchRequest, SwitchShare, Topic
-from penstock.control.diskless_rules import DISKLESS_CONFIG
+from penstock.control.batch_index.rules import DISKLESS_CONFIG
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample

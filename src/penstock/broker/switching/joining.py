@@ -23,7 +23,7 @@ from penstock.control import InvalidCommit, RunningSwitch, StaleSwitch, SwitchRe
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
     from penstock.broker.switching.share import LocalShare
-    from penstock.control.diskless_switch_values import ShareState
+    from penstock.control.batch_index.switch_values import ShareState
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.system import Clock
-from penstock.control.diskless_port import DisklessPlane
-from penstock.control.diskless_values import PartitionKey, PartitionMarks
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import PartitionKey, PartitionMarks
 from penstock.diskless.collection.counters import CollectionCounters
 from penstock.diskless.collection.marks import ObjectMarks
 from penstock.diskless.collection.orphans import OrphanCollector

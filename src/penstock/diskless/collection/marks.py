@@ -14,7 +14,7 @@ import logging
 from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.control.diskless_port import DisklessPlane
+from penstock.control.batch_index.port import DisklessPlane
 from penstock.diskless.collection.counters import CollectionCounters
 from penstock.diskless.errors import CorruptObject, DatabaseRestored, StoreOfAnotherCluster
 from penstock.diskless.formats.mark import (

@@ -19,8 +19,8 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import Clock
-from penstock.control.diskless_port import DisklessPlane
-from penstock.control.diskless_values import PartitionKey, PartitionMarks
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import PartitionKey, PartitionMarks
 from penstock.diskless.collection.counters import CollectionCounters
 from penstock.diskless.limits import (
     FORGET_CALLS_MAX,

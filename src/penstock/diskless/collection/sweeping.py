@@ -17,8 +17,8 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.control.diskless_port import DisklessPlane
-from penstock.control.diskless_values import Condemned
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import Condemned
 from penstock.diskless.collection.counters import CollectionCounters
 from penstock.diskless.collection.marks import ObjectMarks
 from penstock.diskless.limits import SWEEP_STEPS_MAX, SWEPT_OBJECTS_MAX

@@ -25,8 +25,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
-from penstock.control.diskless_rules import LAYOUT
-from penstock.control.diskless_values import (
+from penstock.control.batch_index.rules import LAYOUT
+from penstock.control.batch_index.values import (
     DisklessExtent,
     ObjectLease,
     PartitionKey,

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.base.errors import BugError
-from penstock.control.diskless_values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import DisklessExtent, PartitionKey
 from penstock.diskless.consolidation.limits import PAGE_EXTENTS, REMEMBERED_MAX
 from penstock.diskless.limits import RUN_EXTENTS_MAX
 

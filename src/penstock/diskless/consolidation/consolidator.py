@@ -25,8 +25,8 @@ from penstock.base.errors import PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
-from penstock.control.diskless_port import DisklessPlane
-from penstock.control.diskless_values import DisklessExtent, PartitionKey, SegmentSwap
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import DisklessExtent, PartitionKey, SegmentSwap
 from penstock.control.errors import ControlUnavailable, ObjectLeaseLost, StaleExtents
 from penstock.diskless.consolidation import metrics
 from penstock.diskless.consolidation.building import build_segment

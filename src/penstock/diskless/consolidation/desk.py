@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import Clock
-from penstock.control.diskless_port import DisklessPlane
-from penstock.control.diskless_values import (
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import (
     Backlog,
     DisklessExtent,
     ObjectLease,

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.control.diskless_values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import DisklessExtent, PartitionKey
 from penstock.diskless.reading.limits import EXTENT_OVERHEAD_BYTES
 
 Learned = tuple[DisklessExtent, float]

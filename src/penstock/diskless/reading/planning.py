@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from struct import iter_unpack
 from typing import NamedTuple
 
-from penstock.control.diskless_values import DisklessExtent
+from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.reading.limits import MERGE_GAP_BYTES
 
 LAYOUT = "<ii"

@@ -16,14 +16,14 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import DisklessExtent, PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import DisklessExtent, PartitionKey, PartitionMarks
 from penstock.diskless.reading import limits
 from penstock.diskless.reading.assembly import LEADER_EPOCH, Run
 from penstock.diskless.reading.errors import told
 from penstock.records import BatchHeader, decode_header
 
 if TYPE_CHECKING:
-    from penstock.control.diskless_port import DisklessPlane
+    from penstock.control.batch_index.port import DisklessPlane
     from penstock.diskless.reading.reader import Reader
 
 LATEST: Final = -1

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import (
+from penstock.control.batch_index.values import (
     CommitAnswer,
     DisklessExtent,
     FindRequest,
@@ -42,7 +42,7 @@ from penstock.storage import Read
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock
-    from penstock.control.diskless_port import DisklessPlane
+    from penstock.control.batch_index.port import DisklessPlane
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections import deque
 from typing import NamedTuple
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import PartitionKey
+from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.reading.assembly import Run
 from penstock.diskless.reading.limits import READY_PER_PARTITION_MAX
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.base.pause import pause
-from penstock.control.diskless_switch_values import SwitchedObject, SwitchedPartition
-from penstock.control.diskless_values import DisklessExtent, ObjectLease
+from penstock.control.batch_index.switch_values import SwitchedObject, SwitchedPartition
+from penstock.control.batch_index.values import DisklessExtent, ObjectLease
 from penstock.control.errors import SwitchRefused
 from penstock.diskless.consolidation.building import GrowingPart, SealedSegment, SegmentPart
 from penstock.diskless.switching.limits import (
@@ -42,7 +42,7 @@ from penstock.records import decode_header, verify_crc
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
-    from penstock.control.diskless_port import DisklessPlane
+    from penstock.control.batch_index.port import DisklessPlane
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
     from penstock.storage import PartitionLog

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from penstock.control.diskless_switch_values import SwitchRequest, SwitchShare, TopicSwitch
+from penstock.control.batch_index.switch_values import SwitchRequest, SwitchShare, TopicSwitch
 from penstock.diskless.switching.copying import TopicCopy
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.control import Topic
-    from penstock.control.diskless_port import DisklessPlane
-    from penstock.control.diskless_switch_values import ShareState
+    from penstock.control.batch_index.port import DisklessPlane
+    from penstock.control.batch_index.switch_values import ShareState
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
     from penstock.storage import PartitionLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.control.diskless_values import BatchEntry, CommitAnswer, ObjectLease
+from penstock.control.batch_index.values import BatchEntry, CommitAnswer, ObjectLease
 from penstock.diskless.writing.submission import Outcome, Submission
 from penstock.objects.port import Buffer
 

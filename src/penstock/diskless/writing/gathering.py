@@ -34,7 +34,7 @@ from typing import Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
-from penstock.control.diskless_values import CommitAnswer, ObjectLease
+from penstock.control.batch_index.values import CommitAnswer, ObjectLease
 from penstock.control.errors import DatabaseStopped, ObjectLeaseLost, StaleBroker
 from penstock.control.limits import OBJECT_ENTRIES_MAX
 from penstock.diskless.errors import (

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from math import inf
 
-from penstock.control.diskless_values import ObjectLease
+from penstock.control.batch_index.values import ObjectLease
 
 
 class LeaseBook:

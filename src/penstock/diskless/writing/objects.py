@@ -27,7 +27,7 @@ from math import inf
 from typing import Final
 from uuid import UUID
 
-from penstock.control.diskless_values import BatchEntry, ObjectLease, PartitionKey
+from penstock.control.batch_index.values import BatchEntry, ObjectLease, PartitionKey
 from penstock.diskless.formats.wal import (
     HEADER_BYTES,
     WalHeader,

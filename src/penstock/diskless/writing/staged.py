@@ -19,8 +19,8 @@ from uuid import UUID
 from penstock.base.errors import RetriableError
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
-from penstock.control.diskless_port import DisklessPlane
-from penstock.control.diskless_values import ObjectCommit, ObjectLease
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import ObjectCommit, ObjectLease
 from penstock.control.limits import OBJECT_ENTRIES_MAX, OBJECT_LEASES_PER_CALL_MAX
 from penstock.diskless.errors import WriteFailed
 from penstock.diskless.limits import (

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
-from penstock.control.diskless_values import BatchEntry
+from penstock.control.batch_index.values import BatchEntry
 from penstock.diskless.errors import MixedBatches, SubmissionTooLarge
 from penstock.diskless.limits import OBJECT_BATCHES_MAX
 from penstock.records import BatchHeader, OutOfOrderSequence

@@ -1,0 +1,1 @@
+"""Diskless data: objects, extents, producers, switches; their rules and their rows."""

@@ -1,0 +1,235 @@
+"""The rules of object commits: from loaded rows and a written object to new rows and an answer.
+
+Pure functions that every form of the control plane shares, as in `rules.py`.
+
+Entries of one partition whose bytes and offsets both adjoin become one extent; a refused entry or
+a duplicate between them ends it, and so does a change of the timestamp type. Entries are placed
+one after the other, so that a duplicate in the same object is one, too.
+
+Source: Aiven's Inkless (`CommitFileJob`), Kafka's `ProducerAppendInfo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.control.batch_index.rules import (
+    EMPTY,
+    PartitionRow,
+    ProducerKey,
+    layout_totals,
+    refusal,
+)
+from penstock.control.batch_index.values import (
+    BatchEntry,
+    CommitAnswer,
+    DisklessExtent,
+    ObjectCommit,
+    ObjectLease,
+    ObjectState,
+    PartitionKey,
+)
+from penstock.control.errors import InvalidCommit, TooLarge
+from penstock.control.limits import OBJECT_ENTRIES_MAX
+from penstock.control.values import Topic
+from penstock.records.appends import AppendResult
+from penstock.records.idempotence import Producer, ProducerBatch, appended, original
+
+
+class CommitPlan(NamedTuple):
+    """The rows that a commit writes, and its answer, which has the new extents.
+
+    `references` is how many extents refer to the object; with none it becomes DELETING.
+    """
+
+    answer: CommitAnswer
+    partitions: dict[PartitionKey, PartitionRow]
+    producers: dict[ProducerKey, Producer]
+    references: int
+
+    @property
+    def state(self) -> ObjectState:
+        return "committed" if self.references else "deleting"
+
+
+def check_commit(commit: ObjectCommit) -> None:
+    """Raise TooLarge for too many entries, InvalidCommit for entries that cannot be."""
+    entries = commit.entries
+    if len(entries) > OBJECT_ENTRIES_MAX:
+        raise TooLarge(f"{len(entries)} entries in one object, the limit is {OBJECT_ENTRIES_MAX}")
+    end = 0
+    for entry in entries:
+        if entry.byte_offset < end or entry.size_bytes <= 0:
+            raise InvalidCommit(
+                f"object {commit.object_id}: an entry of {entry.size_bytes} bytes at byte"
+                f" {entry.byte_offset}, the one before it ends at {end}"
+            )
+        end = entry.byte_offset + entry.size_bytes
+        if layout_totals(entry.layout) != (entry.size_bytes, entry.offset_count):
+            raise InvalidCommit(
+                f"object {commit.object_id}: the batches of the entry at byte"
+                f" {entry.byte_offset} do not add up to {entry.size_bytes} bytes and"
+                f" {entry.offset_count} offsets"
+            )
+    if end > commit.size_bytes:
+        raise InvalidCommit(
+            f"object {commit.object_id}: entries up to byte {end} of {commit.size_bytes}"
+        )
+
+
+def commit_keys(commit: ObjectCommit) -> tuple[set[PartitionKey], set[ProducerKey]]:
+    """The partitions and producers whose rows a commit needs."""
+    partitions = {(entry.topic_id, entry.partition) for entry in commit.entries}
+    producers = {
+        (entry.topic_id, entry.partition, entry.producer_id)
+        for entry in commit.entries
+        if entry.producer_id >= 0
+    }
+    return partitions, producers
+
+
+def plan_commit(
+    commit: ObjectCommit,
+    lease: ObjectLease,
+    *,
+    topics: Mapping[UUID, Topic],
+    partitions: Mapping[PartitionKey, PartitionRow],
+    producers: Mapping[ProducerKey, Producer],
+    now_ms: int,
+) -> CommitPlan:
+    """What committing an object changes; partitions and producers without a row are left out.
+
+    `now_ms` is the plane's own time, by which idle producers are forgotten.
+    """
+    planner = _Planner(topics, partitions, producers, commit.now_ms, now_ms)
+    placed = tuple([planner.place(entry) for entry in commit.entries])
+    extents = {
+        key: tuple([run.extent(lease) for run in runs]) for key, runs in planner.runs.items()
+    }
+    rows = {key: _extended(partitions.get(key, EMPTY), added) for key, added in extents.items()}
+    answer = CommitAnswer(
+        placed=placed, marks={key: row.marks for key, row in rows.items()}, extents=extents
+    )
+    return CommitPlan(answer, rows, planner.written, sum(map(len, extents.values())))
+
+
+def _extended(row: PartitionRow, added: tuple[DisklessExtent, ...]) -> PartitionRow:
+    size_bytes = sum([extent.size_bytes for extent in added])
+    return PartitionRow(
+        row.log_start_offset,
+        added[-1].next_offset,
+        row.size_bytes + size_bytes,
+        row.wal_extents + len(added),
+        row.wal_bytes + size_bytes,
+    )
+
+
+class _Run:
+    """An extent that still grows."""
+
+    __slots__ = ("append_time_ms", "base", "end", "layouts", "max_timestamp", "next", "start")
+
+    def __init__(self, entry: BatchEntry, base_offset: int, append_time_ms: int) -> None:
+        self.start = self.end = entry.byte_offset
+        self.base = self.next = base_offset
+        self.max_timestamp = append_time_ms
+        self.append_time_ms = append_time_ms
+        self.layouts: list[bytes] = []
+
+    def add(self, entry: BatchEntry) -> None:
+        self.end += entry.size_bytes
+        self.next += entry.offset_count
+        self.layouts.append(entry.layout)
+        if self.append_time_ms < 0 and entry.max_timestamp > self.max_timestamp:
+            self.max_timestamp = entry.max_timestamp
+
+    def extent(self, lease: ObjectLease) -> DisklessExtent:
+        return DisklessExtent(
+            lease.object_id,
+            lease.key,
+            "wal",
+            self.start,
+            self.end - self.start,
+            self.base,
+            self.next,
+            self.max_timestamp,
+            self.append_time_ms,
+            b"".join(self.layouts),
+        )
+
+
+class _Planner:
+    """Places entries one after the other; what an entry did, the next one sees."""
+
+    __slots__ = ("append_ms", "known", "now_ms", "rows", "runs", "topics", "written")
+
+    def __init__(
+        self,
+        topics: Mapping[UUID, Topic],
+        rows: Mapping[PartitionKey, PartitionRow],
+        known: Mapping[ProducerKey, Producer],
+        append_ms: int,
+        now_ms: int,
+    ) -> None:
+        self.topics = topics
+        self.rows = rows
+        self.known = known
+        self.append_ms = append_ms
+        self.now_ms = now_ms
+        self.runs: dict[PartitionKey, list[_Run]] = {}
+        self.written: dict[ProducerKey, Producer] = {}
+
+    def place(self, entry: BatchEntry) -> AppendResult:
+        key = (entry.topic_id, entry.partition)
+        refused = refusal(self.topics.get(entry.topic_id), *key)
+        if refused is not None:
+            return AppendResult(-1, -1, -1, error=refused[0], message=refused[1])
+        row = self.rows.get(key, EMPTY)
+        runs = self.runs.get(key)
+        base_offset = runs[-1].next if runs else row.high_watermark
+        if entry.producer_id >= 0:
+            try:
+                stored = self._sequenced(entry, base_offset)
+            except PenstockError as error:
+                start = row.log_start_offset
+                return AppendResult(-1, -1, start, error=error.code, message=str(error))
+            if stored is not None:
+                time_ms = stored.timestamp if entry.append_time else -1
+                return AppendResult(
+                    stored.first_offset, time_ms, row.log_start_offset, duplicate=True
+                )
+        append_ms = self.append_ms if entry.append_time else -1
+        self._grow(key, runs, entry, base_offset, append_ms)
+        return AppendResult(base_offset, append_ms, row.log_start_offset)
+
+    def _sequenced(self, entry: BatchEntry, base_offset: int) -> ProducerBatch | None:
+        """The original of a duplicate; None for an entry that is now remembered."""
+        key = (entry.topic_id, entry.partition, entry.producer_id)
+        before = self.written.get(key) or self.known.get(key)
+        epoch, first, last = entry.producer_epoch, entry.base_sequence, entry.last_sequence
+        stored = original(before, entry.producer_id, epoch, first, last)
+        if stored is None:
+            delta = entry.offset_count - 1
+            timestamp = self.append_ms if entry.append_time else entry.max_timestamp
+            batch = ProducerBatch(first, last, base_offset + delta, delta, timestamp)
+            self.written[key] = appended(before, epoch, batch, self.now_ms)
+        return stored
+
+    def _grow(
+        self,
+        key: PartitionKey,
+        runs: list[_Run] | None,
+        entry: BatchEntry,
+        base_offset: int,
+        append_ms: int,
+    ) -> None:
+        if runs is None:
+            runs = self.runs[key] = []
+        last = runs[-1] if runs else None
+        if last is None or last.end != entry.byte_offset or last.append_time_ms != append_ms:
+            last = _Run(entry, base_offset, append_ms)
+            runs.append(last)
+        last.add(entry)

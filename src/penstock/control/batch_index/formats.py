@@ -1,0 +1,122 @@
+"""What databases keep of diskless topics as bytes: answers of commits, batches of producers.
+
+An answer is MessagePack, an array of three: the version 1; the entries' places; the partitions,
+each an array of topic id (16 bytes), partition, marks and extents. Places, marks and extents are
+arrays of the fields of `AppendResult`, `PartitionMarks` and `DisklessExtent`, in their order.
+
+A share in a topic that becomes diskless is MessagePack, too, an array of two: the version 1; the
+partitions, maps of the fields of `SwitchedPartition`, whose objects, extents and producers are
+arrays of their own fields.
+
+The batches of a producer, oldest first, are 28 bytes each, little endian:
+
+    at  bytes  field
+     0      4  first sequence
+     4      4  last sequence
+     8      8  last offset
+    16      4  last offset - first offset
+    20      8  highest timestamp
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from penstock.control.batch_index.switch_values import SwitchedPartition
+from penstock.control.batch_index.values import (
+    CommitAnswer,
+    DisklessExtent,
+    PartitionMarks,
+)
+from penstock.control.errors import DatabaseDamaged, SwitchRefused
+from penstock.control.limits import SWITCH_SHARE_BYTES_MAX
+from penstock.records.appends import AppendResult
+from penstock.records.idempotence import ProducerBatch
+
+ANSWER_VERSION: Final = 1
+SHARE_VERSION: Final = 1
+_BATCH: Final = Struct("<iiqiq")
+
+
+class _Partition(NamedTuple):
+    topic_id: bytes
+    partition: int
+    marks: PartitionMarks
+    extents: tuple[DisklessExtent, ...]
+
+
+class _Answer(NamedTuple):
+    version: int
+    placed: tuple[AppendResult, ...]
+    partitions: tuple[_Partition, ...]
+
+
+class _Share(NamedTuple):
+    version: int
+    partitions: tuple[SwitchedPartition, ...]
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(_Answer)
+_SHARE_DECODER: Final = msgspec.msgpack.Decoder(_Share)
+
+
+def encode_answer(answer: CommitAnswer) -> bytes:
+    partitions = [
+        _Partition(topic_id.bytes, partition, marks, answer.extents[topic_id, partition])
+        for (topic_id, partition), marks in answer.marks.items()
+    ]
+    return _ENCODER.encode((ANSWER_VERSION, answer.placed, partitions))
+
+
+def decode_answer(data: bytes) -> CommitAnswer:
+    """Raises DatabaseDamaged for bytes that are no answer of this version."""
+    try:
+        found = _DECODER.decode(data)
+        keys = [(UUID(bytes=one.topic_id), one.partition) for one in found.partitions]
+    except (msgspec.DecodeError, ValueError) as cause:
+        raise DatabaseDamaged(f"a kept answer of {len(data)} bytes is damaged: {cause}") from cause
+    if found.version != ANSWER_VERSION:
+        raise DatabaseDamaged(f"a kept answer has version {found.version}, not {ANSWER_VERSION}")
+    return CommitAnswer(
+        placed=found.placed,
+        marks={key: one.marks for key, one in zip(keys, found.partitions, strict=True)},
+        extents={key: one.extents for key, one in zip(keys, found.partitions, strict=True)},
+    )
+
+
+def encode_partitions(partitions: tuple[SwitchedPartition, ...]) -> bytes:
+    """Raises SwitchRefused for more than a share may have."""
+    data = _ENCODER.encode((SHARE_VERSION, partitions))
+    if len(data) > SWITCH_SHARE_BYTES_MAX:
+        raise SwitchRefused(
+            f"the index of one broker's partitions has {len(data)} bytes, the limit is"
+            f" {SWITCH_SHARE_BYTES_MAX}"
+        )
+    return data
+
+
+def decode_partitions(data: bytes) -> tuple[SwitchedPartition, ...]:
+    """Raises DatabaseDamaged for bytes that are no share of this version."""
+    try:
+        found = _SHARE_DECODER.decode(data)
+    except msgspec.DecodeError as cause:
+        raise DatabaseDamaged(f"a share of {len(data)} bytes is damaged: {cause}") from cause
+    if found.version != SHARE_VERSION:
+        raise DatabaseDamaged(f"a share has version {found.version}, not {SHARE_VERSION}")
+    return found.partitions
+
+
+def encode_batches(batches: tuple[ProducerBatch, ...]) -> bytes:
+    return b"".join([_BATCH.pack(*batch) for batch in batches])
+
+
+def decode_batches(data: bytes) -> tuple[ProducerBatch, ...]:
+    """Raises DatabaseDamaged for bytes that are none, or part of a batch."""
+    if not data or len(data) % _BATCH.size:
+        raise DatabaseDamaged(f"the batches of a producer have {len(data)} bytes")
+    return tuple([ProducerBatch._make(fields) for fields in _BATCH.iter_unpack(data)])

@@ -1,0 +1,242 @@
+"""The rules of the batch index: what a find returns, what retention drops, what a swap may replace.
+
+Pure functions that every form of the control plane shares, as in `rules.py`.
+
+Retention drops whole extents, from the start on, as long as the first one left lies below the log
+start, is too old, or leaves at least the allowed size behind when it goes. An extent whose records
+have no times is as old as the next one that has.
+
+Source: Kafka's `UnifiedLog.deleteOldSegments` (its order of rules and their bounds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.base.errors import BugError
+from penstock.control.batch_index.rules import LAYOUT, PartitionRow, layout_totals, refusal
+from penstock.control.batch_index.values import (
+    DisklessExtent,
+    FindRequest,
+    Found,
+    ObjectState,
+    Retained,
+    SegmentSwap,
+)
+from penstock.control.errors import InvalidCommit, ObjectLeaseLost, OffsetBeyondEnd, StaleExtents
+from penstock.control.limits import FIND_EXTENTS_MAX
+from penstock.control.values import Topic
+
+
+def found_without_extents(
+    request: FindRequest, topics: Mapping[UUID, Topic], row: PartitionRow
+) -> Found | None:
+    """The answer of a find that needs no extent; None for one that does.
+
+    `row` is `EMPTY` for a partition without a commit.
+    """
+    topic_id, partition, offset, _ = request
+    refused = refusal(topics.get(topic_id), topic_id, partition)
+    if refused is not None:
+        return Found(None, error=refused[0])
+    marks = row.marks
+    if not marks.log_start_offset <= offset <= marks.high_watermark:
+        return Found(marks, error="offset_out_of_range")
+    return Found(marks) if offset == marks.high_watermark else None
+
+
+def found(request: FindRequest, row: PartitionRow, candidates: Iterable[DisklessExtent]) -> Found:
+    """The answer from a partition's extents by offset, the first being the one of the offset.
+
+    No more of `candidates` are taken than are needed.
+    """
+    taken: list[DisklessExtent] = []
+    size_bytes = 0
+    for extent in candidates:
+        if taken:
+            size_bytes += extent.size_bytes
+            if size_bytes > request.max_bytes or extent.base_offset != taken[-1].next_offset:
+                break
+        else:
+            size_bytes = bytes_from(extent, request.offset)
+        taken.append(extent)
+        if size_bytes >= request.max_bytes or len(taken) == FIND_EXTENTS_MAX:
+            break
+    if not taken or not taken[0].base_offset <= request.offset < taken[0].next_offset:
+        raise BugError(
+            f"partition {request.partition} of topic {request.topic_id}: no extent has offset"
+            f" {request.offset} of [{row.log_start_offset}, {row.high_watermark})"
+        )
+    return Found(row.marks, tuple(taken))
+
+
+def bytes_from(extent: DisklessExtent, offset: int) -> int:
+    """The bytes of an extent's batches from the one that holds an offset on."""
+    left, following = extent.size_bytes, extent.base_offset
+    if offset <= following:
+        return left
+    for size_bytes, offsets in LAYOUT.iter_unpack(extent.layout):
+        following += offsets
+        if following > offset:
+            break
+        left -= size_bytes
+    return left
+
+
+def deletion_start(row: PartitionRow, topic_id: UUID, partition: int, before_offset: int) -> int:
+    """The log start after DeleteRecords; raises OffsetBeyondEnd."""
+    end = row.high_watermark
+    if not -1 <= before_offset <= end:
+        raise OffsetBeyondEnd(topic_id, partition, before_offset, end)
+    return max(row.log_start_offset, end if before_offset == -1 else before_offset)
+
+
+class RetentionPlan(NamedTuple):
+    """The extents that go, and what the partition is then."""
+
+    row: PartitionRow
+    dropped: tuple[DisklessExtent, ...]
+    more: bool
+
+    @property
+    def retained(self) -> Retained:
+        size_bytes = sum([extent.size_bytes for extent in self.dropped])
+        return Retained(self.row.marks, len(self.dropped), size_bytes, self.more)
+
+
+def plan_retention(
+    row: PartitionRow,
+    first: Sequence[DisklessExtent],
+    *,
+    before_timestamp: int | None,
+    max_bytes: int | None,
+    limit: int,
+) -> RetentionPlan:
+    """What retention drops; `first` are the partition's first `limit + 1` extents, by offset."""
+    count, left_bytes, start = 0, row.size_bytes, row.log_start_offset
+    old = _old(first, before_timestamp)
+    for place, extent in enumerate(first):
+        after_bytes = left_bytes - extent.size_bytes
+        if not (
+            extent.next_offset <= start
+            or place < old
+            or (max_bytes is not None and after_bytes >= max_bytes)
+        ):
+            break
+        count, left_bytes = count + 1, after_bytes
+    dropped = tuple(first[: min(count, limit)])
+    return RetentionPlan(without(row, dropped), dropped, count > limit)
+
+
+def _old(first: Sequence[DisklessExtent], before_timestamp: int | None) -> int:
+    """How many extents, from the first on, are older than a time."""
+    if before_timestamp is None:
+        return 0
+    old = 0
+    for place, extent in enumerate(first, 1):
+        if extent.max_timestamp >= before_timestamp:
+            break
+        if extent.max_timestamp >= 0:
+            old = place
+    return old
+
+
+def without(row: PartitionRow, dropped: Sequence[DisklessExtent]) -> PartitionRow:
+    """A partition without its first extents."""
+    if not dropped:
+        return row
+    wal_bytes = [extent.size_bytes for extent in dropped if extent.kind == "wal"]
+    return PartitionRow(
+        max(row.log_start_offset, dropped[-1].next_offset),
+        row.high_watermark,
+        row.size_bytes - sum([extent.size_bytes for extent in dropped]),
+        row.wal_extents - len(wal_bytes),
+        row.wal_bytes - sum(wal_bytes),
+    )
+
+
+def references(extents: Iterable[DisklessExtent]) -> dict[int, int]:
+    """How many of these extents refer to each object."""
+    counts: dict[int, int] = {}
+    for extent in extents:
+        counts[extent.object_id] = counts.get(extent.object_id, 0) + 1
+    return counts
+
+
+def is_swapped(swap: SegmentSwap, state: ObjectState) -> bool:
+    """Whether a swap was made already; raises InvalidCommit or ObjectLeaseLost.
+
+    InvalidCommit is for a swap that cannot be: extents that do not adjoin, or cover other offsets.
+    """
+    _check_swap(swap)
+    if state == "pending":
+        return False
+    if state == "committed":
+        return True
+    raise ObjectLeaseLost(swap.object_id)
+
+
+def _check_swap(swap: SegmentSwap) -> None:
+    replaced, extents = swap.replaced, swap.extents
+    reason = None
+    if not replaced or not extents:
+        reason = "nothing to replace, or nothing to replace it with"
+    elif not _adjoin(replaced) or not _adjoin(extents):
+        reason = "extents that do not adjoin"
+    elif _offsets(replaced) != _offsets(extents):
+        reason = f"offsets {_offsets(extents)} in the place of {_offsets(replaced)}"
+    else:
+        reason = next(filter(None, [_flaw(swap, extent) for extent in extents]), None)
+    if reason is not None:
+        raise InvalidCommit(f"object {swap.object_id}: {reason}")
+
+
+def _flaw(swap: SegmentSwap, extent: DisklessExtent) -> str | None:
+    if extent.object_id != swap.object_id or extent.kind != "segment":
+        return f"an extent of object {extent.object_id}, {extent.kind}"
+    if extent.byte_offset < 0 or extent.byte_offset + extent.size_bytes > swap.size_bytes:
+        return f"an extent outside of its {swap.size_bytes} bytes"
+    if layout_totals(extent.layout) != (
+        extent.size_bytes,
+        extent.next_offset - extent.base_offset,
+    ):
+        return f"the batches of the extent at offset {extent.base_offset} do not add up to it"
+    return None
+
+
+def _adjoin(extents: Sequence[DisklessExtent]) -> bool:
+    return all(one.next_offset == other.base_offset for one, other in pairwise(extents))
+
+
+def _offsets(extents: Sequence[DisklessExtent]) -> tuple[int, int]:
+    return extents[0].base_offset, extents[-1].next_offset
+
+
+def plan_swap(
+    swap: SegmentSwap, row: PartitionRow | None, there: Sequence[DisklessExtent]
+) -> PartitionRow:
+    """What the partition is after a swap; `there` are its extents at the replaced offsets.
+
+    Raises:
+        StaleExtents: they are not those that the segment was made of.
+    """
+    if row is None or tuple(there) != swap.replaced:
+        start, end = _offsets(swap.replaced)
+        raise StaleExtents(
+            f"partition {swap.partition} of topic {swap.topic_id}: the extents of offsets"
+            f" [{start}, {end}) are not those that object {swap.object_id} was made of"
+        )
+    wal_bytes = [extent.size_bytes for extent in there if extent.kind == "wal"]
+    change_bytes = sum([extent.size_bytes for extent in swap.extents]) - sum(
+        [extent.size_bytes for extent in there]
+    )
+    return PartitionRow(
+        row.log_start_offset,
+        row.high_watermark,
+        row.size_bytes + change_bytes,
+        row.wal_extents - len(wal_bytes),
+        row.wal_bytes - sum(wal_bytes),
+    )

@@ -1,0 +1,143 @@
+"""The rules of diskless topics that all of their methods need: keys, leases, repeats, refusals.
+
+Pure functions that every form of the control plane shares, as in `metadata/rules.py`; a form loads,
+locks and stores. `commit_rules.py` places what an object brings; `index_rules.py` has finding,
+retention and swaps.
+
+An object's row, by its state, when a commit of it comes:
+
+| row                                              | the commit                            |
+|--------------------------------------------------|---------------------------------------|
+| PENDING                                          | is made: COMMITTED, or DELETING when  |
+|                                                  | all of it was refused                 |
+| COMMITTED or DELETING, made by an earlier commit | gets the first answer                 |
+| COMMITTED, its answer too old to be kept         | `CommitForgotten`                     |
+| DELETING by the sweeper, or gone                 | `ObjectLeaseLost`                     |
+
+Source: Aiven's Inkless (`CommitFileJob`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from penstock.control.batch_index.values import ObjectState, PartitionMarks
+from penstock.control.errors import (
+    CommitForgotten,
+    ObjectLeaseLost,
+    StaleBroker,
+    TooLarge,
+)
+from penstock.control.limits import OBJECT_LEASES_PER_CALL_MAX
+from penstock.control.values import MetadataImage, Topic
+
+DISKLESS_CONFIG: Final = "diskless.enable"
+"""The topic config that must be `true`."""
+
+LAYOUT: Final = Struct("<ii")
+"""One batch of a layout: its bytes, and the offsets that it takes."""
+
+Answer = TypeVar("Answer")
+"""An answer as a form keeps it."""
+
+ProducerKey = tuple[UUID, int, int]
+"""A topic's id, a partition's index, a producer's id."""
+
+
+class PartitionRow(NamedTuple):
+    """What is stored of a partition; the last two count its extents in write-ahead objects."""
+
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    size_bytes: int = 0
+    wal_extents: int = 0
+    wal_bytes: int = 0
+
+    @property
+    def marks(self) -> PartitionMarks:
+        return PartitionMarks(self.log_start_offset, self.high_watermark, self.size_bytes)
+
+
+EMPTY: Final = PartitionRow()
+
+
+def check_lease(image: MetadataImage, broker_id: int, incarnation: UUID, count: int) -> None:
+    """Raise StaleBroker or TooLarge."""
+    if not 1 <= count <= OBJECT_LEASES_PER_CALL_MAX:
+        raise TooLarge(
+            f"{count} object keys in one call, allowed are 1 to {OBJECT_LEASES_PER_CALL_MAX}"
+        )
+    broker = image.broker(broker_id)
+    if broker is None:
+        raise StaleBroker(broker_id, registered=False)
+    if broker.incarnation != incarnation:
+        raise StaleBroker(broker_id)
+
+
+def object_key(object_id: int, nonce: int) -> str:
+    """The key of an object: spread over 256 prefixes, as stores limit requests by prefix.
+
+    `nonce` is 32 random bits, drawn for each call that leases: were ids ever handed out again,
+    by a database that lost its newest commits, keys would still be new.
+    """
+    return f"wal/{object_id & 0xFF:02x}/{object_id:016x}-{nonce & 0xFFFFFFFF:08x}"
+
+
+def segment_key(
+    object_id: int, nonce: int, topic_id: UUID, partition: int, base_offset: int
+) -> str:
+    """The key of a sealed segment: those of a partition stand together, by offset.
+
+    The leader epoch in it is 0, as everywhere in diskless topics; `nonce` as in `object_key`.
+    """
+    name = f"{base_offset:020d}-0-{object_id:016x}-{nonce & 0xFFFFFFFF:08x}.log"
+    return f"archive/{topic_id}/{partition}/{name}"
+
+
+def first_answer(object_id: int, state: ObjectState | None, answer: Answer | None) -> Answer | None:
+    """The kept answer of a commit that is repeated; None for one that is to be made.
+
+    `state` is None for a row that is gone.
+
+    Raises:
+        ObjectLeaseLost, CommitForgotten: as the table says.
+    """
+    if state == "pending":
+        return None
+    if answer is not None:
+        return answer
+    if state == "committed":
+        raise CommitForgotten(object_id)
+    raise ObjectLeaseLost(object_id)
+
+
+def layout_totals(layout: bytes) -> tuple[int, int]:
+    """The bytes and offsets of a layout together; (-1, -1) for one that is malformed."""
+    if len(layout) == LAYOUT.size:
+        size_bytes, count = LAYOUT.unpack(layout)
+        return (size_bytes, count) if size_bytes > 0 and count > 0 else (-1, -1)
+    if not layout or len(layout) % LAYOUT.size:
+        return -1, -1
+    sizes, counts = zip(*LAYOUT.iter_unpack(layout), strict=True)
+    return (sum(sizes), sum(counts)) if min(sizes) > 0 and min(counts) > 0 else (-1, -1)
+
+
+def topics_by_id(image: MetadataImage) -> dict[UUID, Topic]:
+    """All topics by id: for forms that keep it as long as the image is the same."""
+    return {topic.topic_id: topic for topic in image.topics.values()}
+
+
+def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:
+    """Why a partition is not to be written or read here: error name and message, or None."""
+    if topic is None:
+        return "unknown_topic_id", f"there is no topic of id {topic_id}"
+    if topic.configs.get(DISKLESS_CONFIG) != "true":
+        return "not_leader_or_follower", f"topic {topic.name!r} has no {DISKLESS_CONFIG} = true"
+    if not 0 <= partition < len(topic.partitions):
+        return (
+            "unknown_topic_or_partition",
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions, none is {partition}",
+        )
+    return None

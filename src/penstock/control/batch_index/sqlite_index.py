@@ -1,0 +1,281 @@
+"""The diskless part of the SQLite form: each method is one operation of the writer.
+
+Unlike the image of topics and brokers, the batch index is not held in memory: its tables are the
+truth, and a find reads them. Rules are in `rules.py` and `index_rules.py`, rows in
+`sqlite_tables.py` and `sqlite_objects.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from penstock.base.system import Randomness
+from penstock.control.batch_index import commit_rules, index_rules, rules
+from penstock.control.batch_index import sqlite_objects as objects
+from penstock.control.batch_index import sqlite_tables as rows
+from penstock.control.batch_index.formats import decode_answer
+from penstock.control.batch_index.sqlite_switch import SqliteDisklessSwitch
+from penstock.control.batch_index.sqlite_upkeep import SqliteDisklessUpkeep
+from penstock.control.batch_index.values import (
+    CommitAnswer,
+    DisklessExtent,
+    FindRequest,
+    Found,
+    ObjectCommit,
+    ObjectLease,
+    PartitionKey,
+    PartitionMarks,
+    StoreIdentity,
+)
+from penstock.control.errors import ObjectLeaseLost
+from penstock.control.limits import FIND_EXTENTS_MAX
+from penstock.control.metadata import sqlite_tables as tables
+from penstock.control.sink_commits import object_rules as sink_rules
+from penstock.control.sink_commits import sqlite_tables as sqlite_sinks
+from penstock.control.sink_commits.object_rules import SinkAnswer
+from penstock.control.values import MetadataImage, SinkCommit, Topic
+from penstock.records.idempotence import Producer, ProducerState, described
+
+_HIGHEST_ID = "highest_object_id"
+
+
+class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
+    """The part of `SqliteControlPlane` that is a `DisklessPlane`."""
+
+    _randomness: Randomness
+
+    def __init__(self) -> None:
+        self._topics: tuple[MetadataImage | None, dict[UUID, Topic]] = (None, {})
+
+    async def store_identity(self) -> StoreIdentity | None:
+        identity: StoreIdentity | None = await self._writer.run(objects.read_store)
+        return identity
+
+    async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
+        adopted: StoreIdentity = await self._writer.run(
+            lambda connection: objects.adopt_store(connection, identity)
+        )
+        return adopted
+
+    async def lease_objects(
+        self, *, broker_id: int, incarnation: UUID, count: int
+    ) -> list[ObjectLease]:
+        def operation(connection: sqlite3.Connection) -> list[ObjectLease]:
+            rules.check_lease(self._current(), broker_id, incarnation, count)
+            first = int(tables.read_fact(connection, _HIGHEST_ID) or 0) + 1
+            nonce = self._randomness.bits(32)
+            leases = [
+                ObjectLease(object_id, rules.object_key(object_id, nonce))
+                for object_id in range(first, first + count)
+            ]
+            objects.write_leases(connection, leases, self._clock.now_ms())
+            tables.write_fact(connection, _HIGHEST_ID, str(first + count - 1))
+            return leases
+
+        leases: list[ObjectLease] = await self._writer.run(operation)
+        return leases
+
+    async def lease_segment(
+        self, topic_id: UUID, partition: int, *, base_offset: int
+    ) -> ObjectLease:
+        def operation(connection: sqlite3.Connection) -> ObjectLease:
+            object_id = int(tables.read_fact(connection, _HIGHEST_ID) or 0) + 1
+            nonce = self._randomness.bits(32)
+            key = rules.segment_key(object_id, nonce, topic_id, partition, base_offset)
+            lease = ObjectLease(object_id, key)
+            objects.write_leases(connection, [lease], self._clock.now_ms())
+            tables.write_fact(connection, _HIGHEST_ID, str(object_id))
+            return lease
+
+        lease: ObjectLease = await self._writer.run(operation)
+        return lease
+
+    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
+        commit_rules.check_commit(commit)
+
+        def operation(connection: sqlite3.Connection) -> CommitAnswer:
+            object_id = commit.object_id
+            row = objects.read_object(connection, object_id)
+            if row is None:
+                raise ObjectLeaseLost(object_id)
+            kept = objects.read_answer(connection, object_id)
+            answer = rules.first_answer(object_id, row.state, kept)
+            if answer is not None:
+                return decode_answer(answer)
+            return self._commit(connection, commit, row.lease)
+
+        answer: CommitAnswer = await self._writer.run(operation)
+        return answer
+
+    def _commit(
+        self, connection: sqlite3.Connection, commit: ObjectCommit, lease: ObjectLease
+    ) -> CommitAnswer:
+        partition_keys, producer_keys = commit_rules.commit_keys(commit)
+        partitions, known = _partitions(connection, partition_keys)
+        producers: dict[rules.ProducerKey, Producer] = {}
+        for topic_id, partition, producer_id in producer_keys:
+            partition_id = known.get((topic_id, partition))
+            if partition_id is not None:
+                state = rows.read_producer(connection, partition_id, producer_id)
+                if state is not None:
+                    producers[topic_id, partition, producer_id] = state
+        now_ms = self._clock.now_ms()
+        plan = commit_rules.plan_commit(
+            commit,
+            lease,
+            topics=self._by_id(),
+            partitions=partitions,
+            producers=producers,
+            now_ms=now_ms,
+        )
+        _write(connection, commit, plan, known, now_ms)
+        return plan.answer
+
+    async def commit_sink_objects(
+        self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
+    ) -> SinkAnswer:
+        sink_rules.check_sink_objects(record, commits)
+
+        def operation(connection: sqlite3.Connection) -> SinkAnswer:
+            found = sqlite_sinks.read_sink(connection, record.query_id)
+            if found is not None and sink_rules.is_repeated(
+                record, found, expected=expected_version
+            ):
+                kept = [objects.read_answer(connection, commit.object_id) for commit in commits]
+                answers = tuple([decode_answer(answer) for answer in kept if answer is not None])
+                if len(answers) == len(commits):
+                    return SinkAnswer(found, answers)
+            return self._commit_sink(connection, record, expected_version, commits)
+
+        answer: SinkAnswer = await self._writer.run(operation)
+        return answer
+
+    def _commit_sink(
+        self,
+        connection: sqlite3.Connection,
+        record: SinkCommit,
+        expected_version: int,
+        commits: Sequence[ObjectCommit],
+    ) -> SinkAnswer:
+        """In one savepoint: what is refused after the row is saved undoes that, too."""
+        version = sqlite_sinks.save_sink(connection, record, expected_version)
+        leases = [
+            sink_rules.pending(
+                commit.object_id, objects.read_object(connection, commit.object_id)
+            ).lease
+            for commit in commits
+        ]
+        partitions, known = _partitions(connection, sink_rules.sink_keys(commits))
+        now_ms = self._clock.now_ms()
+        plans = sink_rules.plan_sink_objects(
+            commits, leases, topics=self._by_id(), partitions=partitions, now_ms=now_ms
+        )
+        for commit, plan in zip(commits, plans, strict=True):
+            _write(connection, commit, plan, known, now_ms)
+        answers = tuple([plan.answer for plan in plans])
+        saved = dataclasses.replace(
+            sink_rules.with_offsets(record, commits, answers), version=version
+        )
+        sqlite_sinks.write_sink(connection, saved, version)
+        return SinkAnswer(saved, answers)
+
+    async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
+        def operation(connection: sqlite3.Connection) -> list[Found]:
+            topics = self._by_id()
+            return [_find(connection, topics, request) for request in requests]
+
+        found: list[Found] = await self._writer.run(operation)
+        return found
+
+    async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
+        marks: list[PartitionMarks] = await self._writer.run(
+            lambda connection: [rows.read_partition(connection, key)[1].marks for key in partitions]
+        )
+        return marks
+
+    async def extents(
+        self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
+    ) -> list[DisklessExtent]:
+        def operation(connection: sqlite3.Connection) -> list[DisklessExtent]:
+            partition_id, _ = rows.read_partition(connection, (topic_id, partition))
+            following = rows.extents_from(connection, partition_id, start, limit)
+            return [one for one in following if one.base_offset < end]
+
+        extents: list[DisklessExtent] = await self._writer.run(operation)
+        return extents
+
+    async def extent_at_time(
+        self, topic_id: UUID, partition: int, timestamp: int | None
+    ) -> DisklessExtent | None:
+        def operation(connection: sqlite3.Connection) -> DisklessExtent | None:
+            partition_id, row = rows.read_partition(connection, (topic_id, partition))
+            start = row.log_start_offset
+            return rows.extent_at_time(connection, partition_id, start, timestamp)
+
+        extent: DisklessExtent | None = await self._writer.run(operation)
+        return extent
+
+    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:
+        def operation(connection: sqlite3.Connection) -> list[ProducerState]:
+            partition_id, _ = rows.read_partition(connection, (topic_id, partition))
+            known = rows.read_producers(connection, partition_id)
+            return [described(producer_id, state) for producer_id, state in known]
+
+        producers: list[ProducerState] = await self._writer.run(operation)
+        return producers
+
+    async def highest_object_id(self) -> int:
+        found: str | None = await self._writer.run(
+            lambda connection: tables.read_fact(connection, _HIGHEST_ID)
+        )
+        return int(found or 0)
+
+    def _by_id(self) -> dict[UUID, Topic]:
+        image = self._current()
+        if self._topics[0] is not image:
+            self._topics = (image, rules.topics_by_id(image))
+        return self._topics[1]
+
+
+def _partitions(
+    connection: sqlite3.Connection, keys: Iterable[PartitionKey]
+) -> tuple[dict[PartitionKey, rules.PartitionRow], dict[PartitionKey, int]]:
+    """The rows of partitions, and the ids of those that have one."""
+    found = {key: rows.read_partition(connection, key) for key in keys}
+    ids = {key: partition_id for key, (partition_id, _) in found.items() if partition_id}
+    return {key: row for key, (_, row) in found.items()}, ids
+
+
+def _write(
+    connection: sqlite3.Connection,
+    commit: ObjectCommit,
+    plan: commit_rules.CommitPlan,
+    known: dict[PartitionKey, int],
+    now_ms: int,
+) -> None:
+    """Everything of a commit; partitions that were not in `known` are added to it."""
+    for key in plan.partitions.keys() - known.keys():
+        known[key] = rows.add_partition(connection, key)
+    rows.write_commit(connection, commit.object_id, plan, known, now_ms)
+    objects.write_object(
+        connection,
+        commit.object_id,
+        state=plan.state,
+        kind="wal",
+        size_bytes=commit.size_bytes,
+        extents=plan.references,
+        now_ms=now_ms,
+    )
+
+
+def _find(connection: sqlite3.Connection, topics: dict[UUID, Topic], request: FindRequest) -> Found:
+    partition_id, row = rows.read_partition(connection, (request.topic_id, request.partition))
+    answer = index_rules.found_without_extents(request, topics, row)
+    if answer is None:
+        offset, limit = request.offset, FIND_EXTENTS_MAX + 1
+        following = rows.extents_from(connection, partition_id, offset, limit)
+        answer = index_rules.found(request, row, following)
+    return answer

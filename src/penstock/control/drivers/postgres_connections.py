@@ -1,0 +1,340 @@
+"""A bounded pool of PostgreSQL connections that outlives the server's restarts and fail-overs.
+
+Work is a coroutine over one connection, run in one transaction and repeated as a whole after a
+lost connection, a deadlock or a serialisation failure: as often as `limits.py` says, after jittered
+pauses, and never once COMMIT has been sent. So a restart costs callers some time and no error,
+unless it takes longer than `OPERATION_TIMEOUT_SECONDS`, or a commit was under way.
+
+Connections are made one at a time, and after a failure only when a pause has passed, however many
+operations wait: a server that comes back is not met by a stampede. A connection whose state is in
+doubt (it failed, its task was cancelled in mid-statement) is never used again.
+
+With several hosts in the URL the one that accepts writes is chosen, so that a fail-over is a
+reconnect. The pool lies over asyncpg's connections and not over its pool, whose release asks the
+server to reset the session: one round trip more for each operation.
+
+Source: PostgreSQL's documentation of libpq, "Specifying Multiple Hosts"; asyncpg's `connect`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+from asyncpg.connect_utils import SessionAttribute
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.base.pause import pause
+from penstock.base.system import Randomness
+from penstock.control.drivers.postgres_failures import (
+    DATABASE_ERRORS,
+    Failure,
+    classify,
+    of_connecting,
+)
+from penstock.control.errors import ControlBusy, ControlUnavailable, DatabaseSlow
+from penstock.control.limits import (
+    CONNECT_TIMEOUT_SECONDS,
+    IDLE_TRANSACTION_SECONDS,
+    LOCK_TIMEOUT_SECONDS,
+    OPERATION_ATTEMPTS_MAX,
+    OPERATION_TIMEOUT_SECONDS,
+    RECONNECT_SECONDS_MAX,
+    STATEMENT_TIMEOUT_SECONDS,
+    WAITING_OPERATIONS_MAX,
+)
+
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_CLIENT_GRACE_SECONDS: Final = 2.0
+_PLANNER: Final = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+}
+"""Every statement of the data path looks up rows by an index, however young the tables are and
+whatever the server's statistics say of them; what reads whole tables does so all the same."""
+_BEGIN: Final = "BEGIN"
+BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+"""All statements of the transaction see one state of the database."""
+
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """What work may do on a connection."""
+
+    async def execute(self, query: str, /, *arguments: Any) -> str: ...
+
+    async def executemany(self, query: str, arguments: Any, /) -> None: ...
+
+    async def fetch(self, query: str, /, *arguments: Any) -> list[Any]: ...
+
+    async def fetchrow(self, query: str, /, *arguments: Any) -> Any: ...
+
+    async def fetchval(self, query: str, /, *arguments: Any) -> Any: ...
+
+
+Work = Callable[[Connection], Awaitable[T]]
+_Asyncpg = asyncpg.Connection
+
+
+class Again(Exception):
+    """Raised by work that lost a race and is to be tried again from its beginning."""
+
+
+class _Failed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+
+
+def database_name(url: str) -> str:
+    """Where a database is, for messages: hosts and name, no password."""
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2] or "the local server"
+    return f"the PostgreSQL database {parts.path.lstrip('/') or '(default)'} on {hosts}"
+
+
+async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Asyncpg:
+    """A connection to the host of the URL that accepts writes, with our time limits.
+
+    Settings that the URL's query names are the URL's, as `?statement_timeout=5000`.
+    """
+    limits = {
+        "statement_timeout": STATEMENT_TIMEOUT_SECONDS,
+        "lock_timeout": LOCK_TIMEOUT_SECONDS,
+        "idle_in_transaction_session_timeout": IDLE_TRANSACTION_SECONDS,
+    }
+    own = {name: str(int(seconds * 1000)) for name, seconds in limits.items()}
+    own |= {"application_name": "penstock", **_PLANNER, **(settings or {})}
+    chosen = parse_qs(urlsplit(url).query)
+    attempt = asyncio.ensure_future(
+        asyncpg.connect(
+            url,
+            timeout=CONNECT_TIMEOUT_SECONDS,
+            command_timeout=STATEMENT_TIMEOUT_SECONDS + _CLIENT_GRACE_SECONDS,
+            server_settings={name: value for name, value in own.items() if name not in chosen},
+            target_session_attrs=(
+                None if "target_session_attrs" in chosen else SessionAttribute.read_write
+            ),
+        )
+    )
+    try:
+        return await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        # The driver leaves a connection open whose making is cancelled at the wrong moment.
+        attempt.add_done_callback(_abandon)
+        raise
+
+
+def _abandon(attempt: asyncio.Future[_Asyncpg]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().terminate()
+
+
+def backoff(number: int, randomness: Randomness) -> float:
+    """Seconds before attempt `number` (from 0): doubling, bounded, half of it by chance."""
+    longest = min(RECONNECT_SECONDS_MAX, _FIRST_PAUSE_SECONDS * (1 << min(number, 10)))
+    return longest * (0.5 + 0.5 * randomness.uniform())
+
+
+class Connections:
+    """Runs work on at most `size` connections; belongs to one event loop."""
+
+    def __init__(self, url: str, *, size: int, randomness: Randomness) -> None:
+        self.where = database_name(url)
+        self._url = url
+        self._size = size
+        self._randomness = randomness
+        self._slots = asyncio.Semaphore(size)
+        self._idle: list[_Asyncpg] = []
+        self._running = 0
+        self._finished = asyncio.Event()
+        self._connecting = asyncio.Lock()
+        self._failure: BaseException | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        self.closed = False
+
+    async def transaction(self, work: Work[T], *, begin: str = _BEGIN) -> T:
+        """Run work in one transaction; its value once that is committed.
+
+        `begin` opens it and may take locks in the same round trip.
+
+        Raises:
+            ControlUnavailable: the database failed; the text says so where the outcome is unknown.
+            ControlBusy: too many operations wait.
+            PenstockError: whatever the work refused with; nothing was changed then.
+        """
+        return await self._repeated(
+            lambda connection: _in_transaction(connection, work, begin, self.where)
+        )
+
+    async def statement(
+        self, work: Work[T], *, within_seconds: float = OPERATION_TIMEOUT_SECONDS
+    ) -> T:
+        """Run one statement that may be repeated without harm, without a transaction around it.
+
+        `within_seconds` is how long it waits for a connection and is tried again, in all.
+        """
+
+        async def once(connection: _Asyncpg) -> T:
+            return await work(connection)
+
+        return await self._repeated(once, within_seconds)
+
+    async def close(self) -> None:
+        """Let what runs finish, within a bound, and close the connections. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._running:
+            await _within(OPERATION_TIMEOUT_SECONDS, self._finished.wait())
+        for connection in self._idle:
+            await _within(CONNECT_TIMEOUT_SECONDS, connection.close())
+        self._idle.clear()
+
+    async def _repeated(
+        self,
+        once: Callable[[_Asyncpg], Awaitable[T]],
+        within_seconds: float = OPERATION_TIMEOUT_SECONDS,
+    ) -> T:
+        if self.closed:
+            raise ControlUnavailable(f"{self.where} is closed")
+        if self._running >= WAITING_OPERATIONS_MAX:
+            raise ControlBusy(WAITING_OPERATIONS_MAX)
+        self._running += 1
+        self._finished.clear()
+        try:
+            return await self._attempts(once, within_seconds)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._finished.set()
+
+    async def _attempts(self, once: Callable[[_Asyncpg], Awaitable[T]], within_seconds: float) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_seconds
+        last: PenstockError | None = None
+        for number in range(OPERATION_ATTEMPTS_MAX):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._slots.acquire()
+            except TimeoutError:
+                break
+            try:
+                return await self._on_connection(once, deadline)
+            except _Failed as failed:
+                last = failed.failure.error
+                if not failed.failure.repeat:
+                    break
+            finally:
+                self._slots.release()
+            seconds = backoff(number, self._randomness)
+            if loop.time() + seconds >= deadline:
+                break
+            await pause(seconds)
+        raise last or self._no_connection(within_seconds)
+
+    def _no_connection(self, seconds: float) -> PenstockError:
+        """Why an operation that waited for a connection never got one."""
+        if self._failure is not None:
+            return of_connecting(self._failure, where=self.where).error
+        return DatabaseSlow(
+            f"all {self._size} connections to {self.where} were in use for {seconds:g} s"
+        )
+
+    async def _on_connection(self, once: Callable[[_Asyncpg], Awaitable[T]], deadline: float) -> T:
+        """One attempt; the connection goes back to the others only in a known state."""
+        connection = await self._acquire(deadline)
+        kept = False
+        try:
+            value = await once(connection)
+            kept = True
+            return value
+        except PenstockError:
+            kept = True
+            raise
+        except _Failed as failed:
+            kept = not failed.failure.lost
+            raise
+        except DATABASE_ERRORS as cause:
+            failure = classify(cause, where=self.where, in_doubt=False)
+            kept = not failure.lost
+            raise _Failed(failure) from cause
+        finally:
+            if kept and not self.closed and not connection.is_closed():
+                self._idle.append(connection)
+            else:
+                connection.terminate()
+
+    async def _acquire(self, deadline: float) -> _Asyncpg:
+        """An open connection; others make theirs before, one at a time."""
+        while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.is_closed():
+                    return connection
+            async with self._connecting:
+                if not self._idle:
+                    return await self._connect(deadline)
+
+    async def _connect(self, deadline: float) -> _Asyncpg:
+        loop = asyncio.get_running_loop()
+        if self._failure is not None:
+            await pause(min(self._not_before, deadline) - loop.time())
+            if loop.time() >= deadline:
+                raise _Failed(of_connecting(self._failure, where=self.where))
+        try:
+            connection = await connect(self._url)
+        except DATABASE_ERRORS as cause:
+            self._failure = cause
+            self._not_before = loop.time() + backoff(self._failures, self._randomness)
+            self._failures += 1
+            raise _Failed(of_connecting(cause, where=self.where)) from cause
+        self._failure, self._failures = None, 0
+        return connection
+
+
+async def _in_transaction(connection: _Asyncpg, work: Work[T], begin: str, where: str) -> T:
+    """Run work between `begin` and COMMIT; on the way out there is no transaction open."""
+    committing = False
+    try:
+        await connection.execute(begin)
+        value = await work(connection)
+        committing = True
+        if await connection.execute("COMMIT") != "COMMIT":
+            raise BugError(f"work went on in a transaction that had failed in {where}")
+    except Again as again:
+        await _roll_back(connection)
+        raise _Failed(Failure(ControlUnavailable(f"{where}: {again}"), False, True)) from again
+    except PenstockError:
+        await _roll_back(connection)
+        raise
+    except DATABASE_ERRORS as cause:
+        failure = classify(cause, where=where, in_doubt=committing)
+        if not failure.lost:
+            await _roll_back(connection)
+        raise _Failed(failure) from cause
+    return value
+
+
+async def _roll_back(connection: _Asyncpg) -> None:
+    """End a transaction; a connection on which that fails is closed."""
+    try:
+        if connection.is_in_transaction():
+            await connection.execute("ROLLBACK")
+    except DATABASE_ERRORS:
+        connection.terminate()
+
+
+async def _within(seconds: float, work: Awaitable[Any]) -> None:
+    """Wait for something of a close, but not for ever, and whatever becomes of it."""
+    with suppress(*DATABASE_ERRORS):
+        await asyncio.wait_for(work, seconds)

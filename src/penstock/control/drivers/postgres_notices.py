@@ -1,0 +1,210 @@
+"""Notices between brokers over PostgreSQL's LISTEN and NOTIFY: what changed, not what it became.
+
+One channel for each cluster. A notice is one of
+
+    i <sender>                                                  metadata changed
+    m <sender> <topic id>,<partition>,<high watermark>,<log start> …    others committed
+
+and its sender does not hear it. Notices are hints: they are lost while a connection is away, so
+whoever listens is told to look again whenever the connection was made anew.
+
+Notices of metadata are part of the transaction that makes the change. Those of marks are not: a
+transaction with a NOTIFY holds a lock of the whole server through its sync, and commits of all
+brokers would wait for each other. They are sent after the commit, many in one statement, by a
+transaction that waits for no sync.
+
+Source: PostgreSQL's documentation of NOTIFY; `PreCommit_Notify` in its `async.c` for the lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.base.system import Randomness
+from penstock.control.batch_index.values import PartitionKey, PartitionMarks
+from penstock.control.drivers.postgres_connections import Connection, Connections, backoff, connect
+from penstock.control.drivers.postgres_failures import DATABASE_ERRORS
+from penstock.control.limits import (
+    CONNECT_TIMEOUT_SECONDS,
+    LISTEN_PROBE_SECONDS,
+    NOTICE_BYTES_MAX,
+    NOTICES_WAITING_MAX,
+)
+from penstock.control.port import MarksListener
+
+logger = logging.getLogger(__name__)
+
+_BEGIN_UNSYNCED: Final = "BEGIN; SET LOCAL synchronous_commit = off"
+Mark = tuple[UUID, int, int, int]
+
+
+def channel_of(cluster_id: str) -> str:
+    """The channel of a cluster; a database may hold several, in schemas of their own."""
+    return f"penstock_{cluster_id}"[:63]
+
+
+def image_notice(sender: str) -> str:
+    return f"i {sender}"
+
+
+def marks_notices(sender: str, marks: Iterable[Mark]) -> list[str]:
+    """As few notices as hold the marks, each within `NOTICE_BYTES_MAX`."""
+    notices: list[str] = []
+    words, size = [f"m {sender}"], len(sender) + 2
+    for topic_id, partition, high_watermark, log_start in marks:
+        word = f"{topic_id.hex},{partition},{high_watermark},{log_start}"
+        if size + len(word) + 1 > NOTICE_BYTES_MAX:
+            notices.append(" ".join(words))
+            words, size = words[:1], len(sender) + 2
+        words.append(word)
+        size += len(word) + 1
+    return [*notices, " ".join(words)] if len(words) > 1 else notices
+
+
+def decode_marks(words: Iterable[str]) -> list[Mark]:
+    """The marks of a notice's words; raises ValueError for what is none."""
+    found: list[Mark] = []
+    for word in words:
+        topic_id, partition, high_watermark, log_start = word.split(",")
+        found.append((UUID(hex=topic_id), int(partition), int(high_watermark), int(log_start)))
+    return found
+
+
+class Listener:
+    """One connection that listens, made anew whenever it is lost."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        channel: str,
+        sender: str,
+        randomness: Randomness,
+        on_image: Callable[[], None],
+        on_marks: MarksListener,
+    ) -> None:
+        self._url = url
+        self._channel = channel
+        self._sender = sender
+        self._randomness = randomness
+        self._on_image = on_image
+        self._on_marks = on_marks
+        self._subscribed = asyncio.Event()
+        self._late = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Subscribe; a failure is not one of the caller's: it is tried again.
+
+        On return it listens; or `on_image` is called once it does, as notices were missed.
+        """
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        try:
+            await asyncio.wait_for(self._subscribed.wait(), CONNECT_TIMEOUT_SECONDS)
+        except TimeoutError:
+            self._late = True
+
+    async def close(self) -> None:
+        """Stop listening. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._listen()
+                failures = 0
+            except DATABASE_ERRORS as error:
+                logger.warning("no notices of other brokers for now: %s", error)
+            await pause(backoff(failures, self._randomness))
+            failures += 1
+
+    async def _listen(self) -> None:
+        """Listen until the connection is lost, which is looked at now and then."""
+        lost = asyncio.Event()
+        connection = await connect(self._url, {"application_name": "penstock notices"})
+        try:
+            connection.add_termination_listener(lambda _: lost.set())
+            await connection.add_listener(self._channel, self._heard)
+            if self._late or self._subscribed.is_set():
+                self._on_image()
+            self._subscribed.set()
+            while not lost.is_set():
+                try:
+                    await asyncio.wait_for(lost.wait(), LISTEN_PROBE_SECONDS)
+                except TimeoutError:
+                    await connection.fetchval("SELECT 1", timeout=CONNECT_TIMEOUT_SECONDS)
+        finally:
+            connection.terminate()
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        kind, sender, *words = str(payload).split(" ")
+        if sender == self._sender:
+            return
+        if kind == "i":
+            self._on_image()
+        elif kind == "m":
+            try:
+                marks = decode_marks(words)
+            except ValueError:
+                logger.warning("a notice of broker %s cannot be read", sender)
+            else:
+                self._on_marks(marks)
+
+
+class MarksTeller:
+    """Sends marks to other brokers after the commits that made them; the newest of a partition."""
+
+    def __init__(self, connections: Connections, *, channel: str, sender: str) -> None:
+        self._connections = connections
+        self._channel = channel
+        self._sender = sender
+        self._waiting: dict[PartitionKey, PartitionMarks] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, marks: Mapping[PartitionKey, PartitionMarks]) -> None:
+        """Have them sent soon, together with what else comes until then."""
+        self._waiting.update(marks)
+        while len(self._waiting) > NOTICES_WAITING_MAX:
+            self._waiting.pop(next(iter(self._waiting)))
+        if self._waiting and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._send())
+
+    async def close(self) -> None:
+        """Send what waits."""
+        if self._task is not None:
+            await self._task
+
+    async def _send(self) -> None:
+        while self._waiting:
+            told, self._waiting = self._waiting, {}
+            notices = marks_notices(
+                self._sender,
+                (
+                    (topic_id, partition, one.high_watermark, one.log_start_offset)
+                    for (topic_id, partition), one in told.items()
+                ),
+            )
+
+            async def work(connection: Connection, notices: list[str] = notices) -> None:
+                await connection.execute(
+                    "SELECT pg_notify($1, notice) FROM unnest($2::text[]) AS notice",
+                    self._channel,
+                    notices,
+                )
+
+            try:
+                await self._connections.transaction(work, begin=_BEGIN_UNSYNCED)
+            except PenstockError as error:
+                logger.warning("other brokers are not told of %d commits: %s", len(told), error)

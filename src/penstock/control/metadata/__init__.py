@@ -1,0 +1,1 @@
+"""Topics, brokers, configs, offsets and groups: their rules and their rows."""

@@ -1,0 +1,1 @@
+"""The schema in PostgreSQL."""

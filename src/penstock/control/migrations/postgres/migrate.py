@@ -1,0 +1,110 @@
+"""The schema of the PostgreSQL form: numbered files, each run once, in one transaction.
+
+Brokers start at once and of different versions. An advisory lock of the database lets one of them
+migrate while the others wait; a table tells which numbers it has had. A migration changes nothing
+that the Penstock before it needs, so that brokers of both run side by side while they are replaced.
+
+The tables are in the first schema of the connection's search path. A schema that has tables of
+somebody else and none of ours is refused: it is most likely a wrong URL.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Final
+
+from penstock.base.system import Randomness
+from penstock.control.drivers.postgres_connections import Connection
+from penstock.control.errors import IncompatibleDatabase
+from penstock.control.limits import MIGRATION_TIMEOUT_SECONDS
+from penstock.control.metadata import rules
+
+SERVER_VERSION_MIN: Final = 130_000
+_LOCK: Final = "1346719315, 1"
+"""Two numbers of an advisory lock: "PENS", and 1 for the schema; 2 is for metadata."""
+
+_MILLISECONDS: Final = int(MIGRATION_TIMEOUT_SECONDS * 1000)
+BEGIN_MIGRATION: Final = (
+    "BEGIN;"
+    f" SET LOCAL statement_timeout = {_MILLISECONDS};"
+    f" SET LOCAL lock_timeout = {_MILLISECONDS};"
+    f" SELECT pg_advisory_xact_lock({_LOCK})"
+)
+
+
+def migrations() -> list[tuple[int, str]]:
+    """The numbered migrations, in order: number and SQL text."""
+    folder = resources.files("penstock.control.migrations.postgres")
+    found = [
+        (int(item.name.split("_", 1)[0]), item.read_text())
+        for item in folder.iterdir()
+        if item.name.endswith(".sql")
+    ]
+    return sorted(found)
+
+
+async def migrate(connection: Connection, *, where: str, randomness: Randomness) -> str:
+    """Run the migrations that the database has not had yet; returns the cluster's id.
+
+    Runs in a transaction opened by `BEGIN_MIGRATION`.
+
+    Raises:
+        IncompatibleDatabase: it has had migrations that this Penstock does not know, is not one
+            of Penstock's, or its server or its encoding cannot hold it.
+    """
+    await _check_server(connection, where)
+    known = migrations()
+    version = await _version(connection, where)
+    if version > known[-1][0]:
+        raise IncompatibleDatabase(
+            f"{where} is at schema version {version}; this Penstock knows versions up to"
+            f" {known[-1][0]}: run the Penstock that wrote it, or a newer one"
+        )
+    for number, text in known:
+        if number > version:
+            await connection.execute(text)
+            await connection.execute("INSERT INTO penstock_schema VALUES ($1)", number)
+    await connection.execute(
+        "INSERT INTO image_version SELECT true, $1, 0, 0, $2"
+        " WHERE NOT EXISTS (SELECT 1 FROM image_version)",
+        rules.cluster_id(randomness.uuid()),
+        randomness.uuid(),
+    )
+    found: str = await connection.fetchval("SELECT cluster_id FROM image_version")
+    return found
+
+
+async def _check_server(connection: Connection, where: str) -> None:
+    row = await connection.fetchrow(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_version'),"
+        " current_setting('server_encoding'), current_schema()"
+    )
+    number, name, encoding, schema = row
+    if number < SERVER_VERSION_MIN:
+        raise IncompatibleDatabase(f"{where} is of PostgreSQL {name}; Penstock needs 13 or newer")
+    if encoding != "UTF8":
+        raise IncompatibleDatabase(f"{where} is encoded in {encoding}; Penstock needs UTF8")
+    if schema is None:
+        raise IncompatibleDatabase(f"{where} has no schema of the connection's search path")
+
+
+async def _version(connection: Connection, where: str) -> int:
+    """The newest migration that it has had, 0 for none; makes the table that remembers them."""
+    if await connection.fetchval(
+        "SELECT to_regclass(quote_ident(current_schema()) || '.penstock_schema') IS NULL"
+    ):
+        foreign = await connection.fetchval(
+            "SELECT min(relname) FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+            " AND relkind IN ('r', 'p', 'v', 'm', 'f')"
+        )
+        if foreign is not None:
+            raise IncompatibleDatabase(
+                f"{where} has tables ({foreign!r} is one), but not Penstock's: give it a database"
+                " or a schema of its own"
+            )
+        await connection.execute(
+            "CREATE TABLE penstock_schema (number integer PRIMARY KEY,"
+            " applied timestamptz NOT NULL DEFAULT clock_timestamp())"
+        )
+    found: int | None = await connection.fetchval("SELECT max(number) FROM penstock_schema")
+    return found or 0

@@ -1,0 +1,1 @@
+"""Commits of queries that write to the log: their rules and their rows."""

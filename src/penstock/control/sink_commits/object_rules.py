@@ -1,0 +1,158 @@
+"""The rules of a sink's commit to diskless topics: its objects and its row in one transaction.
+
+Pure functions that every form of the control plane shares; those of `rules.py` say whether the
+row may be saved, those of `batch_index/commit_rules.py` place what it brings. All objects are
+committed or none: a single entry that is refused refuses the row, too.
+
+| the row                                  | its objects                | the call              |
+|------------------------------------------|----------------------------|-----------------------|
+| at the expected version                  | all PENDING                | commits               |
+| done with this batch, at a later version | all committed, answer kept | gets the first answer |
+| anything else                            | any                        | `StaleSink`           |
+| at the expected version                  | any of them not PENDING    | `ObjectLeaseLost`     |
+
+A sink writes without producer ids here: its row alone says what is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from penstock.control.batch_index.commit_rules import (
+    CommitPlan,
+    check_commit,
+    commit_keys,
+    plan_commit,
+)
+from penstock.control.batch_index.rules import PartitionRow
+from penstock.control.batch_index.values import (
+    CommitAnswer,
+    ObjectCommit,
+    ObjectLease,
+    ObjectState,
+    PartitionKey,
+)
+from penstock.control.errors import EntryRefused, InvalidCommit, ObjectLeaseLost, TooLarge
+from penstock.control.limits import SINK_OBJECTS_MAX
+from penstock.control.values import SinkCommit, SinkLane, Topic
+
+
+class _ObjectRow(Protocol):
+    """An object's row, as a form has it."""
+
+    @property
+    def state(self) -> ObjectState: ...
+
+
+Row = TypeVar("Row", bound=_ObjectRow)
+
+
+class SinkAnswer(NamedTuple):
+    """The row as it is saved, with its offsets and version, and what became of each object."""
+
+    record: SinkCommit
+    answers: tuple[CommitAnswer, ...]
+
+
+def check_sink_objects(record: SinkCommit, commits: Sequence[ObjectCommit]) -> None:
+    """Look at a call before anything is read.
+
+    Raises:
+        TooLarge: more than `SINK_OBJECTS_MAX` objects, or as `check_commit`.
+        InvalidCommit: no end of a batch, no object, one twice, batches of a producer, or as
+            `check_commit`.
+    """
+    if len(commits) > SINK_OBJECTS_MAX:
+        raise TooLarge(
+            f"the commit of query {record.query_id!r} has {len(commits)} objects,"
+            f" the limit is {SINK_OBJECTS_MAX}"
+        )
+    ids = {commit.object_id for commit in commits}
+    if record.state != "done" or not commits or len(ids) != len(commits):
+        raise InvalidCommit(
+            f"query {record.query_id!r}, batch {record.batch_id}: {len(commits)} objects of"
+            f" {len(ids)} ids are to be committed with a row that is {record.state!r}"
+        )
+    for commit in commits:
+        check_commit(commit)
+        if any(entry.producer_id >= 0 for entry in commit.entries):
+            raise InvalidCommit(f"object {commit.object_id}: a sink's batches have no producer")
+
+
+def is_repeated(record: SinkCommit, found: SinkCommit | None, *, expected: int) -> bool:
+    """Whether the row is what this call, or one for the same batch, has left."""
+    return (
+        found is not None
+        and found.version > expected
+        and found.state == "done"
+        and found.batch_id == record.batch_id
+    )
+
+
+def pending(object_id: int, row: Row | None) -> Row:
+    """An object's row; raises ObjectLeaseLost if it is committed, marked, or gone."""
+    if row is None or row.state != "pending":
+        raise ObjectLeaseLost(object_id)
+    return row
+
+
+def sink_keys(commits: Sequence[ObjectCommit]) -> set[PartitionKey]:
+    """The partitions whose rows the call needs."""
+    return {key for commit in commits for key in commit_keys(commit)[0]}
+
+
+def plan_sink_objects(
+    commits: Sequence[ObjectCommit],
+    leases: Sequence[ObjectLease],
+    *,
+    topics: Mapping[UUID, Topic],
+    partitions: Mapping[PartitionKey, PartitionRow],
+    now_ms: int,
+) -> tuple[CommitPlan, ...]:
+    """What each object changes, one after the other; each sees what those before it did.
+
+    `partitions` and `now_ms` as in `plan_commit`.
+
+    Raises:
+        EntryRefused: a topic or partition is not there, or not diskless.
+    """
+    rows = dict(partitions)
+    plans: list[CommitPlan] = []
+    for commit, lease in zip(commits, leases, strict=True):
+        plan = plan_commit(
+            commit, lease, topics=topics, partitions=rows, producers={}, now_ms=now_ms
+        )
+        for placed in plan.answer.placed:
+            if placed.error is not None:
+                raise EntryRefused(commit.object_id, placed.error, str(placed.message))
+        rows.update(plan.partitions)
+        plans.append(plan)
+    return tuple(plans)
+
+
+def with_offsets(
+    record: SinkCommit, commits: Sequence[ObjectCommit], answers: Sequence[CommitAnswer]
+) -> SinkCommit:
+    """The row with the offsets that its objects got; lanes without an entry are as they were.
+
+    A partition's offsets adjoin, as nothing else is committed in between.
+    """
+    offsets: dict[PartitionKey, tuple[int, int]] = {}
+    for commit, answer in zip(commits, answers, strict=True):
+        for entry, placed in zip(commit.entries, answer.placed, strict=True):
+            key = (entry.topic_id, entry.partition)
+            first, _ = offsets.get(key, (placed.base_offset, 0))
+            offsets[key] = first, placed.base_offset + entry.offset_count
+    return dataclasses.replace(
+        record, lanes=tuple([_placed(lane, offsets) for lane in record.lanes])
+    )
+
+
+def _placed(lane: SinkLane, offsets: Mapping[PartitionKey, tuple[int, int]]) -> SinkLane:
+    found = offsets.get((lane.topic_id, lane.partition))
+    if found is None:
+        return lane
+    return dataclasses.replace(lane, base_offset=found[0], next_offset=found[1])

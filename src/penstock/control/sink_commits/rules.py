@@ -1,0 +1,71 @@
+"""The rules of sink commits: which record may follow on which, and how large it may be.
+
+Pure functions that every form of the control plane shares, as in `metadata/rules.py`.
+
+| there is          | intent of b        | done with b        |
+|-------------------|--------------------|--------------------|
+| nothing           | saved              | saved              |
+| an intent of b    | saved: other lanes | saved              |
+| an intent below b | refused            | refused            |
+| b done            | refused            | refused            |
+| less than b done  | saved              | saved              |
+| more than b       | refused            | refused            |
+
+An end without an intent before it is a commit in one write: a batch without rows, or one whose
+offsets the control plane assigns.
+"""
+
+from __future__ import annotations
+
+from penstock.control.errors import StaleSink, TooLarge
+from penstock.control.limits import SINK_LANES_MAX, SINK_MANIFEST_BYTES_MAX, SINKS_MAX
+from penstock.control.values import SinkCommit
+
+
+def next_sink_version(
+    record: SinkCommit, *, found: SinkCommit | None, expected: int, highest: int, count: int
+) -> int:
+    """The version that a query's record gets; raises StaleSink or TooLarge.
+
+    It is above `highest`, the highest that any query ever had; `count` is how many queries have
+    a record.
+    """
+    check_sink_version(record.query_id, found=found, expected=expected)
+    _check_size(record, new=found is None, count=count)
+    if found is not None and not _follows(record, found):
+        raise StaleSink(
+            record.query_id,
+            f"is batch {found.batch_id}, {found.state}: batch {record.batch_id}, {record.state},"
+            f" cannot follow on it",
+        )
+    return highest + 1
+
+
+def check_sink_version(query_id: str, *, found: SinkCommit | None, expected: int) -> None:
+    """Compare versions; raises StaleSink."""
+    version = 0 if found is None else found.version
+    if version != expected:
+        raise StaleSink(query_id, f"is at version {version}, the change expected {expected}")
+
+
+def _follows(record: SinkCommit, found: SinkCommit) -> bool:
+    if found.state == "intent":
+        return record.batch_id == found.batch_id
+    return record.batch_id > found.batch_id
+
+
+def _check_size(record: SinkCommit, *, new: bool, count: int) -> None:
+    if new and count >= SINKS_MAX:
+        raise TooLarge(
+            f"{count} queries commit to the log, the limit is {SINKS_MAX}: forget some of them"
+        )
+    if len(record.lanes) > SINK_LANES_MAX:
+        raise TooLarge(
+            f"query {record.query_id!r} writes to {len(record.lanes)} partitions,"
+            f" the limit is {SINK_LANES_MAX}"
+        )
+    if len(record.manifest) > SINK_MANIFEST_BYTES_MAX:
+        raise TooLarge(
+            f"the manifest of query {record.query_id!r}, batch {record.batch_id}, has"
+            f" {len(record.manifest)} bytes compressed, the limit is {SINK_MANIFEST_BYTES_MAX}"
+        )
