@@ -8,32 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.base.errors import BugError
 from penstock.formats.readers import Reader
+from penstock.spark.formats.types import spark_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,31 +53,3 @@ class _Batches:
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, decoded, errors], [*batch.schema.names, "_value", "_error"]
             )
-
-
-_PLAIN: dict[Any, DataType] = {
-    pa.null(): NullType(),
-    pa.bool_(): BooleanType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.string(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.date32(): DateType(),
-    pa.timestamp("us", "UTC"): TimestampType(),
-    pa.timestamp("us"): TimestampNTZType(),
-}
-
-
-def spark_type(data_type: pa.DataType) -> DataType:
-    """Spark's type for a column of the decoders; everything in it may be null."""
-    if pa.types.is_struct(data_type):
-        return StructType([StructField(field.name, spark_type(field.type)) for field in data_type])
-    if pa.types.is_list(data_type):
-        return ArrayType(spark_type(data_type.value_type))
-    if pa.types.is_map(data_type):
-        return MapType(spark_type(data_type.key_type), spark_type(data_type.item_type))
-    if pa.types.is_decimal128(data_type):
-        return DecimalType(data_type.precision, data_type.scale)
-    return _PLAIN[data_type]

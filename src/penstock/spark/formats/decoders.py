@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from penstock.formats import framing
+from penstock.formats.json.json_schema import record_of_json_schema
+from penstock.formats.json.shapes import Record
 from penstock.formats.readers import avro_reader, protobuf_reader
-from penstock.formats.value_format import ValueFormat, check
+from penstock.formats.schema_files import read_json
+from penstock.formats.value_format import Framing, ValueFormat, check
 from penstock.spark.formats.binary import BinaryDecoder
-from penstock.spark.formats.json.decoder import json_decoder
-from penstock.spark.formats.plain import RawDecoder, TextDecoder
+from penstock.spark.formats.ddl import read_ddl, record_of
+from penstock.spark.formats.json_columns import decode_json, record_type
+
+NOT_TEXT: Final = "not UTF-8 text"
 
 
 class Decoder(Protocol):
@@ -32,6 +41,55 @@ class Decoder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RawDecoder:
+    """The bytes themselves, in a struct of one field `value`. Never an error."""
+
+    @property
+    def schema(self) -> StructType:
+        return StructType([StructField("value", BinaryType())])
+
+    def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
+        value = frame[column]
+        made = F.when(value.isNotNull(), F.struct(value.cast("binary").alias("value")))
+        return frame.select("*", made.alias("_value"), F.lit(None).cast("string").alias("_error"))
+
+
+@dataclass(frozen=True, slots=True)
+class TextDecoder:
+    """UTF-8 text, in a struct of one field `value`."""
+
+    @property
+    def schema(self) -> StructType:
+        return StructType([StructField("value", StringType())])
+
+    def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
+        text = frame[column].cast("string")
+        good = F.is_valid_utf8(text)
+        made = F.when(good, F.struct(text.alias("value")))
+        error = F.when(text.isNotNull() & ~good, F.lit(NOT_TEXT))
+        return frame.select("*", made.alias("_value"), error.alias("_error"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonDecoder:
+    """Objects of one shape, framed or not."""
+
+    record: Record
+    framed: Framing = "none"
+
+    @property
+    def schema(self) -> StructType:
+        return record_type(self.record)
+
+    def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
+        value = frame[column].cast("binary")
+        payload, wrong = _payload(self.framed, value)
+        text = payload.cast("string")
+        before = F.coalesce(wrong, F.when(~F.is_valid_utf8(text), F.lit(NOT_TEXT)))
+        return decode_json(frame, self.record, text=text, present=value.isNotNull(), before=before)
+
+
 def decoder(value_format: ValueFormat) -> Decoder:
     """The decoder of a format, its schema loaded and checked.
 
@@ -48,8 +106,30 @@ def decoder(value_format: ValueFormat) -> Decoder:
         case "text":
             return TextDecoder()
         case "json" | "json-schema":
-            return json_decoder(value_format)
+            return _json_decoder(value_format)
         case "avro":
             return BinaryDecoder(reader=avro_reader(value_format))
         case "protobuf":
             return BinaryDecoder(reader=protobuf_reader(value_format))
+
+
+def _json_decoder(value_format: ValueFormat) -> JsonDecoder:
+    """The decoder of a schema in DDL, or of a JSON Schema file."""
+    closed = value_format.unknown_fields == "reject"
+    if value_format.kind == "json":
+        record = record_of(read_ddl(value_format.schema or ""), closed=closed)
+    else:
+        path = value_format.schema_file or Path()
+        record = record_of_json_schema(read_json(path), closed=closed)
+    return JsonDecoder(record=record, framed=value_format.framing)
+
+
+def _payload(framed: Framing, value: Column) -> tuple[Column, Column]:
+    """The bytes behind the frame, and what is wrong with the frame (or null)."""
+    if framed == "none":
+        return value, F.lit(None).cast("string")
+    wrong = F.when(F.octet_length(value) < framing.HEADER_BYTES, F.lit(framing.TOO_SHORT)).when(
+        F.substring(value, 1, 1) != F.lit(framing.MAGIC), F.lit(framing.NO_MAGIC)
+    )
+    size_max = 2**31 - 1 - framing.HEADER_BYTES
+    return F.substring(value, framing.HEADER_BYTES + 1, size_max), wrong

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.base.errors import InvalidError
 from penstock.formats.value_format import INFER
-from penstock.spark.formats.json.infer import infer_json
+from penstock.spark.formats.infer import infer_json
 from penstock.spark.pipeline.broker_check import asking
 from penstock.spark.pipeline.journal import write_durably
 from penstock.spark.pipeline.places import Places

@@ -11,9 +11,8 @@ import jsonschema
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.formats import InvalidFormat, ValueFormat
+from penstock.formats import ValueFormat
 from penstock.spark.formats.decoders import decoder
-from penstock.spark.formats.json.json_schema import record_of_json_schema
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -149,41 +148,3 @@ def test_errors_name_the_field_and_the_keyword(spark: SparkSession, tmp_path: Pa
     rows = [(n, json.dumps(good | more).encode()) for n, (more, _) in enumerate(cases)]
     found = made.decode(spark.createDataFrame(rows, "n int, value binary")).orderBy("n").collect()
     assert [row["_error"] for row in found] == [error for _, error in cases]
-
-
-@pytest.mark.parametrize(
-    ("inner", "pointer", "reason"),
-    [
-        ({"type": "string", "not": {}}, "#/properties/a/not", "is not supported"),
-        ({"type": "string", "format": "email"}, "#/properties/a/format", "'email'"),
-        ({"type": ["string", "integer"]}, "#/properties/a/type", "one type"),
-        ({"type": "text"}, "#/properties/a/type", "not a type"),
-        ({"allOf": []}, "#/properties/a/allOf", "without a type"),
-        ({"minimum": 1}, "#/properties/a/minimum", "without a type"),
-        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "#/properties/a/oneOf", "null"),
-        ({"$ref": "other.json"}, "#/properties/a/$ref", "within this file"),
-        ({"$ref": "#/$defs/gone"}, "#/properties/a/$ref", "is not there"),
-        ({"$ref": "#/$defs/loop"}, "#/$defs/loop/properties/a/$ref", "within itself"),
-        ({"type": "array"}, "#/properties/a", "without items"),
-        ({"type": "array", "items": {"type": "array"}}, "#/properties/a/items", "without items"),
-        ({"type": "object"}, "#/properties/a", "additionalProperties"),
-        ({"type": "string", "minLength": -1}, "#/properties/a/minLength", "-1"),
-        ({"type": "string", "pattern": "("}, "#/properties/a/pattern", "not a pattern"),
-        ({"type": "integer", "enum": ["x"]}, "#/properties/a/enum", "not of type integer"),
-        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True},
-         "#/properties/a/uniqueItems", "is not supported"),
-        (False, "#/properties/a", "is not a schema"),
-    ],
-)  # fmt: skip
-def test_what_is_not_supported_is_refused_by_its_pointer(
-    inner: Any, pointer: str, reason: str
-) -> None:
-    document = {
-        "type": "object",
-        "properties": {"a": inner},
-        "$defs": {"loop": {"type": "object", "properties": {"a": {"$ref": "#/$defs/loop"}}}},
-    }
-    with pytest.raises(InvalidFormat, match="schema_file") as raised:
-        record_of_json_schema(document)
-    assert raised.value.value == pointer
-    assert reason in raised.value.reason

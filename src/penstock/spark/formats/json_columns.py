@@ -12,12 +12,14 @@ text's own hash: whatever follows the value then breaks the array, or moves the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -28,8 +30,10 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -37,16 +41,8 @@ from pyspark.sql.types import (
 )
 
 from penstock.formats.errors import InvalidFormat
-from penstock.spark.formats.json.shapes import (
-    Check,
-    Field,
-    Items,
-    Leaf,
-    Named,
-    Record,
-    Shape,
-    spark_type,
-)
+from penstock.formats.json.shapes import Check, Field, Items, Keyword, Leaf, Named, Record, Shape
+from penstock.spark.formats.types import spark_type
 
 SHOWN_CHARACTERS: Final = 60
 """How much of a wrong value an error shows."""
@@ -57,6 +53,26 @@ _TIME_OF: Final[dict[type[DataType], str]] = {
     TimestampType: r"^\d{4}-\d{2}-\d{2}([Tt ]|$)",
     TimestampNTZType: r"^\d{4}-\d{2}-\d{2}([Tt ]|$)",
     DateType: r"^\d{4}-\d{2}-\d{2}$",
+}
+
+
+def _is_multiple(value: Column, step: int | float) -> Column:
+    """By decimals, as 0.3 is a multiple of 0.1 to everybody but a floating-point unit."""
+    return value.cast("string").try_cast("decimal(38,15)") % F.lit(Decimal(str(step))) == 0
+
+
+_HOLDS: Final[Mapping[Keyword, Callable[[Column, Any], Column]]] = {
+    "minimum": lambda value, bound: value >= bound,
+    "maximum": lambda value, bound: value <= bound,
+    "exclusiveMinimum": lambda value, bound: value > bound,
+    "exclusiveMaximum": lambda value, bound: value < bound,
+    "multipleOf": _is_multiple,
+    "minLength": lambda value, bound: F.char_length(value) >= bound,
+    "maxLength": lambda value, bound: F.char_length(value) <= bound,
+    "minItems": lambda value, bound: F.size(value) >= bound,
+    "maxItems": lambda value, bound: F.size(value) <= bound,
+    "pattern": lambda value, bound: value.rlike(bound),
+    "enum": lambda value, bound: value.isin(*bound),
 }
 
 
@@ -91,7 +107,7 @@ def decode_json(
     found = held.select(*frame.columns, _JSON, error.alias("_error"))
     value = F.when(present & F.col("_error").isNull(), _record_value(record, variant, ROOT))
     return found.select(
-        *frame.columns, value.cast(spark_type(record)).alias("_value"), F.col("_error")
+        *frame.columns, value.cast(column_type(record)).alias("_value"), F.col("_error")
     )
 
 
@@ -129,7 +145,7 @@ def _value(shape: Shape, variant: Column, path: str) -> Column:
     """What a shape becomes; right only where its errors are null."""
     match shape:
         case Leaf():
-            return _leaf_value(shape.data_type, variant, path)
+            return _leaf_value(column_type(shape), variant, path)
         case Record():
             there = F.schema_of_variant(_get(variant, path, "variant")).startswith("OBJECT<")
             return F.when(there, _record_value(shape, variant, path))
@@ -223,24 +239,22 @@ def _field(field: Field, variant: Column, path: str, prefix: str) -> list[Column
 
 
 def _leaf_errors(leaf: Leaf, variant: Column, path: str, where: str, kind: Column) -> list[Column]:
-    if isinstance(leaf.data_type, VariantType):
+    if leaf.data_type is None:
         return []
-    value = _leaf_value(leaf.data_type, variant, path)
-    fits = _kind_fits(leaf, variant, path, kind) & value.isNotNull()
-    if isinstance(leaf.data_type, DoubleType | FloatType):
+    data_type = column_type(leaf)
+    value = _leaf_value(data_type, variant, path)
+    fits = _kind_fits(leaf, data_type, variant, path, kind) & value.isNotNull()
+    if isinstance(data_type, DoubleType | FloatType):
         fits = fits & ~value.isin(float("inf"), float("-inf"))
     text = _get(variant, path, "string")
     shown = F.substring(text, 1, SHOWN_CHARACTERS)
     shown = F.when(kind == "STRING", F.concat(F.lit("'"), shown, F.lit("'"))).otherwise(shown)
-    wrong = F.concat(
-        F.lit(f"field {where}: "), shown, F.lit(f" is not {leaf.data_type.simpleString()}")
-    )
+    wrong = F.concat(F.lit(f"field {where}: "), shown, F.lit(f" is not {data_type.simpleString()}"))
     return [F.when(~fits, wrong), *_check_errors(leaf.checks, value, where)]
 
 
-def _kind_fits(leaf: Leaf, variant: Column, path: str, kind: Column) -> Column:
+def _kind_fits(leaf: Leaf, data_type: DataType, variant: Column, path: str, kind: Column) -> Column:
     """Whether the text had the right kind of value, before any conversion."""
-    data_type = leaf.data_type
     if isinstance(data_type, BooleanType):
         return kind == "BOOLEAN"
     number = (kind == "BIGINT") | (kind == "DOUBLE") | kind.startswith("DECIMAL(")
@@ -258,17 +272,32 @@ def _kind_fits(leaf: Leaf, variant: Column, path: str, kind: Column) -> Column:
 
 
 def _check_errors(checks: Sequence[Check], value: Column, where: str) -> list[Column]:
-    return [
-        F.when(
-            ~F.coalesce(check.holds(value), F.lit(False)), F.lit(f"field {where}: {check.words}")
-        )
-        for check in checks
-    ]
+    found = []
+    for check in checks:
+        holds = F.coalesce(_HOLDS[check.keyword](value, check.bound), F.lit(False))
+        found.append(F.when(~holds, F.lit(f"field {where}: {check.words}")))
+    return found
 
 
-def schema_of(record: Record) -> StructType:
+def column_type(shape: Shape) -> DataType:
+    """The type that a shape becomes; everything in it may be null."""
+    match shape:
+        case Leaf(data_type=None):
+            return VariantType()
+        case Leaf(collation=str(collation)):
+            return StringType(collation)
+        case Leaf():
+            return spark_type(shape.data_type)
+        case Record():
+            return record_type(shape)
+        case Items():
+            return ArrayType(column_type(shape.item))
+        case Named():
+            return MapType(StringType(), column_type(shape.value))
+
+
+def record_type(record: Record) -> StructType:
     """The schema of `_value`."""
-    made = spark_type(record)
-    if not isinstance(made, StructType):
-        raise TypeError("a record becomes a struct")
-    return made
+    return StructType(
+        [StructField(field.name, column_type(field.shape)) for field in record.fields]
+    )

@@ -6,37 +6,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
+import pyarrow as pa
 from pyspark.errors import ParseException
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
     DataType,
-    DateType,
     DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
     MapType,
-    ShortType,
+    NullType,
     StringType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
     VariantType,
 )
 
 from penstock.formats.errors import InvalidFormat
-from penstock.spark.formats.json.shapes import Field, Items, Leaf, Named, Record, Shape
-
-LEAVES: Final = (
-    StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType,
-    DecimalType, TimestampType, TimestampNTZType, DateType, BinaryType, VariantType,
-)  # fmt: skip
+from penstock.formats.json.shapes import Field, Items, Leaf, Named, Record, Shape
+from penstock.spark.formats.types import ARROW_TYPES
 
 
 def read_ddl(text: str) -> StructType:
@@ -91,8 +77,21 @@ def _shape(data_type: DataType, where: str, closed: bool) -> Shape:
                 key = data_type.keyType.simpleString()
                 raise InvalidFormat("schema", key, f"field {where}: keys of a map must be strings")
             return Named(value=_shape(data_type.valueType, f"{where}{{}}", closed))
-    if type(data_type) in LEAVES:
-        return Leaf(data_type=data_type)
+    leaf = _leaf(data_type)
+    if leaf is not None:
+        return leaf
     raise InvalidFormat(
         "schema", data_type.simpleString(), f"field {where}: this type cannot be read from JSON"
     )
+
+
+def _leaf(data_type: DataType) -> Leaf | None:
+    if type(data_type) is StringType:
+        return Leaf(data_type=pa.string(), collation=data_type.collation)
+    # Spark reads decimal(0,0), which no number fits.
+    if isinstance(data_type, DecimalType) and data_type.precision:
+        return Leaf(data_type=pa.decimal128(data_type.precision, data_type.scale))
+    if isinstance(data_type, VariantType):
+        return Leaf()
+    found = None if isinstance(data_type, NullType) else ARROW_TYPES.get(data_type)
+    return None if found is None else Leaf(data_type=found)

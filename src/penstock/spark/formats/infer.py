@@ -8,7 +8,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, NullType, Struct
 
 from penstock.formats.errors import InvalidFormat
 from penstock.formats.value_format import INFER
-from penstock.spark.formats.json.ddl import read_ddl
+from penstock.spark.formats.ddl import read_ddl
 
 
 def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str:

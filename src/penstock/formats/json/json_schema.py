@@ -1,4 +1,4 @@
-"""From a JSON Schema to shapes: a type for Spark, and the schema's conditions on values.
+"""From a JSON Schema to shapes: a type of Arrow, and the schema's conditions on values.
 
 Read are drafts 7 and 2020-12 as far as they describe columns: `type` (one, or one and null),
 `properties`, `required`, `additionalProperties`, `enum`, `const`, `items`, `minItems`, `maxItems`,
@@ -8,7 +8,8 @@ Read are drafts 7 and 2020-12 as far as they describe columns: `type` (one, or o
 JSON pointer: a condition that is not checked would be worse than none.
 
 An object without `properties` is a map, so its members need a schema (`additionalProperties`).
-`format` is checked, not only noted. Patterns are Java's, found anywhere in the text.
+`format` is checked, not only noted. Patterns are the reader's (in Spark Java's), found anywhere in
+the text.
 
 Source: JSON Schema 2020-12, "Validation"; draft 7 where the two agree.
 """
@@ -16,27 +17,24 @@ Source: JSON Schema 2020-12, "Validation"; draft 7 where the two agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, Final
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    LongType,
-    StringType,
-    TimestampType,
-    VariantType,
-)
+import pyarrow as pa
 
 from penstock.formats.errors import InvalidFormat
+from penstock.formats.json.shapes import (
+    Check,
+    Field,
+    Items,
+    Keyword,
+    Leaf,
+    Named,
+    Record,
+    Shape,
+)
 from penstock.formats.limits import DEPTH_MAX
-from penstock.spark.formats.json.shapes import Check, Field, Items, Leaf, Named, Record, Shape
 
 NOTES: Final = frozenset(
     ("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default",
@@ -57,25 +55,22 @@ KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     ),
     "boolean": frozenset(("enum", "const")),
 }  # fmt: skip
-_FORMATS: Final[dict[str, DataType]] = {
-    "date-time": TimestampType(),
-    "date": DateType(),
-    "uuid": StringType(),
-}
+_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+_FORMATS: Final = {"date-time": _TIMESTAMP, "date": pa.date32(), "uuid": pa.string()}
 _NUMBER_FORMATS: Final = frozenset(("int32", "int64", "float", "double"))
 _UUID: Final = "(?i)^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _ZONED: Final = r"(?i)^\d{4}-\d{2}-\d{2}[t ]\d{2}:\d{2}:\d{2}(\.\d+)?(z|[+-]\d{2}:\d{2})$"
-_BOUNDS: Final[Mapping[str, tuple[str, Callable[[Column, Column], Column]]]] = {
-    "minimum": ("below minimum", lambda value, bound: value >= bound),
-    "maximum": ("above maximum", lambda value, bound: value <= bound),
-    "exclusiveMinimum": ("not above exclusiveMinimum", lambda value, bound: value > bound),
-    "exclusiveMaximum": ("not below exclusiveMaximum", lambda value, bound: value < bound),
+_BOUNDS: Final[Mapping[Keyword, str]] = {
+    "minimum": "below minimum",
+    "maximum": "above maximum",
+    "exclusiveMinimum": "not above exclusiveMinimum",
+    "exclusiveMaximum": "not below exclusiveMaximum",
 }
-_SIZES: Final[Mapping[str, tuple[str, Callable[[Column, Column], Column]]]] = {
-    "minLength": ("shorter than minLength", lambda value, bound: F.char_length(value) >= bound),
-    "maxLength": ("longer than maxLength", lambda value, bound: F.char_length(value) <= bound),
-    "minItems": ("fewer items than minItems", lambda value, bound: F.size(value) >= bound),
-    "maxItems": ("more items than maxItems", lambda value, bound: F.size(value) <= bound),
+_SIZES: Final[Mapping[Keyword, str]] = {
+    "minLength": "shorter than minLength",
+    "maxLength": "longer than maxLength",
+    "minItems": "fewer items than minItems",
+    "maxItems": "more items than maxItems",
 }
 
 
@@ -109,7 +104,7 @@ class _Reader:
 
     def shape(self, schema: Any, pointer: str, above: tuple[str, ...]) -> Shape:
         if schema is True:
-            return Leaf(data_type=VariantType())
+            return Leaf()
         if not isinstance(schema, dict):
             raise _refused(pointer, "is not a schema: an object or true")
         if len(pointer.split("/")) > 4 * DEPTH_MAX or len(above) > DEPTH_MAX:
@@ -123,7 +118,7 @@ class _Reader:
         _check_keywords(schema, kind, pointer)
         match kind:
             case None:
-                return Leaf(data_type=VariantType())
+                return Leaf()
             case "object":
                 return self._object(schema, pointer, above, nullable)
             case "array":
@@ -261,7 +256,7 @@ def _leaf(schema: dict[str, Any], kind: str, pointer: str, nullable: bool) -> Le
         checks += _numbers(schema, pointer)
     if kind == "string":
         checks += _sizes(schema, pointer) + _pattern(schema, pointer)
-    checks += _choices(schema, kind, pointer, made)
+    checks += _choices(schema, kind, pointer)
     # Null is among the types, but must be among the values too where they are listed.
     listed = [schema[word] for word in ("enum",) if word in schema]
     nullable = nullable and all(None in values for values in listed) and "const" not in schema
@@ -270,27 +265,26 @@ def _leaf(schema: dict[str, Any], kind: str, pointer: str, nullable: bool) -> Le
         checks=tuple(checks),
         nullable=nullable,
         text_too=False,
-        pattern=_ZONED if isinstance(made, TimestampType) else None,
+        pattern=_ZONED if made == _TIMESTAMP else None,
     )
 
 
-def _leaf_type(schema: dict[str, Any], kind: str, pointer: str) -> tuple[DataType, list[Check]]:
+def _leaf_type(schema: dict[str, Any], kind: str, pointer: str) -> tuple[pa.DataType, list[Check]]:
     form = schema.get("format")
     at = f"{pointer}/format"
     if kind != "string":
         if form is not None and form not in _NUMBER_FORMATS:
             raise _refused(at, f"{form!r} is not supported for numbers")
-        numbers: dict[str, DataType] = {"integer": LongType(), "number": DoubleType()}
-        return numbers.get(kind, BooleanType()), []
+        return {"integer": pa.int64(), "number": pa.float64()}.get(kind, pa.bool_()), []
     if form is None:
-        return StringType(), []
+        return pa.string(), []
     if form not in _FORMATS:
         raise _refused(at, f"{form!r} is not supported; these are: {', '.join(_FORMATS)}")
     sized = sorted({"minLength", "maxLength", "pattern", "enum", "const"} & set(schema))
     if form != "uuid" and sized:
         raise _refused(f"{pointer}/{sized[0]}", f"is not supported beside format {form}")
     if form == "uuid":
-        return StringType(), [Check(words="is not a uuid", holds=lambda v: v.rlike(_UUID))]
+        return pa.string(), [Check(keyword="pattern", bound=_UUID, words="is not a uuid")]
     return _FORMATS[form], []
 
 
@@ -303,38 +297,26 @@ def _number(schema: dict[str, Any], keyword: str, pointer: str) -> int | float:
 
 def _numbers(schema: dict[str, Any], pointer: str) -> list[Check]:
     checks = []
-    for keyword, (words, holds) in _BOUNDS.items():
+    for keyword, words in _BOUNDS.items():
         if keyword in schema:
             bound = _number(schema, keyword, pointer)
-            checks.append(Check(words=f"{words} {bound}", holds=_bound(holds, bound)))
+            checks.append(Check(keyword=keyword, bound=bound, words=f"{words} {bound}"))
     if "multipleOf" in schema:
         step = _number(schema, "multipleOf", pointer)
         if step <= 0:
             raise _refused(f"{pointer}/multipleOf", f"is {step}, not above 0")
-        checks.append(Check(words=f"not a multipleOf {step}", holds=_multiple(step)))
+        checks.append(Check(keyword="multipleOf", bound=step, words=f"not a multipleOf {step}"))
     return checks
-
-
-def _bound(
-    holds: Callable[[Column, Column], Column], bound: int | float
-) -> Callable[[Column], Column]:
-    return lambda value: holds(value, F.lit(bound))
-
-
-def _multiple(step: int | float) -> Callable[[Column], Column]:
-    """By decimals, as 0.3 is a multiple of 0.1 to everybody but a floating-point unit."""
-    exact = Decimal(str(step))
-    return lambda value: value.cast("string").try_cast("decimal(38,15)") % F.lit(exact) == 0
 
 
 def _sizes(schema: dict[str, Any], pointer: str) -> list[Check]:
     checks = []
-    for keyword, (words, holds) in _SIZES.items():
+    for keyword, words in _SIZES.items():
         if keyword in schema:
             bound = schema[keyword]
             if type(bound) is not int or bound < 0:
                 raise _refused(f"{pointer}/{keyword}", f"is {bound!r}, not a number of 0 or more")
-            checks.append(Check(words=f"{words} {bound}", holds=_bound(holds, bound)))
+            checks.append(Check(keyword=keyword, bound=bound, words=f"{words} {bound}"))
     return checks
 
 
@@ -346,10 +328,10 @@ def _pattern(schema: dict[str, Any], pointer: str) -> list[Check]:
         re.compile(pattern)
     except (re.error, TypeError) as error:
         raise _refused(f"{pointer}/pattern", f"{pattern!r} is not a pattern: {error}") from error
-    return [Check(words=f"does not match pattern {pattern}", holds=lambda v: v.rlike(pattern))]
+    return [Check(keyword="pattern", bound=pattern, words=f"does not match pattern {pattern}")]
 
 
-def _choices(schema: dict[str, Any], kind: str, pointer: str, made: DataType) -> list[Check]:
+def _choices(schema: dict[str, Any], kind: str, pointer: str) -> list[Check]:
     checks = []
     python: dict[str, tuple[type, ...]] = {
         "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
@@ -371,9 +353,5 @@ def _choices(schema: dict[str, Any], kind: str, pointer: str, made: DataType) ->
         if wrong or not values:
             raise _refused(at, f"{(wrong or given)[0]!r} is not of type {kind}")
         words = "is not one of enum" if keyword == "enum" else f"is not const {values[0]!r}"
-        checks.append(Check(words=words, holds=_among(values, made)))
+        checks.append(Check(keyword="enum", bound=tuple(values), words=words))
     return checks
-
-
-def _among(values: list[Any], made: DataType) -> Callable[[Column], Column]:
-    return lambda value: value.isin(*(F.lit(one).cast(made) for one in values))

@@ -1,45 +1,47 @@
 """What a JSON value must look like, and what it becomes: a small tree of values.
 
-Spark's DDL (`ddl.py`) and JSON Schema (`json_schema.py`) are both turned into this tree, and
-`columns.py` turns the tree into column expressions. A shape says the Spark type of a value; a
-check is one more condition on it, with the words that say which one failed.
+JSON Schema (`json_schema.py`) and Spark's DDL are both read into this tree. A shape says the Arrow
+type of a value; a check is one more condition on it, with the words that say which one failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from pyspark.sql import Column
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+import pyarrow as pa
+
+Keyword = Literal[
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "minLength", "maxLength", "minItems", "maxItems", "pattern", "enum",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A condition on a value that is not null; `words` say what is wrong when it is not true."""
+    """A condition on a value that is not null; `words` say what is wrong when it is not true.
 
+    `bound` is what JSON Schema's keyword has: a number, a pattern, or the values to choose from.
+    """
+
+    keyword: Keyword
+    bound: Any
     words: str
-    holds: Callable[[Column], Column]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A value without fields or items."""
+    """A value without fields or items; one without a type may be any JSON."""
 
-    data_type: DataType
+    data_type: pa.DataType | None = None
     checks: tuple[Check, ...] = ()
     nullable: bool = True
     text_too: bool = True
     """Whether a decimal may be written as a string."""
     pattern: str | None = None
     """What the text of a date or time must look like, where it is not the usual."""
+    collation: str | None = None
+    """How the strings of a column are compared, where its schema says that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +80,3 @@ class Named:
 
 
 Shape = Leaf | Record | Items | Named
-
-
-def spark_type(shape: Shape) -> DataType:
-    """The type that a shape becomes; everything in it may be null."""
-    match shape:
-        case Leaf():
-            return shape.data_type
-        case Record():
-            return StructType(
-                [StructField(field.name, spark_type(field.shape)) for field in shape.fields]
-            )
-        case Items():
-            return ArrayType(spark_type(shape.item))
-        case Named():
-            return MapType(StringType(), spark_type(shape.value))

@@ -1,0 +1,1 @@
+"""JSON values: what they must look like, as a tree of shapes, and JSON Schema read into it."""
