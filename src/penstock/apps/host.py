@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +36,6 @@ FORCED_STATUS: Final = 1
 COLLECT_AFTER_OBJECTS: Final = 10_000
 """New objects between two collections."""
 HTTP_SECONDS: Final = 2.0
-STATUS_BYTES_MAX: Final = 4 << 20
 
 _ELSEWHERE: Final = {
     "send": ("penstock.apps.host_send", "send"),
@@ -284,19 +284,19 @@ def _facts(probed: Probed) -> dict[str, object]:
 
 def _ask(address: str) -> dict[str, Any]:
     """The status page of an HTTP front."""
-    import json
-    import urllib.error
-    import urllib.request
-
     from penstock.apps.host_probe import NotHealthy
+    from penstock.client.admin_http import AdminHttp
+    from penstock.client.errors import AdminUnavailable, InvalidArgument
 
     url = f"http://{address}/v1/status"
     try:
-        with urllib.request.urlopen(url, timeout=HTTP_SECONDS) as answer:
-            found: dict[str, Any] = json.loads(answer.read(STATUS_BYTES_MAX))
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise NotHealthy(f"{url}: {getattr(error, 'reason', error)}") from None
-    return found
+        with AdminHttp(f"http://{address}") as front:
+            answer = front.ask("GET", "/v1/status", timeout_seconds=HTTP_SECONDS)
+    except (InvalidArgument, AdminUnavailable) as error:
+        raise NotHealthy(f"{url}: {error.__cause__ or error}") from None
+    if answer.status != HTTPStatus.OK or not answer.body:
+        raise NotHealthy(f"{url}: {answer.status} {answer.reason}")
+    return dict(answer.body)
 
 
 def _show(found: dict[str, Any]) -> None:

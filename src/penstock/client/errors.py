@@ -115,6 +115,18 @@ class BrokersUnreachable(UnavailableError):
     code: ClassVar[str] = "broker_not_available"
 
 
+class AdminUnavailable(UnavailableError):
+    """The admin address did not answer within the time allowed, or not as Penstock does."""
+
+    code: ClassVar[str] = "broker_not_available"
+
+
+class NotHttp(InvalidError):
+    """What answers at the admin address does not speak HTTP."""
+
+    code: ClassVar[str] = "unsupported_version"
+
+
 class MalformedResponse(CorruptError):
     """An answer that does not follow its schema, or not the call that was made."""
 

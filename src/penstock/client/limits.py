@@ -65,3 +65,11 @@ APPENDER_LANES_LOOKED_AT: Final = 8
 """Lanes that one append looks at for an idle one to forget, when there are too many."""
 METADATA_PAUSE_MS: Final = 100
 """Shortest time between two questions for the metadata of one topic."""
+
+ADMIN_ANSWER_BYTES_MAX: Final = 64 << 20
+"""Bytes that are read of an answer of admin HTTP."""
+ADMIN_ATTEMPTS_MAX: Final = 1_000
+"""Attempts of one call of admin HTTP within its time."""
+ADMIN_BACKOFF_FIRST_MS: Final = 50
+"""Pause before the second attempt; it doubles, with jitter, up to `ADMIN_BACKOFF_MAX_MS`."""
+ADMIN_BACKOFF_MAX_MS: Final = 2_000

@@ -26,16 +26,17 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock.base.errors import PenstockError, UnavailableError
+from penstock.client.admin_http import Body
 from penstock.control.batch_index.values import ObjectLease, SegmentSwap
 from penstock.diskless.consolidation import write_segment
 from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
+from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.object_reading import open_here
-from penstock.spark.sink.admin_address import AdminAddress, Body
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.sink.admin_address import Answer
+    from penstock.client.admin_http import Answer
 
 RUNS_PER_SLOT: Final = 2
 """Runs of one round for each slot of the session."""
@@ -131,7 +132,7 @@ class _Desk:
     """The broker's side, by its admin address."""
 
     def __init__(self, admin_url: str) -> None:
-        self._address = AdminAddress(admin_url)
+        self._address = BrokerAdmin(admin_url)
 
     def runs(self, topic: str | None, *, all_ages: bool, outcome: Outcome) -> Iterator[Run]:
         """Runs of all partitions, each asked for when the one before was taken."""

@@ -23,6 +23,19 @@ class InvalidOption(InvalidError):
         self.reason = reason
 
 
+class NotPenstock(InvalidError):
+    """What answers at the admin address has no staged commits: it is not a Penstock broker."""
+
+    code: ClassVar[str] = "unsupported_version"
+
+    def __init__(self, admin_url: str, found: str) -> None:
+        super().__init__(
+            f"the admin address {admin_url} is not that of a Penstock broker with a sink ({found}):"
+            " this sink commits through Penstock's admin address, which Apache Kafka does not"
+            " have; set penstock.admin.url, or use Spark's own Kafka sink, which is at least once"
+        )
+
+
 class UnknownTopics(InvalidError):
     """A topic or partition that was asked for does not exist."""
 

@@ -12,28 +12,28 @@ addresses may be given: the next is asked where one does not answer or does not 
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.base.ids import TopicPartition
+from penstock.client.errors import AdminUnavailable
 from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.formats.extent_json import NoExtent, extent_from_json
-from penstock.spark.errors import ExtentsUnavailable, InvalidOption
+from penstock.spark.admin_http import BrokerAdmin
+from penstock.spark.errors import ExtentsUnavailable
 from penstock.spark.object_planning import trimmed
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
-RESPONSE_BYTES_MAX: Final = 64 << 20
 PAGES_MAX: Final = 10_000
 """Answers about one range of a diskless partition, of a thousand extents each."""
 _ASK_ANOTHER: Final = frozenset(
     {
-        http.HTTPStatus.NOT_FOUND,  # a topic that it has not heard of yet
-        http.HTTPStatus.MISDIRECTED_REQUEST,
-        http.HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.NOT_FOUND,  # a topic that it has not heard of yet
+        HTTPStatus.MISDIRECTED_REQUEST,
+        HTTPStatus.SERVICE_UNAVAILABLE,
     }
 )
 
@@ -83,7 +83,7 @@ class HttpExtents:
     """`ExtentSource` over admin addresses, separated by commas; they are asked in turns."""
 
     def __init__(self, admin_urls: str) -> None:
-        self._addresses = [_Address(url.strip()) for url in admin_urls.split(",")]
+        self._addresses = [BrokerAdmin(url.strip()) for url in admin_urls.split(",")]
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
         found = self._page(at, start, end)
@@ -110,20 +110,20 @@ class HttpExtents:
         )
         for number, address in enumerate(self._addresses, start=1):
             try:
-                status, body = address.get(path)
-            except ExtentsUnavailable:
+                answer = address.ask("GET", path, timeout_seconds=REQUEST_TIMEOUT_SECONDS)
+            except AdminUnavailable as error:
                 if number == len(self._addresses):
-                    raise
+                    raise ExtentsUnavailable(str(error)) from error
                 continue
-            if status == http.HTTPStatus.OK:
+            if answer.status == HTTPStatus.OK:
                 # Who has answered is asked first from now on.
                 self._addresses.insert(0, self._addresses.pop(number - 1))
-                return _page(at, _json(body))
-            if number == len(self._addresses) or status not in _ASK_ANOTHER:
-                answer = _json(body)
+                return _page(at, answer.body)
+            if number == len(self._addresses) or answer.status not in _ASK_ANOTHER:
+                said = answer.body.get("message", answer.content[:200])
                 raise ExtentsUnavailable(
-                    f"{at} offsets {start} to {end}: {address.url} answered {status} "
-                    f"{answer.get('error', '')}: {answer.get('message', body[:200])}"
+                    f"{at} offsets {start} to {end}: {address.url} answered {answer.status} "
+                    f"{answer.error}: {said}"
                 )
         raise ExtentsUnavailable(f"{at}: there is no admin address")
 
@@ -131,56 +131,6 @@ class HttpExtents:
         """Drop the connections."""
         for address in self._addresses:
             address.close()
-
-
-class _Address:
-    """One admin address; one kept connection, one retry on a stale one."""
-
-    def __init__(self, admin_url: str) -> None:
-        parts = urlsplit(admin_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidOption("penstock.admin.url", admin_url, "must look like http://host:9644")
-        self.url = admin_url
-        self._prefix = parts.path.rstrip("/")
-        self._host = parts.hostname
-        self._port = parts.port
-        self._secure = parts.scheme == "https"
-        self._connection: http.client.HTTPConnection | None = None
-
-    def close(self) -> None:
-        """Drop the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of an answer; raises ExtentsUnavailable."""
-        for last_try in (False, True):
-            try:
-                if self._connection is None:
-                    self._connection = self._connect()
-                self._connection.request("GET", self._prefix + path)
-                response = self._connection.getresponse()
-                return response.status, response.read(RESPONSE_BYTES_MAX)
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                if last_try:
-                    raise ExtentsUnavailable(
-                        f"the admin address {self.url} cannot be reached: {error}"
-                    ) from error
-        raise ExtentsUnavailable(self.url)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        return kind(self._host, self._port, timeout=REQUEST_TIMEOUT_SECONDS)
-
-
-def _json(body: bytes) -> Mapping[str, Any]:
-    try:
-        parsed = json.loads(body)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 class _Page(NamedTuple):

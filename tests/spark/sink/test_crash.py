@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from penstock.base.errors import PenstockError
+from penstock.client.admin_http import AdminHttp
 from penstock.spark import LogSink
-from penstock.spark.sink.admin_address import AdminAddress
 from penstock.spark.sink.commits import Commits
 from penstock.testing import Broker
 from tests.spark.conftest import KEEP, Topic
@@ -180,7 +180,7 @@ class Restarting:
         self._thread.start()
 
     def _run(self) -> None:
-        address = AdminAddress(self._broker.admin_url)
+        address = AdminHttp(self._broker.admin_url)
         while self.state == "":
             ended = self._answered.is_set()
             answer = address.call("GET", self._path, timeout_seconds=30)

@@ -10,11 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from penstock.base.ids import TopicPartition
+from penstock.client import limits
+from penstock.client.errors import AdminUnavailable
 from penstock.records import split_batches
 from penstock.spark import LogSink
-from penstock.spark.errors import InvalidOption, UnknownTopics
-from penstock.spark.sink import limits
-from penstock.spark.sink.errors import AdminUnavailable, InvalidRows, NotPenstock, SinkOwnerChanged
+from penstock.spark.errors import InvalidOption, NotPenstock, UnknownTopics
+from penstock.spark.sink.errors import InvalidRows, SinkOwnerChanged
 from penstock.spark.sink.options import check
 from penstock.spark.sink.staging import Attempt, find_topic, stage
 from penstock.spark.sink.store import StagingPlace
@@ -184,7 +185,7 @@ def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession, target: Target
 def test_says_what_is_not_penstock(
     spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(limits, "ADMIN_ATTEMPTS_MAX", 2)
     good = target.addresses()
     # A Kafka listener behind another name, and a web server that is none of ours.
     listener = good["bootstrap"].replace("127.0.0.1", "http://localhost")
@@ -213,10 +214,10 @@ def test_a_blob_is_uploaded_where_the_directory_is_not(
     assert list(tmp_path.iterdir()) == []
     blobs = [item.blob for item in staged if item.blob is not None]
     assert sum(blob.records for blob in blobs) == 5_000
-    from penstock.spark.sink.admin_address import AdminAddress
+    from penstock.spark.admin_http import BrokerAdmin
     from penstock.spark.sink.commits import Commits
 
-    address = AdminAddress(options.admin_url)
+    address = BrokerAdmin(options.admin_url)
     done = Commits(address, target.name, timeout_seconds=60).commit(0, None, blobs)
     address.close()
     assert done.records == target.count() == 5_000

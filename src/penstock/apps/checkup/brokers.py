@@ -10,18 +10,18 @@ with this clock.
 
 from __future__ import annotations
 
-import json
 import socket
 from collections import defaultdict
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.apps.checkup.findings import SKEW_CURE, SKEW_WARN_SECONDS, Check, Finding, look
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
+from penstock.client.admin_http import AdminHttp, Answer
+from penstock.client.errors import AdminUnavailable, InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
@@ -33,7 +33,6 @@ ROUND_TRIP_WARN_MS: Final = 100.0
 ADMIN_TIMEOUT_SECONDS: Final = 5.0
 """More than a broker takes for its readiness."""
 
-ANSWER_BYTES_MAX: Final = 1 << 20
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
@@ -207,26 +206,23 @@ def _admin(address: str, node_id: int | None = None) -> list[Finding]:
 
     `node_id` is the broker that it should be, None where a user named the address.
     """
-    connection = HTTPConnection(address, timeout=ADMIN_TIMEOUT_SECONDS)
     try:
-        asked_ms = SYSTEM_CLOCK.now_ms()
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        answered_ms = SYSTEM_CLOCK.now_ms()
-        body = answer.read(ANSWER_BYTES_MAX)
-    except (OSError, HTTPException) as error:
+        with AdminHttp(f"http://{address}") as admin:
+            asked_ms = SYSTEM_CLOCK.now_ms()
+            answer = admin.ask("GET", "/readyz", timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+            answered_ms = SYSTEM_CLOCK.now_ms()
+    except (InvalidArgument, AdminUnavailable) as error:
+        said = error.__cause__ or error
         return [
             Finding(
                 check=f"readiness of {address}",
                 status="fail" if node_id is None else "warn",
-                cause=f"not known: the admin interface at {address} cannot be asked: {error}",
+                cause=f"not known: the admin interface at {address} cannot be asked: {said}",
                 cure="name the one of the broker's ready line with --admin",
             )
         ]
-    finally:
-        connection.close()
-    clock = _clock(address, answer.getheader("Date"), asked_ms, answered_ms)
-    return [_ready(address, answer.status, body, node_id), clock]
+    clock = _clock(address, answer.date, asked_ms, answered_ms)
+    return [_ready(address, answer, node_id), clock]
 
 
 def _clock(address: str, date: str | None, asked_ms: int, answered_ms: int) -> Finding:
@@ -256,15 +252,14 @@ def clock_skew_ms(asked_ms: float, date_ms: float, answered_ms: float) -> float:
     return max(asked_ms - (date_ms + 1000), date_ms - answered_ms, 0.0)
 
 
-def _ready(address: str, status: int, body: bytes, node_id: int | None) -> Finding:
+def _ready(address: str, answer: Answer, node_id: int | None) -> Finding:
     """What an answer of `/readyz` says."""
     name = f"readiness of {address}"
     try:
-        said: Any = json.loads(body)
-        checks = [(str(item["name"]), item["cause"]) for item in said["checks"]]
-        found_id = int(said["node_id"])
+        checks = [(str(item["name"]), item["cause"]) for item in answer.body["checks"]]
+        found_id = int(answer.body["node_id"])
     except (ValueError, KeyError, TypeError):
-        cause = f"status {status}, and no answer as a broker gives it"
+        cause = f"status {answer.status}, and no answer as a broker gives it"
         return Finding(check=name, status="warn", cause=cause, cure="name a broker's admin address")
     name = f"readiness of broker {found_id}"
     if node_id is not None and node_id != found_id:

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
+from penstock.client.admin_http import AdminHttp
+from penstock.client.errors import AdminUnavailable, InvalidArgument
 from penstock.spark.pipeline.admin import Run
 from penstock.spark.pipeline.journal import Entry, Journal, write_durably
 from penstock.spark.pipeline.places import Places
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 RUN_FILE: Final = "run.json"
 RUN_BYTES_MAX: Final = 64 << 10
-PAGE_BYTES_MAX: Final = 16 << 20
 PAGE_SECONDS: Final = 10.0
 """A page that is busy with a batch answers late; where no process is, the answer is no at once."""
 OFFSETS_BYTES_MAX: Final = 16 << 20
@@ -71,17 +71,15 @@ def live(spec: PipelineSpec) -> dict[str, Any] | None:
     """The status page of the process that runs the pipeline, with `admin`; None if none does."""
     found = _read(spec.run.state / RUN_FILE)
     admin = str((found or {}).get("admin", ""))
-    if not admin.startswith("http://"):
-        return None
     try:
-        with urllib.request.urlopen(f"{admin}/status", timeout=PAGE_SECONDS) as answer:  # noqa: S310
-            page = json.loads(answer.read(PAGE_BYTES_MAX))
-    except (urllib.error.URLError, OSError, ValueError):
+        with AdminHttp(admin) as address:
+            answer = address.ask("GET", "/status", timeout_seconds=PAGE_SECONDS)
+    except (InvalidArgument, AdminUnavailable):
         return None
     # Another program may have got the port since.
-    if not isinstance(page, dict) or page.get("pipeline") != spec.name:
+    if answer.status != HTTPStatus.OK or answer.body.get("pipeline") != spec.name:
         return None
-    return {**page, "admin": admin}
+    return {**answer.body, "admin": admin}
 
 
 # What is left behind

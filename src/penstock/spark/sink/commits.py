@@ -17,15 +17,15 @@ from urllib.parse import quote
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.spark.errors import UnknownTopics
+from penstock.client.admin_http import Answer, Body
+from penstock.client.errors import AdminUnavailable
+from penstock.spark.admin_http import BrokerAdmin
+from penstock.spark.errors import NotPenstock, UnknownTopics
 from penstock.spark.sink import limits
-from penstock.spark.sink.admin_address import AdminAddress, Answer, Body
 from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.errors import (
-    AdminUnavailable,
     CommitRefused,
     CommitUnfinished,
-    NotPenstock,
     SinkOwnerChanged,
 )
 
@@ -49,7 +49,7 @@ class Appended:
 class Commits:
     """The commits of one application."""
 
-    def __init__(self, address: AdminAddress, application: str, *, timeout_seconds: float) -> None:
+    def __init__(self, address: BrokerAdmin, application: str, *, timeout_seconds: float) -> None:
         self._address = address
         self._application = application
         self._path = f"/v1/sinks/{quote(application, safe='')}"
@@ -59,7 +59,7 @@ class Commits:
         """Whether this batch, or a later one, of this owner is in the log for good.
 
         Raises:
-            NotPenstock, AdminUnavailable: as `AdminAddress.call`.
+            NotPenstock, AdminUnavailable: as `BrokerAdmin.call`.
         """
         answer = self._address.call(
             "GET", self._path, timeout_seconds=limits.STAGING_TIMEOUT_SECONDS

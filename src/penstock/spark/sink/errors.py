@@ -8,26 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.base.errors import FencedError, InvalidError, RetriableError, UnavailableError
-
-
-class AdminUnavailable(UnavailableError):
-    """The admin address did not answer within the time allowed, or not as Penstock does."""
-
-    code: ClassVar[str] = "broker_not_available"
-
-
-class NotPenstock(InvalidError):
-    """What answers at the admin address has no staged commits: it is not a Penstock broker."""
-
-    code: ClassVar[str] = "unsupported_version"
-
-    def __init__(self, admin_url: str, found: str) -> None:
-        super().__init__(
-            f"the admin address {admin_url} is not that of a Penstock broker with a sink ({found}):"
-            " this sink commits through Penstock's admin address, which Apache Kafka does not"
-            " have; set penstock.admin.url, or use Spark's own Kafka sink, which is at least once"
-        )
+from penstock.base.errors import FencedError, InvalidError, RetriableError
 
 
 class InvalidRows(InvalidError):

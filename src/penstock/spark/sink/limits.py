@@ -21,13 +21,7 @@ MANIFEST_BYTES_MAX: Final = 16 << 20
 """Largest commit, as the broker limits it."""
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 """Longest wait for an answer other than a commit's."""
-ANSWER_BYTES_MAX: Final = 16 << 20
-ATTEMPTS_MAX: Final = 1_000
-"""Attempts of one call within its time."""
 STAGING_TIMEOUT_SECONDS: Final = 60.0
 """Longest time for a blob, with its attempts, or for asking where blobs go."""
 COMMIT_TIMEOUT_SECONDS: Final = 120.0
 COMMIT_TIMEOUT_SECONDS_MAX: Final = 86_400.0
-BACKOFF_FIRST_MS: Final = 50
-"""Pause before the second attempt; it doubles, with jitter, up to `BACKOFF_MAX_MS`."""
-BACKOFF_MAX_MS: Final = 2_000

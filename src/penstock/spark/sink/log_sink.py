@@ -24,10 +24,10 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from penstock.client.limits import BATCH_BYTES
+from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import query_of
 from penstock.spark.sink import limits
-from penstock.spark.sink.admin_address import AdminAddress
 from penstock.spark.sink.blobs import Blob, blob_from_json
 from penstock.spark.sink.columns import KEY, PARTITION, TOPIC, written_columns
 from penstock.spark.sink.commits import Appended, Commits
@@ -115,7 +115,7 @@ class LogSink:
         if owner is None:
             owner = query_of(batch)
         options = self._options
-        address = AdminAddress(options.admin_url)
+        address = BrokerAdmin(options.admin_url)
         try:
             commits = Commits(
                 address, self.application, timeout_seconds=options.commit_timeout_seconds

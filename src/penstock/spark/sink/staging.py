@@ -24,10 +24,10 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.client.columns import chunks
 from penstock.records import RecordTooLarge
 from penstock.records.columnar import encode_batches, read_input
+from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import UnknownTopics
 from penstock.spark.sink import limits
-from penstock.spark.sink.admin_address import AdminAddress
 from penstock.spark.sink.blobs import Blob, BlobParts
 from penstock.spark.sink.columns import KEY, VALUE
 from penstock.spark.sink.errors import InvalidRows, StagingRefused
@@ -148,7 +148,7 @@ class _Stager:
         self._attempt = attempt
         self._clock = clock
         self._randomness = randomness
-        self._address = AdminAddress(options.admin_url, clock=clock, randomness=randomness)
+        self._address = BrokerAdmin(options.admin_url, clock=clock, randomness=randomness)
         self._place = place
         self._topics = Topics(bootstrap=options.bootstrap, known=dict(topics or {}))
         self._turns = Turns(attempt.partition + attempt.batch_id)

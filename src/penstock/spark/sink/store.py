@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.client.admin_http import Body
 from penstock.client.limits import BUFFERS_PER_SEND_MAX
+from penstock.spark.admin_http import BrokerAdmin
+from penstock.spark.errors import NotPenstock
 from penstock.spark.sink import limits
-from penstock.spark.sink.admin_address import AdminAddress, Body
-from penstock.spark.sink.errors import NotPenstock, StagingRefused
+from penstock.spark.sink.errors import StagingRefused
 
 TOKEN_FILE: Final = ".penstock-staging"  # noqa: S105  (a file's name)
 _TOKEN_CHARS_MAX: Final = 4_096
@@ -42,7 +44,7 @@ class StagingPlace:
         return bool(found) and found == self.token and os.access(self.directory, os.W_OK)
 
 
-def staging_place(address: AdminAddress) -> StagingPlace:
+def staging_place(address: BrokerAdmin) -> StagingPlace:
     """Ask the broker where blobs go.
 
     Raises:
@@ -65,7 +67,7 @@ def staging_place(address: AdminAddress) -> StagingPlace:
 class BlobStore:
     """Puts blobs where the broker finds them."""
 
-    def __init__(self, address: AdminAddress, place: StagingPlace) -> None:
+    def __init__(self, address: BrokerAdmin, place: StagingPlace) -> None:
         self._address = address
         self._local = Path(place.directory) if place.here else None
 

@@ -30,9 +30,9 @@ from pyspark.sql.types import StructType
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_RANDOMNESS
+from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import QUERY_PROPERTY
-from penstock.spark.sink.admin_address import AdminAddress
 from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.columns import written_columns
 from penstock.spark.sink.commits import Appended, Commits
@@ -179,7 +179,7 @@ def _commit(
     *,
     forget: bool = False,
 ) -> Appended:
-    address = AdminAddress(options.admin_url)
+    address = BrokerAdmin(options.admin_url)
     try:
         commits = Commits(address, application, timeout_seconds=options.commit_timeout_seconds)
         done = commits.commit(batch_id, owner, [blob for task in tasks for blob in task.blobs])

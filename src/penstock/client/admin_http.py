@@ -1,7 +1,9 @@
-"""Calls to the admin address: one kept connection, bounded attempts, errors by kind.
+"""The client of admin HTTP: one kept connection, bounded answers, errors by kind.
 
-A call that may be repeated is repeated while the broker is away (connection refused, reset,
-answer 503 or another 5xx) until its time is over. Every other answer is the caller's to judge.
+`ask` makes one attempt (and another where the kept connection turns out to be closed). `call` is
+for what may be repeated: it goes on while the broker is away (connection refused, reset, answer
+503 or another 5xx) until its time is over. Every other answer is the caller's to judge. No proxy
+of the environment is used: admin addresses are inside.
 """
 
 from __future__ import annotations
@@ -10,17 +12,17 @@ import http.client
 import json
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.spark.errors import InvalidOption
-from penstock.spark.sink import limits
-from penstock.spark.sink.errors import AdminUnavailable, NotPenstock
+from penstock.client import limits
+from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 
-_SERVER_ERROR: Final = 500
 _MILLISECONDS: Final = 1_000
+_TROUBLE: Final = (OSError, UnicodeError, http.client.HTTPException)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,9 @@ class Answer:
     """A status and the JSON object with it (empty when the body was none)."""
 
     status: int
+    reason: str
+    date: str | None
+    content: bytes = field(repr=False)
     body: Mapping[str, Any]
 
     @property
@@ -49,8 +54,12 @@ class Body:
     content_type: str = "application/octet-stream"
 
 
-class AdminAddress:
-    """The admin address of a broker, for one thread."""
+class AdminHttp:
+    """One admin address, for one thread.
+
+    Raises:
+        InvalidArgument: the URL is none of HTTP.
+    """
 
     def __init__(
         self,
@@ -59,16 +68,53 @@ class AdminAddress:
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidOption("penstock.admin.url", url, "must look like http://host:9644")
+        try:
+            parts = urlsplit(url)
+            host, self._port = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if host is None or parts.scheme not in {"http", "https"}:
+            raise InvalidArgument(f"admin address {url!r}: must look like http://host:9644")
         self.url = url
         self._clock = clock
         self._randomness = randomness
         self._prefix = parts.path.rstrip("/")
-        self._host, self._port = parts.hostname, parts.port
+        self._host = host
         self._secure = parts.scheme == "https"
         self._connection: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> AdminHttp:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ask(
+        self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float
+    ) -> Answer:
+        """One attempt; a connection that was kept and is closed by now is replaced once.
+
+        Raises:
+            AdminUnavailable: no answer that is HTTP; its cause is what the connection said.
+        """
+        if self._connection is not None:
+            try:
+                return self._once(method, path, body, timeout_seconds)
+            except _TROUBLE:
+                self.close()
+        try:
+            return self._once(method, path, body, timeout_seconds)
+        except _TROUBLE as error:
+            self.close()
+            raise AdminUnavailable(
+                f"the admin address {self.url} cannot be reached: {error}"
+            ) from error
 
     def call(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float
@@ -77,11 +123,11 @@ class AdminAddress:
 
         Raises:
             AdminUnavailable: the time is over; the last trouble is in the message.
-            NotPenstock: something that does not speak HTTP answers.
+            NotHttp: something that does not speak HTTP answers.
         """
         deadline = self._clock.monotonic() + timeout_seconds
         trouble = "no attempt was made"
-        for attempt in range(limits.ATTEMPTS_MAX):
+        for attempt in range(limits.ADMIN_ATTEMPTS_MAX):
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 break
@@ -95,15 +141,15 @@ class AdminAddress:
                 )
             except http.client.BadStatusLine as error:
                 self.close()
-                raise NotPenstock(self.url, "it does not speak HTTP") from error
-            except (OSError, http.client.HTTPException) as error:
+                raise NotHttp(f"the admin address {self.url} does not speak HTTP") from error
+            except _TROUBLE as error:
                 self.close()
                 said = str(error) or repr(error)
                 # An attempt that the end of the time cut off says less than the one before it.
                 cut_off = attempt and self._clock.monotonic() >= deadline
                 trouble = f"{trouble}; then {said}" if cut_off else said
             else:
-                if answer.status < _SERVER_ERROR:
+                if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                     return answer
                 trouble = f"{answer.status} {answer.error}: {answer.message}"
             self._pause(attempt, deadline)
@@ -112,18 +158,12 @@ class AdminAddress:
             f" at last: {trouble}"
         )
 
-    def close(self) -> None:
-        """Drop the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _once(self, method: str, path: str, body: Body | None, left: float) -> Answer:
+    def _once(self, method: str, path: str, body: Body | None, timeout_seconds: float) -> Answer:
         if self._connection is None:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            self._connection = kind(self._host, self._port, timeout=left)
+            self._connection = kind(self._host, self._port, timeout=timeout_seconds)
         elif self._connection.sock is not None:
-            self._connection.sock.settimeout(left)
+            self._connection.sock.settimeout(timeout_seconds)
         headers = {"Accept": "application/json"}
         if body is not None:
             headers |= {
@@ -133,10 +173,21 @@ class AdminAddress:
         pieces = None if body is None else body.pieces
         self._connection.request(method, self._prefix + path, body=pieces, headers=headers)
         response = self._connection.getresponse()
-        return Answer(status=response.status, body=_json(response.read(limits.ANSWER_BYTES_MAX)))
+        content = response.read(limits.ADMIN_ANSWER_BYTES_MAX)
+        if not response.isclosed():  # what follows would be taken for the next answer
+            self.close()
+        return Answer(
+            status=response.status,
+            reason=response.reason,
+            date=response.getheader("Date"),
+            content=content,
+            body=_json(content),
+        )
 
     def _pause(self, attempt: int, deadline: float) -> None:
-        longest_ms = min(limits.BACKOFF_FIRST_MS << min(attempt, 10), limits.BACKOFF_MAX_MS)
+        longest_ms = min(
+            limits.ADMIN_BACKOFF_FIRST_MS << min(attempt, 10), limits.ADMIN_BACKOFF_MAX_MS
+        )
         seconds = longest_ms * (0.5 + self._randomness.uniform() / 2) / _MILLISECONDS
         left = deadline - self._clock.monotonic()
         if left > 0:

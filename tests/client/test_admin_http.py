@@ -1,0 +1,99 @@
+"""Calls to the admin address: what is kept, what is bounded, what is said at last."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+
+import pytest
+
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.client import limits
+from penstock.client.admin_http import AdminHttp
+from penstock.client.errors import AdminUnavailable, InvalidArgument
+
+
+class Scripted:
+    """A clock that shows one time after the other, and then stands still."""
+
+    def __init__(self, *times: float) -> None:
+        self._times = itertools.chain(times, itertools.repeat(times[-1]))
+
+    def monotonic(self) -> float:
+        return next(self._times)
+
+    def now_ms(self) -> int:
+        return SYSTEM_CLOCK.now_ms()
+
+
+def test_an_attempt_that_is_cut_off_does_not_hide_what_was_wrong() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            """The first who comes is sent away; the next one waits for ever."""
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+
+        rude = threading.Thread(target=hang_up)
+        rude.start()
+        # The second attempt begins a moment before the end.
+        clock = Scripted(0.0, 0.0, 0.0, 59.9, 60.0)
+        address = AdminHttp(f"http://127.0.0.1:{server.getsockname()[1]}", clock=clock)
+        with pytest.raises(AdminUnavailable, match=r"without an answer .*; then timed out"):
+            address.call("GET", "/", timeout_seconds=60)
+        rude.join()
+
+
+def test_a_kept_connection_that_was_closed_is_replaced() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer_and_close() -> None:
+            for number in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    body = b'{"number": %d}' % number
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + body)
+
+        forgetful = threading.Thread(target=answer_and_close)
+        forgetful.start()
+        with AdminHttp(f"http://127.0.0.1:{server.getsockname()[1]}") as address:
+            answers = [address.ask("GET", "/", timeout_seconds=60) for _ in range(2)]
+        forgetful.join()
+    assert [answer.body for answer in answers] == [{"number": 0}, {"number": 1}]
+
+
+def test_of_a_long_answer_no_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADMIN_ANSWER_BYTES_MAX", 10)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def talk() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n" + b"x" * 20)
+                    connection.recv(1)
+
+        talker = threading.Thread(target=talk)
+        talker.start()
+        with AdminHttp(f"http://127.0.0.1:{server.getsockname()[1]}") as address:
+            for _ in range(2):  # the rest is not taken for the next answer
+                answer = address.ask("GET", "/", timeout_seconds=60)
+                assert (answer.status, answer.content, answer.body) == (200, b"x" * 10, {})
+        talker.join()
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(AdminUnavailable, match="cannot be reached"):
+        AdminHttp("http://127.0.0.1:9").ask("GET", "/", timeout_seconds=60)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:9644", "ftp://h", "http://", "http://h:x", "http://["]
+)
+def test_no_urls(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="must look like"):
+        AdminHttp(url)
