@@ -7,19 +7,16 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.plan_output import plan_inputs
+from penstock.apps.plan_output import plan_inputs, read_plan_file
 from penstock.apps.session import State
-from penstock.planner.calibration import Calibration, read_calibration
+from penstock.planner.calibration import read_calibration
 from penstock.planner.capacity import CapacityInputs, Deployment, capacity_plan
-from penstock.planner.errors import InvalidPlanFile
 from penstock.planner.results import Plan
-
-CALIBRATION_BYTES_MAX = 1 << 20
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("capacity", short_help="Partitions, brokers, disks, network, latency.")
+@click.command("capacity")
 @click.option("--config", type=_FILE, help="Settings of the brokers, as serve reads them.")
 @click.option("--calibration", type=_FILE, help="What bench measured on their host.")
 @plan_inputs(CapacityInputs)
@@ -35,7 +32,10 @@ def capacity(
 
 
 def _deployment(config: Path | None, calibration: Path | None) -> Deployment:
-    measured = None if calibration is None else _read(calibration)
+    measured = None
+    if calibration is not None:
+        document = read_plan_file(calibration, json.loads)
+        measured = read_calibration(document, str(calibration))
     if config is None:
         return Deployment(calibration=measured)
     from penstock.apps.configuration import configure
@@ -50,13 +50,3 @@ def _deployment(config: Path | None, calibration: Path | None) -> Deployment:
         log=replace(LogConfig(), {"segment.bytes": found.broker.log_segment_bytes}),
         calibration=measured,
     )
-
-
-def _read(path: Path) -> Calibration:
-    if path.stat().st_size > CALIBRATION_BYTES_MAX:
-        raise InvalidPlanFile(f"{path} is larger than {CALIBRATION_BYTES_MAX} bytes")
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InvalidPlanFile(f"{path}: {error}") from None
-    return read_calibration(document, str(path))

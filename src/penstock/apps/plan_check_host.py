@@ -16,14 +16,14 @@ from penstock.apps.plan_output import plan_inputs
 from penstock.apps.session import State
 from penstock.broker.settings import BrokerSettings
 from penstock.planner.host_check import BrokerSide, CheckHostInputs, Configured, check_host
-from penstock.planner.host_check.agent_chain import producer_buffer_bytes
+from penstock.planner.host_check.sockets import producer_buffer_bytes
 from penstock.planner.results import Plan
 
 SYNC_ROUNDS: Final = 100
 SYNC_ROUNDS_MAX: Final = 1_000
 
 
-@click.command("check-host", short_help="Say which layer of this host breaks the chain first.")
+@click.command("check-host")
 @click.option(
     "--config",
     "file",

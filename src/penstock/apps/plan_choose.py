@@ -22,7 +22,7 @@ ATTEMPTS_MAX: Final = 5
 _WORDS: Final = {"y": "true", "yes": "true", "n": "false", "no": "false"}
 
 
-@click.command("choose", short_help="Which technology fits, and why.")
+@click.command("choose")
 @click.option("--ask", is_flag=True, help="Ask the questions one by one, with their thresholds.")
 @plan_inputs(Workload)
 def choose(state: State, inputs: Workload, ask: bool) -> Plan:

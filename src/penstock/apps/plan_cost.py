@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from penstock.apps.plan_output import plan_inputs
+from penstock.apps.plan_output import plan_inputs, read_plan_file
 from penstock.apps.session import State
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.cost import PRESETS, CostInputs, Prices, cost_plan, read_prices
@@ -17,7 +17,6 @@ from penstock.planner.errors import InvalidPlanFile
 from penstock.planner.results import Plan
 from penstock.planner.tables import table_text
 
-PRICE_FILE_BYTES_MAX: Final = 1 << 20
 OUR_PRICES: Final = "prices.toml"
 
 
@@ -35,15 +34,7 @@ def load_prices(path: Path | None, today: date | None = None) -> Prices:
     known = read_prices(tomllib.loads(our_price_text()), OUR_PRICES)
     if path is None:
         return known
-    try:
-        if path.stat().st_size > PRICE_FILE_BYTES_MAX:
-            raise InvalidPlanFile(f"{path} is larger than {PRICE_FILE_BYTES_MAX} bytes")
-        document = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InvalidPlanFile(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise InvalidPlanFile(f"{path}: {error}") from None
-    return read_prices(document, str(path), known, today)
+    return read_prices(read_plan_file(path, tomllib.loads), str(path), known, today)
 
 
 def write_prices(path: Path) -> None:
@@ -61,7 +52,7 @@ def write_prices(path: Path) -> None:
         raise InvalidPlanFile(f"{path}: {error.strerror}") from None
 
 
-@click.command("cost", short_help="What ways to carry the data cost a month.")
+@click.command("cost")
 @click.option(
     "--prices",
     "prices_file",

@@ -37,7 +37,7 @@ class _Range:
         return sum(self.sizes.values()) == sum(self.end.values()) - sum(self.start.values())
 
 
-@click.command("keys", short_help="Skew and hot keys of a topic.")
+@click.command("keys")
 @click.argument("topic")
 @click.option(
     "--records",

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -25,11 +25,12 @@ from penstock.planner.results import (
     input_rows,
 )
 
-INPUTS_FILE_BYTES_MAX: Final = 1 << 20
+PLAN_FILE_BYTES_MAX: Final = 1 << 20
 _PRESSING: Final = ("fail", "warn")
 """Severities of the findings that stand with the answers."""
 
 Command = Callable[..., None]
+Document = TypeVar("Document")
 
 
 def plan_inputs(
@@ -58,7 +59,7 @@ def plan_inputs(
             texts = dict((presets or {}).get(arguments.get("preset") or "", {}))
             given = {name: arguments.pop(attribute) for attribute, name in names.items()}
             try:
-                texts |= {} if inputs_file is None else _read_file(inputs_file)
+                texts |= {} if inputs_file is None else read_plan_file(inputs_file, tomllib.loads)
                 texts |= {name: text for name, text in given.items() if text is not None}
                 plan = function(state, read_inputs(inputs_type, texts), **arguments)
                 write_plan(state, plan, explain=explain, plot=plot)
@@ -112,11 +113,16 @@ def _option(info: SettingInfo) -> Callable[[Any], Any]:
     )
 
 
-def _read_file(path: Path) -> dict[str, object]:
+def read_plan_file(path: Path, parse: Callable[[str], Document]) -> Document:
+    """Read a file of a plan: inputs, prices, a calibration.
+
+    Raises:
+        InvalidPlanFile: it cannot be read, is too large, or `parse` refuses it with a ValueError.
+    """
     try:
-        if path.stat().st_size > INPUTS_FILE_BYTES_MAX:
-            raise InvalidPlanFile(f"{path} is larger than {INPUTS_FILE_BYTES_MAX} bytes")
-        return dict(tomllib.loads(path.read_text()))
+        if path.stat().st_size > PLAN_FILE_BYTES_MAX:
+            raise InvalidPlanFile(f"{path} is larger than {PLAN_FILE_BYTES_MAX} bytes")
+        return parse(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidPlanFile(f"{path}: {error.strerror}") from None
     except ValueError as error:

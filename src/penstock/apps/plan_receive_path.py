@@ -16,7 +16,7 @@ from penstock.planner.results import Plan
 _SOCKET_FIELDS: Final = ("socket_receive_buffer_bytes", "socket_send_buffer_bytes")
 
 
-@click.command("receive-path", short_help="Size windows, buffers, rings and timers.")
+@click.command("receive-path")
 @plan_inputs(ReceivePathInputs)
 def receive_path(state: State, inputs: ReceivePathInputs) -> Plan:
     """Size windows, socket buffers, rings and timers of a receive path.

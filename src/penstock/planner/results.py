@@ -1,13 +1,28 @@
 """What every plan gives: figures with their formulas, findings, texts to paste, and curves.
 
 These are plain values. A table, a JSON document, a plot and a page are made from the same ones.
+
+Figures are declared on the functions that compute them:
+
+    class Sizing:
+        @figure("bandwidth of a stream", "bytes/s", group="wire", source=ARTICLE,
+                formula="{inputs.rate:messages/s} × {message_wire_bytes} on-wire bytes")
+        def stream_bytes_per_second(self) -> float: ...
+
+    sizing.stream_bytes_per_second     its value, like a property
+    figures_of(sizing)                 all figures of the class, explained, in its order
+
+A function's name is its figure's. Texts are templates: a field in braces is an attribute of the
+object, or of one of its attributes, and what follows its colon is the unit that it is written in;
+`:g` and `:.3g` are Python's own. A text that depends on more is a function of the object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from string import Formatter
+from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from penstock.base.settings import describe
 from penstock.planner.quantities import format_quantity
@@ -53,6 +68,26 @@ class Finding:
     subject: str
     cause: str
     cure: str = ""
+
+
+def ok(subject: str, cause: str, cure: str = "") -> Finding:
+    """What is as it should be."""
+    return Finding(severity="ok", subject=subject, cause=cause, cure=cure)
+
+
+def note(subject: str, cause: str, cure: str = "") -> Finding:
+    """What is worth a look."""
+    return Finding(severity="note", subject=subject, cause=cause, cure=cure)
+
+
+def warn(subject: str, cause: str, cure: str = "") -> Finding:
+    """What will at times not work."""
+    return Finding(severity="warn", subject=subject, cause=cause, cure=cure)
+
+
+def fail(subject: str, cause: str, cure: str = "") -> Finding:
+    """What will not work."""
+    return Finding(severity="fail", subject=subject, cause=cause, cure=cure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,3 +183,106 @@ def input_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
         (info.name, getattr(inputs, info.attribute), info.unit, info.doc)
         for info in describe(type(inputs))
     ]
+
+
+Value = TypeVar("Value")
+Text = str | Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What a figure is, see `results.Figure`; `shown` says whether there is one."""
+
+    label: Text
+    unit: str
+    group: str
+    formula: Text
+    source: Text
+    setting: str
+    minimum: Callable[[Any], Number] | None
+    shown: Callable[[Any], Any] | None
+
+
+class Computed(Generic[Value]):
+    """A property that is a figure."""
+
+    def __init__(self, compute: Callable[[Any], Value], declared: Declaration) -> None:
+        self.compute = compute
+        self.declared = declared
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Computed[Value]: ...
+
+    @overload
+    def __get__(self, owner: object, kind: type) -> Value: ...
+
+    def __get__(self, owner: object, kind: type) -> Computed[Value] | Value:
+        return self if owner is None else self.compute(owner)
+
+
+def figure(
+    label: Text,
+    unit: str = "",
+    *,
+    group: str = "",
+    formula: Text,
+    source: Text,
+    setting: str = "",
+    minimum: Callable[[Any], Number] | None = None,
+    shown: Callable[[Any], Any] | None = None,
+) -> Callable[[Callable[[Any], Value]], Computed[Value]]:
+    """Declare what a method computes."""
+    declared = Declaration(
+        label=label, unit=unit, group=group, formula=formula, source=source, setting=setting,
+        minimum=minimum, shown=shown,
+    )  # fmt: skip
+    return lambda compute: Computed(compute, declared)
+
+
+def figures_of(sizing: object) -> tuple[Figure, ...]:
+    """All figures that the class of an object declares, in its order."""
+    return tuple(
+        [
+            _figure(name, one, sizing)
+            for name, one in vars(type(sizing)).items()
+            if isinstance(one, Computed)
+            and (one.declared.shown is None or one.declared.shown(sizing))
+        ]
+    )
+
+
+def _figure(name: str, one: Computed[Any], sizing: object) -> Figure:
+    declared = one.declared
+    return Figure(
+        name=name,
+        label=said(declared.label, sizing),
+        value=one.compute(sizing),
+        unit=declared.unit,
+        formula=said(declared.formula, sizing),
+        source=said(declared.source, sizing),
+        minimum=None if declared.minimum is None else declared.minimum(sizing),
+        setting=declared.setting,
+        group=declared.group,
+    )
+
+
+class _Template(Formatter):
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        found = kwargs["of"]
+        for name in field_name.split("."):
+            found = getattr(found, name)
+        return found, field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if not format_spec or format_spec == "g" or not format_spec[0].isalpha():
+            return format(value, format_spec)
+        return format_quantity(value, format_spec)
+
+
+_TEMPLATE: Final = _Template()
+
+
+def said(text: Text, sizing: object) -> str:
+    """A text of a declaration, with the numbers of one object put in."""
+    return _TEMPLATE.vformat(text, (), {"of": sizing}) if isinstance(text, str) else text(sizing)

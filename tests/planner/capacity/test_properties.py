@@ -18,11 +18,15 @@ from penstock.planner.capacity.sizing import (
     Sizing,
     broker_shares,
     disk_room,
+    exponent_of,
+    harmonic,
     partition_bytes_max,
     rounded_up,
+    salt_ways,
     size,
+    skew_of,
+    top_keys,
 )
-from penstock.planner.capacity.skew import exponent_of, harmonic, salt_ways, skew_of, top_keys
 from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.inputs import read_inputs
 

@@ -20,8 +20,7 @@ from penstock.planner.host_check import (
     first_broken,
     host_layers,
 )
-from penstock.planner.host_check.agent_chain import producer_buffer_bytes
-from penstock.planner.host_check.configured import (
+from penstock.planner.host_check.inputs import (
     agent_files,
     agent_memory,
     broker_disk,
@@ -30,6 +29,7 @@ from penstock.planner.host_check.configured import (
     sync_wanted_ms,
 )
 from penstock.planner.host_check.layers import RANKS
+from penstock.planner.host_check.sockets import producer_buffer_bytes
 from penstock.storage.settings import StorageSettings
 
 from .hosts import DEFAULTS, HOST, SIDE

@@ -9,7 +9,7 @@ import pytest
 from penstock.planner.inputs import read_inputs
 from penstock.planner.receive_path import FAMILIES, ReceivePathInputs, plan_receive_path
 from penstock.planner.receive_path.limits import RING_MAX_ENTRIES, RING_MIN_ENTRIES
-from penstock.planner.receive_path.texts import short_size, short_time
+from penstock.planner.receive_path.plan import short_size, short_time
 from penstock.planner.results import Finding, Plan
 
 MIB = 1 << 20

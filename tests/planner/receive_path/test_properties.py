@@ -9,9 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.planner.receive_path import FAMILIES, ReceivePathInputs, plan_receive_path
-from penstock.planner.receive_path.chain import Chain, broken_constraints, plan_chain
+from penstock.planner.receive_path.chain import Chain, broken_constraints, frame, plan_chain
 from penstock.planner.receive_path.findings import broken_findings
-from penstock.planner.receive_path.framing import frame
 from penstock.planner.receive_path.limits import (
     SOCKET_BUFFER_MAX_BYTES,
     TERM_MAX_BYTES,
@@ -157,7 +156,7 @@ def test_a_longer_stall_never_shrinks_term_or_ring(inputs: ReceivePathInputs, mo
     longer = replace(inputs, stall_ms=inputs.stall_ms + more)
     before, after = sizing_of(inputs), sizing_of(longer)
     assert before.chain.term <= after.chain.term
-    assert before.ring_needed <= after.ring_needed
+    assert before.ring_needed_entries <= after.ring_needed_entries
     assert before.chain.window == after.chain.window
 
 
@@ -183,13 +182,13 @@ def test_frames_hold_their_message(size: int, mtu: int) -> None:
 @given(inputs=traffic)
 def test_batching_never_costs(inputs: ReceivePathInputs) -> None:
     found = sizing_of(inputs)
-    assert found.packets_best <= found.packets_worst
-    assert found.packets_queue <= found.packets_best * 1.000001
-    assert found.bits_best <= found.bits_worst
-    assert found.bits_best >= 8 * found.chain.stream_bytes_per_second * inputs.streams
-    assert 1 <= found.queues <= found.flows <= inputs.streams
-    needed = found.ring_needed
-    assert found.ring_ms(needed, found.packets_worst) >= inputs.stall_ms * 0.999999
+    assert found.packets_best_per_second <= found.packets_worst_per_second
+    assert found.packets_queue <= found.packets_best_per_second * 1.000001
+    assert found.nic_bits_per_second <= found.nic_worst_bits_per_second
+    assert found.nic_bits_per_second >= 8 * found.chain.stream_bytes_per_second * inputs.streams
+    assert 1 <= found.receive_queues <= found.flows <= inputs.streams
+    needed = found.ring_needed_entries
+    assert found.ring_ms(needed, found.packets_worst_per_second) >= inputs.stall_ms * 0.999999
 
 
 @given(inputs=traffic, factor=st.floats(1, 100))
@@ -206,6 +205,6 @@ def test_timers_follow_the_round_trip(inputs: ReceivePathInputs, factor: float) 
 @given(inputs=traffic, family=st.sampled_from(sorted(FAMILIES)))
 def test_a_chosen_size_carries_the_load(inputs: ReceivePathInputs, family: str) -> None:
     found = sizing_of(replace(inputs, family=family))
-    assert found.bits_best <= found.host.burst_bits
+    assert found.nic_bits_per_second <= found.host.burst_bits
     sizes = [one for one in FAMILIES[family].sizes if one.vcpus < found.host.vcpus]
-    assert all([one.baseline_gbit * 1e9 < found.bits_best for one in sizes])
+    assert all([one.baseline_gbit * 1e9 < found.nic_bits_per_second for one in sizes])

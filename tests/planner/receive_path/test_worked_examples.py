@@ -9,12 +9,13 @@ import pytest
 from penstock.planner.receive_path import ReceivePathInputs, plan_receive_path
 from penstock.planner.receive_path.chain import (
     bandwidth_delay,
+    frame,
+    packets_of,
     real_rcvbuf,
     receiver_window,
     term_for,
     window_of,
 )
-from penstock.planner.receive_path.framing import frame, packets_of
 from penstock.planner.receive_path.host import survival_s
 from penstock.planner.results import Finding, Plan
 

@@ -16,8 +16,8 @@ from penstock.planner.capacity.sizing import (
     Sizing,
     crossing,
     disk_room,
+    salt_ways,
 )
-from penstock.planner.capacity.skew import salt_ways
 from penstock.planner.quantities import format_quantity, significant
 from penstock.planner.results import Figure
 

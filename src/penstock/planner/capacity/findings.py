@@ -25,10 +25,9 @@ from penstock.planner.capacity.objects import (
     put_latency,
     requests_per_second,
 )
-from penstock.planner.capacity.sizing import Sizing, disk_room, partition_bytes_max
-from penstock.planner.capacity.skew import salt_ways
+from penstock.planner.capacity.sizing import Sizing, disk_room, partition_bytes_max, salt_ways
 from penstock.planner.quantities import format_quantity, significant
-from penstock.planner.results import Finding
+from penstock.planner.results import Finding, fail, note, ok, warn
 
 METADATA_PARTITIONS: Final = 1_000
 SPLIT_BROKERS: Final = 50
@@ -53,24 +52,24 @@ def partition_findings(
     """Type 2, and limits of partitions."""
     limit = deployment.topic_partitions_max
     if sizing.partitions > limit:
-        yield Finding(
-            severity="fail", subject="partitions of a topic",
-            cause=f"{sizing.partitions:,} partitions, a topic has at most {limit:,}",
-            cure="spread the load over several topics, or lower over-provision",
-        )  # fmt: skip
+        yield fail(
+            "partitions of a topic",
+            f"{sizing.partitions:,} partitions, a topic has at most {limit:,}",
+            "spread the load over several topics, or lower over-provision",
+        )
     if inputs.partitions and inputs.partitions < sizing.partitions_needed:
-        yield Finding(
-            severity="fail", subject="partitions",
-            cause=f"{inputs.partitions:,} partitions, the peak needs {sizing.partitions_needed:,}",
-            cure="a keyed topic gets more by a new topic, writing to both, and cutting over",
-        )  # fmt: skip
+        yield fail(
+            "partitions",
+            f"{inputs.partitions:,} partitions, the peak needs {sizing.partitions_needed:,}",
+            "a keyed topic gets more by a new topic, writing to both, and cutting over",
+        )
     if inputs.partitions > 0 and sizing.consumers > sizing.partitions:
-        yield Finding(
-            severity="fail", subject="consumer parallelism",
-            cause=f"{sizing.consumers:,} consumers are needed in a group and"
+        yield fail(
+            "consumer parallelism",
+            f"{sizing.consumers:,} consumers are needed in a group and"
             f" {sizing.partitions:,} partitions can be read at a time",
-            cure="more partitions, or less work per message",
-        )  # fmt: skip
+            "more partitions, or less work per message",
+        )
     yield from _hot_findings(deployment, sizing)
 
 
@@ -93,19 +92,19 @@ def disk_findings(
             cure=more,
         )  # fmt: skip
     if busiest > wanted:
-        yield Finding(
-            severity="warn", subject="bytes of a partition",
-            cause=f"the busiest keeps {format_quantity(busiest, 'bytes')}, on one disk and moved"
+        yield warn(
+            "bytes of a partition",
+            f"the busiest keeps {format_quantity(busiest, 'bytes')}, on one disk and moved"
             f" or recovered whole; it should have at most {format_quantity(wanted, 'bytes')}",
-            cure=more if sizing.replica_bytes > wanted else "key by something finer",
-        )  # fmt: skip
+            more if sizing.replica_bytes > wanted else "key by something finer",
+        )
     if sizing.idle_brokers:
-        yield Finding(
-            severity="warn", subject="brokers without work",
-            cause=f"{sizing.idle_brokers:,} of {sizing.brokers:,} brokers have no partition:"
+        yield warn(
+            "brokers without work",
+            f"{sizing.idle_brokers:,} of {sizing.brokers:,} brokers have no partition:"
             f" there are {sizing.replicas:,}",
-            cure=f"{sizing.brokers:,} partitions or more",
-        )  # fmt: skip
+            f"{sizing.brokers:,} partitions or more",
+        )
 
 
 def _hot_findings(deployment: Deployment, sizing: Sizing) -> Iterator[Finding]:
@@ -114,12 +113,12 @@ def _hot_findings(deployment: Deployment, sizing: Sizing) -> Iterator[Finding]:
     key = sizing.skew.hottest_share * sizing.peak_messages
     ways = salt_ways(key, allowed)
     if hottest <= UNEVEN * mean and hottest <= allowed:
-        yield Finding(
-            severity="ok", subject="growth of type 1 (uniform)",
-            cause=f"the busiest partition has {significant(hottest)} messages/s,"
+        yield ok(
+            "growth of type 1 (uniform)",
+            f"the busiest partition has {significant(hottest)} messages/s,"
             f" {hottest / mean:.2g} times the mean",
-            cure="adding brokers and partitions is enough",
-        )  # fmt: skip
+            "adding brokers and partitions is enough",
+        )
         return
     yield Finding(
         severity="fail" if hottest > allowed else "warn",
@@ -139,40 +138,40 @@ def growth_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]
     """Type 1: points at which the shape of a cluster changes."""
     replicas = sizing.partitions * inputs.copies
     scale = next(text for limit, text in _SCALES if sizing.mean_messages < limit)
-    yield Finding(severity="note", subject="nearest scale", cause=scale)
+    yield note("nearest scale", scale)
     if sizing.mean_messages < MANAGED_MESSAGES:
-        yield Finding(
-            severity="note", subject="operations",
-            cause=f"below {MANAGED_MESSAGES:,} messages/s running a cluster costs as much as above",
-            cure="consider a managed service, or one broker without replicas",
-        )  # fmt: skip
+        yield note(
+            "operations",
+            f"below {MANAGED_MESSAGES:,} messages/s running a cluster costs as much as above",
+            "consider a managed service, or one broker without replicas",
+        )
     if sizing.partitions > METADATA_PARTITIONS:
-        yield Finding(
-            severity="note", subject="partition metadata",
-            cause=f"{sizing.partitions:,} partitions, {replicas:,} replicas: above"
+        yield note(
+            "partition metadata",
+            f"{sizing.partitions:,} partitions, {replicas:,} replicas: above"
             f" {METADATA_PARTITIONS:,} ZooKeeper struggled, and ended at about"
             f" {CLUSTER_PARTITIONS_ZOOKEEPER:,}",
-            cure="on Kafka use KRaft; Penstock keeps metadata in its control plane",
-        )  # fmt: skip
+            "on Kafka use KRaft; Penstock keeps metadata in its control plane",
+        )
     if sizing.brokers > SPLIT_BROKERS:
-        yield Finding(
-            severity="warn", subject="size of the cluster",
-            cause=f"{sizing.brokers:,} brokers; above {SPLIT_BROKERS} moving replicas takes hours",
-            cure="split the cluster by domain",
-        )  # fmt: skip
+        yield warn(
+            "size of the cluster",
+            f"{sizing.brokers:,} brokers; above {SPLIT_BROKERS} moving replicas takes hours",
+            "split the cluster by domain",
+        )
     if inputs.growth >= TIERING_GROWTH and inputs.storage == "local":
-        yield Finding(
-            severity="warn", subject="growth of storage",
-            cause=f"{inputs.growth:.3g} times as much within {inputs.horizon:g} days",
-            cure="--storage diskless",
-        )  # fmt: skip
+        yield warn(
+            "growth of storage",
+            f"{inputs.growth:.3g} times as much within {inputs.horizon:g} days",
+            "--storage diskless",
+        )
     if inputs.regions > 1:
-        yield Finding(
-            severity="warn", subject="regions",
-            cause=f"{inputs.regions} regions: replicas within one cluster would wait 50 to 200 ms"
+        yield warn(
+            "regions",
+            f"{inputs.regions} regions: replicas within one cluster would wait 50 to 200 ms"
             " for each other",
-            cure="a cluster per region and a pipeline between them, with rules for conflicts",
-        )  # fmt: skip
+            "a cluster per region and a pipeline between them, with rules for conflicts",
+        )
 
 
 def request_findings(
@@ -182,12 +181,11 @@ def request_findings(
     asked = requests_per_second(inputs, sizing, sizing.peak_messages)
     allowed = deployment.ceiling("requests_per_s") * max(1.0, inputs.broker_cores) * sizing.usable
     if asked > allowed:
-        yield Finding(
-            severity="warn",
-            subject="produce requests",
-            cause=f"{significant(asked)} requests/s to a broker, which answers"
+        yield warn(
+            "produce requests",
+            f"{significant(asked)} requests/s to a broker, which answers"
             f" {significant(allowed)} with headroom",
-            cure="a longer linger and larger batches, or fewer producers",
+            "a longer linger and larger batches, or fewer producers",
         )
 
 
@@ -195,31 +193,30 @@ def durability_findings(inputs: CapacityInputs) -> Iterator[Finding]:
     """What a plan's replicas mean."""
     if inputs.storage == "diskless":
         if inputs.replication > 1:
-            yield Finding(
-                severity="note", subject="replication",
-                cause="the object store replicates; brokers keep no copies of their own",
-            )  # fmt: skip
+            yield note(
+                "replication", "the object store replicates; brokers keep no copies of their own"
+            )
         return
     if inputs.replication == 1:
-        yield Finding(
-            severity="warn", subject="one replica",
-            cause="while a broker is down its partitions are, and its disk is the only copy",
-            cure="--storage diskless",
-        )  # fmt: skip
+        yield warn(
+            "one replica",
+            "while a broker is down its partitions are, and its disk is the only copy",
+            "--storage diskless",
+        )
     else:
-        yield Finding(
-            severity="fail", subject="replication",
-            cause=f"Penstock refuses {inputs.replication} replicas: replication over brokers is"
+        yield fail(
+            "replication",
+            f"Penstock refuses {inputs.replication} replicas: replication over brokers is"
             " not built yet; the figures are those of another cluster that replicates",
-            cure="--storage diskless, whose store replicates, or --replication 1",
-        )  # fmt: skip
+            "--storage diskless, whose store replicates, or --replication 1",
+        )
     if inputs.storage == "tiered":
-        yield Finding(
-            severity="fail", subject="tiered storage",
-            cause="Penstock has none: tiering is not built yet; the figures are those of another"
+        yield fail(
+            "tiered storage",
+            "Penstock has none: tiering is not built yet; the figures are those of another"
             " cluster that has it",
-            cure="--storage diskless, or --storage local",
-        )  # fmt: skip
+            "--storage diskless, or --storage local",
+        )
 
 
 def store_findings(
@@ -234,28 +231,28 @@ def store_findings(
     each = sizing.peak_bytes / sizing.brokers_needed
     waiting = each * latency.acknowledged.quantile(0.99) / 1000
     if waiting > settings.pending_bytes_max:
-        yield Finding(
-            severity="fail", subject="diskless.pending.bytes.max",
-            cause=f"{format_quantity(waiting, 'bytes')} wait on a broker at the 99th percentile,"
+        yield fail(
+            "diskless.pending.bytes.max",
+            f"{format_quantity(waiting, 'bytes')} wait on a broker at the 99th percentile,"
             f" allowed are {format_quantity(settings.pending_bytes_max, 'bytes')}",
-            cure="raise it, or add brokers",
-        )  # fmt: skip
+            "raise it, or add brokers",
+        )
     put_seconds = put_latency(inputs, deployment).mean / 1000
     ceiling = settings.objects_in_flight_max * settings.buffer_bytes_max / max(put_seconds, 1e-6)
     if each > ceiling:
-        yield Finding(
-            severity="fail", subject="diskless.objects.in.flight.max",
-            cause=f"a broker writes {format_quantity(each, 'bytes/s')}, and"
+        yield fail(
+            "diskless.objects.in.flight.max",
+            f"a broker writes {format_quantity(each, 'bytes/s')}, and"
             f" {settings.objects_in_flight_max} full objects at a time are"
             f" {format_quantity(ceiling, 'bytes/s')}",
-            cure="raise it or diskless.buffer.max.bytes, or add brokers",
-        )  # fmt: skip
+            "raise it or diskless.buffer.max.bytes, or add brokers",
+        )
     if latency.saturated:
-        yield Finding(
-            severity="warn", subject="diskless.commit.interval.ms",
-            cause="objects close later than it says: those before are still written or committed",
-            cure="raise it, or find out why PUTs or commits take so long",
-        )  # fmt: skip
+        yield warn(
+            "diskless.commit.interval.ms",
+            "objects close later than it says: those before are still written or committed",
+            "raise it, or find out why PUTs or commits take so long",
+        )
     if asked.puts > STORE_PREFIX_PUTS_PER_SECOND:
         beyond = asked.puts > STORE_PREFIX_PUTS_PER_SECOND * WAL_PREFIXES
         yield Finding(
@@ -267,9 +264,9 @@ def store_findings(
     rate = settings.consolidation_bytes_per_second
     behind = sizing.mean_bytes / sizing.brokers_needed
     if settings.consolidation_interval_ms and rate and behind > rate:
-        yield Finding(
-            severity="warn", subject="diskless.consolidation.bytes.per.second",
-            cause=f"a broker is written {format_quantity(behind, 'bytes/s')} and consolidates"
+        yield warn(
+            "diskless.consolidation.bytes.per.second",
+            f"a broker is written {format_quantity(behind, 'bytes/s')} and consolidates"
             f" {format_quantity(rate, 'bytes/s')}",
-            cure="raise it, or consolidate elsewhere",
-        )  # fmt: skip
+            "raise it, or consolidate elsewhere",
+        )

@@ -1,13 +1,23 @@
-"""Put together: from inputs and a deployment to a plan."""
+"""Put together: from inputs and a deployment to a plan, its charts, and its next bottleneck.
+
+Each limit has a room: how many times as much of the planned peak it takes, its ceiling used to the
+full. The smallest room is the next bottleneck. It moves with scale: networks at small scale,
+partition metadata in the middle, the volume of storage at large scale, PUTs on object stores.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from penstock.planner.capacity.bottlenecks import room_figures, rooms
-from penstock.planner.capacity.ceilings import Deployment
-from penstock.planner.capacity.charts import capacity_charts
+from penstock.planner.capacity.ceilings import (
+    STORE_PREFIX_PUTS_PER_SECOND,
+    WAL_PREFIXES,
+    Deployment,
+)
 from penstock.planner.capacity.figures import (
+    allowed_messages,
     broker_figures,
     load_figures,
     network_figures,
@@ -24,10 +34,162 @@ from penstock.planner.capacity.findings import (
     store_findings,
 )
 from penstock.planner.capacity.inputs import CapacityInputs
-from penstock.planner.capacity.objects import latencies, store_requests
-from penstock.planner.capacity.sizing import size
-from penstock.planner.capacity.store_figures import latency_figures, request_figures
-from penstock.planner.results import Plan
+from penstock.planner.capacity.objects import (
+    Latencies,
+    Requests,
+    latencies,
+    latency_figures,
+    object_latency,
+    puts_per_second,
+    request_figures,
+    store_requests,
+    with_rate,
+)
+from penstock.planner.capacity.sizing import Sizing, broker_shares, size
+from penstock.planner.results import Chart, Curve, Figure, Plan
+
+_FACTORS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+_RATE_MAX: Final = 1e12
+_SHARES: Final = (0.01, 0.05, *(share / 20 for share in range(2, 19)), 0.95, 0.99, 0.995, 0.999)
+_INTERVALS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 250, 500, 1_000, 2_000)
+_RETENTION_FACTORS: Final = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+
+
+def capacity_charts(
+    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, latency: Latencies
+) -> tuple[Chart, ...]:
+    """Counts against the rate, bytes against retention, and latencies."""
+    charts = [_counts(inputs, deployment), _bytes(inputs, deployment), _latency(latency)]
+    if inputs.storage == "diskless":
+        charts.append(_intervals(inputs, deployment, sizing))
+    return tuple(charts)
+
+
+def _counts(inputs: CapacityInputs, deployment: Deployment) -> Chart:
+    rates = [
+        factor * inputs.messages_per_second
+        for factor in _FACTORS
+        if 0.001 <= factor * inputs.messages_per_second <= _RATE_MAX
+    ]
+    sizes = [size(with_rate(replace(inputs, partitions=0), rate), deployment) for rate in rates]
+    x = tuple(rates)
+    return Chart(
+        title="Partitions and brokers against the rate",
+        x_label="messages/s today", y_label="count", x_log=True, y_log=True,
+        curves=(
+            Curve(label="partitions", x=x, y=tuple([one.partitions for one in sizes])),
+            Curve(label="partitions needed", x=x,
+                  y=tuple([one.partitions_needed for one in sizes])),
+            Curve(label="brokers", x=x, y=tuple([one.brokers for one in sizes])),
+        ),
+        marks={"planned": inputs.messages_per_second},
+    )  # fmt: skip
+
+
+def _bytes(inputs: CapacityInputs, deployment: Deployment) -> Chart:
+    days = [
+        factor * inputs.retention
+        for factor in _RETENTION_FACTORS
+        if inputs.storage != "tiered" or factor * inputs.retention >= inputs.local_retention
+    ]
+    sizes = [size(replace(inputs, retention=one), deployment) for one in days]
+    x = tuple(days)
+    return Chart(
+        title="What is kept against retention", x_label="days", y_label="TB",
+        curves=(
+            Curve(label="on disks, with replicas", x=x,
+                  y=tuple([one.disk_bytes / 1e12 for one in sizes])),
+            Curve(label="in the object store", x=x,
+                  y=tuple([one.store_bytes / 1e12 for one in sizes])),
+        ),
+        marks={"planned": inputs.retention},
+    )  # fmt: skip
+
+
+def _latency(latency: Latencies) -> Chart:
+    parts = {
+        "produced to acknowledged": latency.acknowledged,
+        "produced to consumed": latency.consumed,
+    }
+    return Chart(
+        title="Latency at the peak", x_label="ms", y_label="share of messages", x_log=True,
+        curves=tuple(
+            [
+                Curve(label=label, x=tuple([max(0.001, part.quantile(one)) for one in _SHARES]),
+                      y=_SHARES)
+                for label, part in parts.items()
+            ]
+        ),
+    )  # fmt: skip
+
+
+def _intervals(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Chart:
+    x = _INTERVALS_MS
+    least = object_latency(inputs, deployment, sizing, interval_ms=0.0)
+    found = [
+        object_latency(inputs, deployment, sizing, interval_ms=one).produce
+        if one > least.interval_ms
+        else least.produce
+        for one in x
+    ]
+    puts = [puts_per_second(inputs, deployment, sizing, interval_ms=one) for one in x]
+    return Chart(
+        title="Batching interval: produce latency at the peak, and PUTs",
+        x_label="diskless.commit.interval.ms", y_label="ms; PUTs/s", x_log=True, y_log=True,
+        curves=(
+            Curve(label="p50, ms", x=x, y=tuple([one.quantile(0.5) for one in found])),
+            Curve(label="p99, ms", x=x, y=tuple([one.quantile(0.99) for one in found])),
+            Curve(label="PUTs/s of all brokers", x=x, y=tuple(puts)),
+        ),
+        marks={"planned": deployment.interval_ms(inputs)},
+    )  # fmt: skip
+
+
+SOURCE: Final = "the envelope of scales: network, partition metadata, storage volume, PUT rate"
+
+
+def rooms(
+    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, asked: Requests | None
+) -> Mapping[str, float]:
+    """Of each limit, how many times the planned load it takes; limits without load are left out."""
+    shares = broker_shares(
+        inputs,
+        deployment,
+        (sizing.peak_bytes, sizing.read_peak_bytes),
+        (sizing.network_in, sizing.network_out),
+        sizing.disk_bytes + sizing.slack_bytes,
+    )
+    found = {name: sizing.brokers_needed / share for name, share in shares.items() if share > 0}
+    replicas = sizing.partitions * inputs.copies
+    found["partition metadata"] = min(
+        inputs.broker_partitions * sizing.brokers_needed / replicas,
+        deployment.topic_partitions_max / sizing.partitions,
+    )
+    allowed = allowed_messages(deployment, sizing) / sizing.usable
+    found["busiest partition"] = allowed / sizing.hottest_messages
+    if asked is not None and asked.puts:
+        found["PUT rate"] = STORE_PREFIX_PUTS_PER_SECOND * WAL_PREFIXES / asked.puts
+    return found
+
+
+def room_figures(found: Mapping[str, float]) -> list[Figure]:
+    """The rooms, the smallest first."""
+    ordered = sorted(found.items(), key=lambda item: item[1])
+    first = ordered[0][0]
+    rows = [
+        Figure(name="first_bottleneck", label="the first bottleneck", value=first,
+               group="room to grow", source=SOURCE,
+               formula="the smallest room below, one broker down, ceilings used to the full")
+    ]  # fmt: skip
+    for name, room in ordered:
+        slug = name.replace(" ", "_").lower()
+        rows.append(
+            Figure(name=f"room_{slug}_times", label=name, value=room, unit="times",
+                   group="room to grow", source=SOURCE,
+                   formula="what the planned brokers and partitions take / the planned load")
+        )  # fmt: skip
+    return rows
+
 
 _COUNTS: Final = ("partitions", "consumers_per_group", "brokers")
 _TIMES: Final = ("produce_p99_ms", "end_to_end_p99_ms", "first_bottleneck")

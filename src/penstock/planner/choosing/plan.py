@@ -8,7 +8,7 @@ from penstock.planner.choosing.answers import changes
 from penstock.planner.choosing.judging import NOTHING, Choice, Verdict, combinations, judge
 from penstock.planner.choosing.rules import CANDIDATES, EFFECTS, SOURCES
 from penstock.planner.choosing.workload import Workload
-from penstock.planner.results import Chart, Curve, Figure, Finding, Plan
+from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, fail, note, warn
 
 _OWN: Final = "Penstock: what it has"
 _RULE: Final = (
@@ -116,31 +116,28 @@ def _reasons(verdict: Verdict) -> list[Figure]:
 def _findings(choice: Choice) -> list[Finding]:
     if not choice.recommended:
         return [
-            Finding(
-                severity="fail",
-                subject="recommendation",
-                cause=f"{NOTHING}: no single technology serves all of these answers",
-                cure="change one of the answers above, or split it into two streams",
+            fail(
+                "recommendation",
+                f"{NOTHING}: no single technology serves all of these answers",
+                "change one of the answers above, or split it into two streams",
             )
         ]
     found: list[Finding] = []
     for name in choice.recommended:
         candidate, verdict = CANDIDATES[name], choice.verdicts[name]
         found += [
-            Finding(
-                severity="warn",
-                subject=f"{candidate.label}: {reason.rule.subject}",
-                cause=f"{reason.rule.reason} ({reason.decided_by})",
+            warn(
+                f"{candidate.label}: {reason.rule.subject}",
+                f"{reason.rule.reason} ({reason.decided_by})",
             )
             for reason in verdict.of("caveat")
         ]
         if not candidate.present:
             found.append(
-                Finding(
-                    severity="note",
-                    subject=candidate.label,
-                    cause=f"in Penstock: {candidate.part}",
-                    cure=f"for example {candidate.examples}",
+                note(
+                    candidate.label,
+                    f"in Penstock: {candidate.part}",
+                    f"for example {candidate.examples}",
                 )
             )
     return found

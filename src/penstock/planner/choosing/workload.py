@@ -17,41 +17,30 @@ class Workload:
     """One stream of messages. Rates and sizes are averages; latency is from end to end."""
 
     messages_per_second: float = setting(
-        1000.0,
-        name="rate",
-        doc="How many messages are sent, at busy times.",
-        unit="messages/s",
-        minimum=0.001,
-        maximum=1e12,
-    )
+        1000.0, name="rate", doc="How many messages are sent, at busy times.", unit="messages/s",
+        minimum=0.001, maximum=1e12,
+    )  # fmt: skip
     message_bytes: int = setting(
         1024, name="message-bytes", doc="Size of a message.", unit="bytes", minimum=1,
         maximum=1 << 40,
     )  # fmt: skip
     consumers: int = setting(
-        1,
-        name="consumers",
-        doc="How many independent kinds of consumers each get every message.",
-        minimum=1,
-        maximum=10_000,
-    )
+        1, name="consumers", doc="How many independent kinds of consumers each get every message.",
+        minimum=1, maximum=10_000,
+    )  # fmt: skip
     replay: bool = setting(
         False, name="replay", doc="Whether messages are read again later: audit, backfill, a bug."
     )
     latency_ms: float = setting(
-        1000.0,
-        name="latency",
-        doc="How long a message may take to its consumer, at the 99th percentile.",
-        unit="ms",
-        minimum=1e-6,
-        maximum=1e12,
-    )
+        1000.0, name="latency",
+        doc="How long a message may take to its consumer, at the 99th percentile.", unit="ms",
+        minimum=1e-6, maximum=1e12,
+    )  # fmt: skip
     ordering: str = setting(
-        "none",
-        name="ordering",
+        "none", name="ordering",
         doc="What must stay in order: nothing, the messages of one key, or all of them.",
         choices=("none", "key", "global"),
-    )
+    )  # fmt: skip
     reply: bool = setting(
         False, name="reply", doc="Whether the sender waits for a value that the receiver computes."
     )
@@ -62,55 +51,42 @@ class Workload:
         False, name="bursts", doc="Whether spikes are to be buffered, and not slow senders down."
     )
     semantics: bool = setting(
-        False,
-        name="semantics",
+        False, name="semantics",
         doc="Whether messages have priorities, expiry or routing of their own.",
-    )
+    )  # fmt: skip
     lifetime_s: float = setting(
-        float(7 * SECONDS_PER_DAY),
-        name="lifetime",
-        doc="How long a message is of use.",
-        unit="s",
-        minimum=0,
-        maximum=1e10,
-    )
+        float(7 * SECONDS_PER_DAY), name="lifetime", doc="How long a message is of use.", unit="s",
+        minimum=0, maximum=1e10,
+    )  # fmt: skip
     database: str = setting(
-        "none",
-        name="database",
+        "none", name="database",
         doc="Whether a database is there already, or messages must even commit with its rows.",
         choices=("none", "there", "transaction"),
-    )
+    )  # fmt: skip
     same_host: bool = setting(
-        False,
-        name="same-host",
+        False, name="same-host",
         doc="Whether senders and receivers run on one host and can share a directory of it.",
-    )
+    )  # fmt: skip
     shared_files: bool = setting(
-        False,
-        name="shared-files",
+        False, name="shared-files",
         doc="Whether both sides mount one file system, in one region, and people can operate it.",
-    )
+    )  # fmt: skip
     hops: int = setting(
         1, name="hops", doc="How many services call each other in a row.",
         minimum=1, maximum=1000,
     )  # fmt: skip
     steps: int = setting(
-        1,
-        name="steps",
-        doc="Steps of one process that are retried, or undone, together.",
-        minimum=1,
-        maximum=10_000,
-    )
+        1, name="steps", doc="Steps of one process that are retried, or undone, together.",
+        minimum=1, maximum=10_000,
+    )  # fmt: skip
     waits: bool = setting(
-        False,
-        name="waits",
+        False, name="waits",
         doc="Whether the process waits for timers or people, for hours to weeks.",
-    )
+    )  # fmt: skip
     stateful: bool = setting(
-        False,
-        name="stateful",
+        False, name="stateful",
         doc="Whether results need several messages at once: windows, joins, aggregates.",
-    )
+    )  # fmt: skip
 
 
 DERIVED: Final[Mapping[str, tuple[str, str, float]]] = {

@@ -7,10 +7,9 @@ Source: the filesystem outbox article, its worked example; the log and queue art
 """
 
 from penstock.planner.cost.inputs import PRESETS, CostInputs, Preset
-from penstock.planner.cost.lines import Line, OptionCost
+from penstock.planner.cost.lines import Line, OptionCost, Price, Prices, read_prices
 from penstock.planner.cost.options import all_options
 from penstock.planner.cost.plan import cost_plan
-from penstock.planner.cost.prices import Price, Prices, read_prices
 
 __all__ = [
     "PRESETS", "CostInputs", "Line", "OptionCost", "Preset", "Price", "Prices", "all_options",

@@ -13,13 +13,12 @@ from datetime import date
 from typing import Final
 
 from penstock.planner.cost.inputs import PRESETS, CostInputs
-from penstock.planner.cost.lines import Kind, OptionCost
+from penstock.planner.cost.lines import OLD_DAYS, Kind, OptionCost, Prices
 from penstock.planner.cost.options import Turn, fitting, reasons_against
 from penstock.planner.cost.outbox import INFREQUENT_DAYS
-from penstock.planner.cost.prices import OLD_DAYS, Prices
 from penstock.planner.cost.workload import produced_bytes_s, workload_of
 from penstock.planner.quantities import format_quantity, significant
-from penstock.planner.results import Finding
+from penstock.planner.results import Finding, fail, note, ok, warn
 
 SMALL_BYTES_PER_DAY: Final = 1e12
 """Below, volume is counted in gigabytes a day, and a file system is not worth its work."""
@@ -70,11 +69,10 @@ def findings_of(
 def _cheapest(ranked: Sequence[OptionCost], turns: Turns) -> list[Finding]:
     if not ranked:
         return [
-            Finding(
-                severity="fail",
-                subject="no way fits",
-                cause="every option has a reason against it, see below",
-                cure="raise latency-p99, give up per-record, or split the workload",
+            fail(
+                "no way fits",
+                "every option has a reason against it, see below",
+                "raise latency-p99, give up per-record, or split the workload",
             )
         ]
     best, rest = ranked[0], ranked[1:]
@@ -82,7 +80,7 @@ def _cheapest(ranked: Sequence[OptionCost], turns: Turns) -> list[Finding]:
     if rest:
         second = rest[0]
         said += f"; {_by(best, second)}"
-    return [Finding(severity="ok", subject="cheapest", cause=said, cure=_until(turns))]
+    return [ok("cheapest", said, _until(turns))]
 
 
 def _by(best: OptionCost, second: OptionCost) -> str:
@@ -121,22 +119,20 @@ def _cheapest_log(ranked: Sequence[OptionCost]) -> list[Finding]:
     if len(logs) > 1:
         said += f"; {_by(logs[0], logs[1])}"
     return [
-        Finding(
-            severity="ok",
-            subject="cheapest that delivers records",
-            cause=said,
-            cure="--per-record true leaves out those that deliver files",
+        ok(
+            "cheapest that delivers records",
+            said,
+            "--per-record true leaves out those that deliver files",
         )
     ]
 
 
 def _unfit(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Finding]:
     return [
-        Finding(
-            severity="warn",
-            subject=f"{option.label} does not fit",
-            cause="; ".join(reasons_against(option, inputs)),
-            cure="its cost is shown, but it is not among the cheapest",
+        warn(
+            f"{option.label} does not fit",
+            "; ".join(reasons_against(option, inputs)),
+            "its cost is shown, but it is not among the cheapest",
         )
         for option in options
         if reasons_against(option, inputs)
@@ -153,15 +149,12 @@ def _network(inputs: CostInputs, options: Sequence[OptionCost]) -> Finding:
         saved = load.fetched_gb_month / (load.fetched_gb_month + load.replicated_gb_month or 1)
         cure = f"racks (client.rack) take away up to {saved:.0%} of it"
     free = "is counted as free" if inputs.managed_replication_free else "is charged"
-    return Finding(
-        severity="note",
-        subject="traffic between zones",
-        cause=(
-            f"{_usd(own.kind_usd('cross-zone'))} a month, {share:.0%} of the local cluster:"
-            f" replication {significant(load.replicated_gb_month)} GB, consumers"
-            f" {significant(load.fetched_gb_month)} GB; a managed service's own replication {free}"
-        ),
-        cure=cure,
+    return note(
+        "traffic between zones",
+        f"{_usd(own.kind_usd('cross-zone'))} a month, {share:.0%} of the local cluster:"
+        f" replication {significant(load.replicated_gb_month)} GB, consumers"
+        f" {significant(load.fetched_gb_month)} GB; a managed service's own replication {free}",
+        cure,
     )
 
 
@@ -170,54 +163,42 @@ def _small(inputs: CostInputs) -> list[Finding]:
     per_day = produced_bytes_s(inputs) * 86_400
     if per_day < SMALL_BYTES_PER_DAY:
         found.append(
-            Finding(
-                severity="note",
-                subject="little traffic",
-                cause=(
-                    f"{format_quantity(per_day, 'bytes/day')} are gigabytes a day, not terabytes:"
-                    " what running a shared file system takes outweighs what it saves"
-                ),
-                cure="carry the payload on a log",
+            note(
+                "little traffic",
+                f"{format_quantity(per_day, 'bytes/day')} are gigabytes a day, not terabytes:"
+                " what running a shared file system takes outweighs what it saves",
+                "carry the payload on a log",
             )
         )
     records = workload_of(inputs).records_s
     if records < MANAGED_RECORDS_S:
         found.append(
-            Finding(
-                severity="note",
-                subject="few records",
-                cause=(
-                    f"{significant(records)} records/s: below {MANAGED_RECORDS_S:,} an own cluster"
-                    " takes as much work as one for ten times that"
-                ),
-                cure="look at one broker, or a managed service",
+            note(
+                "few records",
+                f"{significant(records)} records/s: below {MANAGED_RECORDS_S:,} an own cluster"
+                " takes as much work as one for ten times that",
+                "look at one broker, or a managed service",
             )
         )
     return found
 
 
 def _latency() -> Finding:
-    return Finding(
-        severity="note",
-        subject="latency",
-        cause=(
-            "a diskless produce takes 200 to 500 ms at p99, local disks 5 to 15 ms; files come in"
-            " batches"
-        ),
-        cure="--latency-p99 and --per-record leave out what is too slow",
+    return note(
+        "latency",
+        "a diskless produce takes 200 to 500 ms at p99, local disks 5 to 15 ms; files come in"
+        " batches",
+        "--latency-p99 and --per-record leave out what is too slow",
     )
 
 
 def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
     found = [
-        Finding(
-            severity="note",
-            subject="filesystem outbox",
-            cause=(
-                "needs a file system that producers and consumers all mount: not functions, not"
-                " several regions; it has no order and no replay of its own beyond the pointers'"
-            ),
-            cure="without one, a log",
+        note(
+            "filesystem outbox",
+            "needs a file system that producers and consumers all mount: not functions, not"
+            " several regions; it has no order and no replay of its own beyond the pointers'",
+            "without one, a log",
         )
     ]
     tiering = any([one.key == "outbox-fsx-tiering" for one in ranked[:_NAMED_MAX]])
@@ -244,38 +225,31 @@ def _requests(options: Sequence[OptionCost]) -> list[Finding]:
     puts = diskless.size("puts_per_second")
     if puts > PREFIX_PUTS_S:
         found.append(
-            Finding(
-                severity="warn",
-                subject="PUTs of diskless brokers",
-                cause=f"{significant(puts)}/s; S3 takes {PREFIX_PUTS_S:,}/s below one prefix",
-                cure="raise commit-interval, or take fewer and larger brokers",
+            warn(
+                "PUTs of diskless brokers",
+                f"{significant(puts)}/s; S3 takes {PREFIX_PUTS_S:,}/s below one prefix",
+                "raise commit-interval, or take fewer and larger brokers",
             )
         )
     reading = diskless.line("consolidation_gets").usd
     if reading > diskless.kind_usd("requests") / 2 and reading > diskless.total_usd / 10:
         found.append(
-            Finding(
-                severity="note",
-                subject="consolidation",
-                cause=(
-                    f"reads every extent by itself: {_usd(reading)} a month,"
-                    f" {reading / diskless.total_usd:.0%} of diskless"
-                ),
-                cure="fewer partitions, a longer commit-interval, or --consolidation false",
+            note(
+                "consolidation",
+                f"reads every extent by itself: {_usd(reading)} a month,"
+                f" {reading / diskless.total_usd:.0%} of diskless",
+                "fewer partitions, a longer commit-interval, or --consolidation false",
             )
         )
     return found
 
 
 def _burden() -> Finding:
-    return Finding(
-        severity="note",
-        subject="work that is not billed",
-        cause=(
-            "rebalancing, sizes, upgrades, access and lag stay with you on MSK as well; a file"
-            " system adds stale handles, mounts and capacity"
-        ),
-        cure="count it: operations-share is for own clusters alone",
+    return note(
+        "work that is not billed",
+        "rebalancing, sizes, upgrades, access and lag stay with you on MSK as well; a file"
+        " system adds stale handles, mounts and capacity",
+        "count it: operations-share is for own clusters alone",
     )
 
 
@@ -286,11 +260,10 @@ def _old(prices: Prices, today: date) -> list[Finding]:
     names = ", ".join([one.key for one in old[:_NAMED_MAX]])
     more = f" and {len(old) - _NAMED_MAX} more" if len(old) > _NAMED_MAX else ""
     return [
-        Finding(
-            severity="note",
-            subject="old prices",
-            cause=f"{len(old)} are older than {OLD_DAYS} days: {names}{more}",
-            cure="--write-prices FILE, mend them, --prices FILE",
+        note(
+            "old prices",
+            f"{len(old)} are older than {OLD_DAYS} days: {names}{more}",
+            "--write-prices FILE, mend them, --prices FILE",
         )
     ]
 
@@ -298,10 +271,7 @@ def _old(prices: Prices, today: date) -> list[Finding]:
 def _assumed(preset: str | None) -> list[Finding]:
     if preset is None:
         return []
-    return [
-        Finding(severity="note", subject=f"assumed: {name}", cause=why)
-        for name, why in PRESETS[preset].assumed.items()
-    ]
+    return [note(f"assumed: {name}", why) for name, why in PRESETS[preset].assumed.items()]
 
 
 def _usd(value: float) -> str:

@@ -1,14 +1,164 @@
-"""One line of a bill: a quantity times a price, with the words that say how the quantity came."""
+"""Prices, and the lines of a bill: a quantity times a price, with how the quantity came about.
+
+Each price has its unit, its date and where it is from. `prices.toml` beside this module is the
+file that comes with Penstock, and the declaration of which prices there are. A user's file gives
+some of them or all, and of each only what differs; names and units are those of ours. A price
+without a date is one of today, and its source is the file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from difflib import get_close_matches
+from math import isfinite
 from typing import Final, Literal
 
-from penstock.planner.cost.prices import Price
+from penstock.planner.errors import InvalidPlanFile
 from penstock.planner.quantities import significant
 from penstock.planner.results import Figure
+
+OLD_DAYS: Final = 365
+"""Age in days beyond which a price is worth a look."""
+_FIELDS: Final = frozenset({"usd", "unit", "date", "source"})
+_TEXT_CHARS_MAX: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one unit of something costs. `key` is its table in the file."""
+
+    key: str
+    usd: float
+    unit: str
+    date: date
+    source: str
+
+
+class Prices(Mapping[str, Price]):
+    """All prices of one plan, by their tables' names."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(self, by_key: Mapping[str, Price]) -> None:
+        self._by_key = dict(by_key)
+
+    def __getitem__(self, key: str) -> Price:
+        return self._by_key[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_key)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def scaled(self, key: str, factor: float) -> Prices:
+        """With one price multiplied."""
+        price = self._by_key[key]
+        return Prices({**self._by_key, key: replace(price, usd=price.usd * factor)})
+
+    def older_than_a_year(self, today: date) -> list[Price]:
+        """Those whose date is more than `OLD_DAYS` before `today`."""
+        return [one for one in self._by_key.values() if (today - one.date).days > OLD_DAYS]
+
+
+def read_prices(
+    document: object, where: str, known: Prices | None = None, today: date | None = None
+) -> Prices:
+    """Read the document of a price file; what it leaves out is that of `known`.
+
+    Without `known` it is the declaration: its tables are all that there are. With `today` a new
+    price needs no date.
+
+    Raises:
+        InvalidPlanFile: an unknown table or key, a missing, negative or unreadable price; the
+            message names the place in `where`.
+    """
+    rows = dict(_rows(document, where))
+    if known is None:
+        return Prices({key: _price(key, row, f"{where}: {key}") for key, row in rows.items()})
+    found: dict[str, Price] = dict(known)
+    for key, row in rows.items():
+        if key not in known:
+            raise InvalidPlanFile(f"{where}: {key}: there is no such price{_near(key, known)}")
+        place = f"{where}: {key}"
+        found[key] = _price(key, _merged(row, known[key], where, today), place, known[key].unit)
+    return Prices(found)
+
+
+def _merged(row: object, known: Price, where: str, today: date | None) -> object:
+    """A user's table over ours. Ours say when and where only of our own price."""
+    if not isinstance(row, dict):
+        return row
+    if "usd" in row:
+        ours: dict[str, object] = {"source": where} | ({} if today is None else {"date": today})
+    else:
+        ours = {"usd": known.usd, "date": known.date, "source": known.source}
+    return ours | row
+
+
+def _near(key: str, known: Prices) -> str:
+    close = get_close_matches(key, list(known), n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    group = key.partition(".")[0]
+    near = [one for one in known if one.partition(".")[0] == group] or list(known)
+    return f"; there are {', '.join(near)}"
+
+
+def _rows(document: object, where: str) -> Iterator[tuple[str, object]]:
+    if not isinstance(document, dict):
+        raise InvalidPlanFile(f"{where} must hold tables")
+    for group, rows in document.items():
+        if not isinstance(rows, dict):
+            raise InvalidPlanFile(f"{where}: {group} must be a table of prices")
+        for name, row in rows.items():
+            yield f"{group}.{name}", row
+
+
+def _price(key: str, row: object, where: str, unit: str | None = None) -> Price:
+    if not isinstance(row, dict):
+        raise InvalidPlanFile(f"{where} must be a table with usd, unit, date and source")
+    unknown = sorted(row.keys() - _FIELDS)
+    if unknown:
+        near = get_close_matches(unknown[0], sorted(_FIELDS), n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise InvalidPlanFile(
+            f"{where}.{unknown[0]}: a price has usd, unit, date and source{meant}"
+        )
+    dated = row.get("date")
+    if type(dated) is not date:
+        raise InvalidPlanFile(f"{where}.date = {dated!r}: must be a date such as 2026-05-01")
+    given = _text(row.get("unit", unit), f"{where}.unit")
+    if unit is not None and given != unit:
+        raise InvalidPlanFile(f"{where}.unit = {given!r}: must be {unit!r}; convert the price")
+    return Price(
+        key=key,
+        usd=_usd(row.get("usd"), f"{where}.usd"),
+        unit=given,
+        date=dated,
+        source=_text(row.get("source"), f"{where}.source"),
+    )
+
+
+def _usd(value: object, where: str) -> float:
+    if value is None:
+        raise InvalidPlanFile(f"{where} is missing")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        raise InvalidPlanFile(f"{where} = {value!r}: must be a number")
+    if value < 0:
+        raise InvalidPlanFile(f"{where} = {value!r}: must not be negative")
+    return float(value)
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidPlanFile(f"{where} is missing: must be a text")
+    if len(value) > _TEXT_CHARS_MAX:
+        raise InvalidPlanFile(f"{where} has {len(value)} characters; {_TEXT_CHARS_MAX} is the most")
+    return value.strip()
+
 
 Kind = Literal[
     "compute", "storage", "requests", "cross-zone", "throughput", "shards", "ingest", "retrieval",

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Final
 
 from penstock.planner.cost.inputs import CostInputs
-from penstock.planner.cost.lines import Line, OptionCost, priced, size
+from penstock.planner.cost.lines import Line, OptionCost, Prices, priced, size
 from penstock.planner.cost.own import (
     LOCAL_P99_MS,
     broker_count,
@@ -27,7 +27,6 @@ from penstock.planner.cost.own import (
     cross_zone,
     disk,
 )
-from penstock.planner.cost.prices import Prices
 from penstock.planner.cost.workload import GB, HOURS, MB, SECONDS, Workload, workload_of
 from penstock.planner.quantities import significant
 

@@ -17,10 +17,9 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.planner.cost.inputs import OWN, CostInputs
-from penstock.planner.cost.lines import Line, OptionCost, priced, size
+from penstock.planner.cost.lines import Line, OptionCost, Prices, priced, size
 from penstock.planner.cost.managed import provisioned_lines
 from penstock.planner.cost.own import own_log
-from penstock.planner.cost.prices import Prices
 from penstock.planner.cost.workload import (
     MB,
     SECONDS,

@@ -7,15 +7,16 @@ from datetime import date
 
 from penstock.planner.cost.findings import Turns, findings_of
 from penstock.planner.cost.inputs import CostInputs
-from penstock.planner.cost.lines import MODEL, OptionCost, identifier
+from penstock.planner.cost.lines import MODEL, OptionCost, Prices, identifier
 from penstock.planner.cost.options import (
     all_options,
     fitting,
+    input_chart,
+    retention_chart,
     retention_turn,
+    volume_chart,
     volume_turn,
 )
-from penstock.planner.cost.prices import Prices
-from penstock.planner.cost.sensitivity import input_chart, retention_chart, volume_chart
 from penstock.planner.cost.workload import GB, SECONDS, produced_bytes_s, workload_of
 from penstock.planner.quantities import significant
 from penstock.planner.results import Chart, Figure, Number, Plan

@@ -7,7 +7,6 @@ is a text.
 """
 
 from penstock.planner.host_check.check import check_host, host_layers
-from penstock.planner.host_check.configured import BrokerSide, Configured
 from penstock.planner.host_check.facts import (
     UNLIMITED,
     BufferOption,
@@ -24,7 +23,7 @@ from penstock.planner.host_check.facts import (
     SocketKind,
     Softirq,
 )
-from penstock.planner.host_check.inputs import CHAIN_WORDS, CheckHostInputs
+from penstock.planner.host_check.inputs import CHAIN_WORDS, BrokerSide, CheckHostInputs, Configured
 from penstock.planner.host_check.layers import AGENT, BROKER, CHAINS, RECEIVE, Layer, first_broken
 
 __all__ = [

@@ -10,11 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from penstock.planner.host_check.agent_chain import agent_chain
-from penstock.planner.host_check.configured import Configured, broker_memory, broker_threads
 from penstock.planner.host_check.disk_layers import clock_layers, disk_layers
 from penstock.planner.host_check.facts import UNLIMITED, HostFacts
-from penstock.planner.host_check.inputs import CHAIN_WORDS, CheckHostInputs
+from penstock.planner.host_check.inputs import (
+    CHAIN_WORDS,
+    CheckHostInputs,
+    Configured,
+    broker_memory,
+    broker_threads,
+)
 from penstock.planner.host_check.layers import (
     BROKER,
     CHAINS,
@@ -32,9 +36,9 @@ from penstock.planner.host_check.process_layers import (
     task_layers,
 )
 from penstock.planner.host_check.receive_chain import receive_chain
-from penstock.planner.host_check.socket_layers import socket_layers
-from penstock.planner.receive_path.sources import ARTICLE
-from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Snippet
+from penstock.planner.host_check.sockets import agent_chain, socket_layers
+from penstock.planner.receive_path.limits import ARTICLE
+from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Snippet, ok
 
 RATIO_MAX: Final = 10.0
 """Bars end here: more room than ten times is room enough."""
@@ -169,11 +173,7 @@ def _figures(layer: Layer) -> list[Figure]:
 def _headline(layers: tuple[Layer, ...]) -> Finding:
     broken = first_broken(layers)
     if broken is None:
-        return Finding(
-            severity="ok",
-            subject="the chain",
-            cause="every layer that is known holds what is wanted",
-        )
+        return ok("the chain", "every layer that is known holds what is wanted")
     word = "breaks first" if broken.severity == "fail" else "is the first to give way"
     return Finding(
         severity=broken.severity,

@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.planner.host_check.configured import Configured, broker_disk, sync_wanted_ms
 from penstock.planner.host_check.facts import Disk, HostFacts
-from penstock.planner.host_check.inputs import CheckHostInputs
+from penstock.planner.host_check.inputs import (
+    CheckHostInputs,
+    Configured,
+    broker_disk,
+    sync_wanted_ms,
+)
 from penstock.planner.host_check.layers import BROKER, Fix, Layer, Rule, informed, judged, unknown
 
 TAIL: Final = 4

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.planner.host_check.configured import Need
 from penstock.planner.host_check.facts import UNLIMITED, HostFacts
-from penstock.planner.host_check.inputs import CheckHostInputs
+from penstock.planner.host_check.inputs import CheckHostInputs, Need
 from penstock.planner.host_check.layers import Fix, Layer, Rule, counted, informed, judged, unknown
 from penstock.planner.quantities import format_quantity, significant
-from penstock.planner.receive_path.sources import ARTICLE
+from penstock.planner.receive_path.limits import ARTICLE
 
 STEAL_WARN_RATIO: Final = 0.01
 """Share of all CPU time that the hypervisor gave to others."""

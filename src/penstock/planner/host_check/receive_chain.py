@@ -15,12 +15,13 @@ from __future__ import annotations
 from math import ceil, inf
 from typing import Final
 
-from penstock.planner.host_check import receive_rules as rules
 from penstock.planner.host_check.facts import UNLIMITED, HostFacts, Interface
 from penstock.planner.host_check.inputs import CheckHostInputs
 from penstock.planner.host_check.layers import (
+    RECEIVE,
     Fix,
     Layer,
+    Rule,
     counted,
     informed,
     judged,
@@ -29,11 +30,110 @@ from penstock.planner.host_check.layers import (
 from penstock.planner.quantities import format_quantity
 from penstock.planner.receive_path.chain import SOCKET_HEADROOM, receiver_window
 from penstock.planner.receive_path.limits import (
+    ARTICLE,
+    CONFIGURATION,
     ETHERNET_BYTES,
     IP_HEADER_BYTES,
     UDP_HEADER_BYTES,
 )
 from penstock.planner.results import Severity
+
+SIZING: Final = f"{ARTICLE} (receive-path sizing)"
+
+LINK: Final = Rule(
+    name="mtu_bytes", label="link MTU", chain=RECEIVE, unit="bytes", setting="ip link mtu",
+    formula="mtu + 28 bytes of IP and UDP headers", short="warn",
+    source=f"{SIZING}, MTU; RFC 791, fragmentation",
+)  # fmt: skip
+SPEED: Final = Rule(
+    name="link_bits_per_second", label="link speed", chain=RECEIVE, unit="bit/s", short="warn",
+    formula="packet-rate × (mtu + 28 + 38 bytes on the wire) × 8", source="IEEE 802.3 framing",
+)  # fmt: skip
+ALLOWANCE: Final = Rule(
+    name="allowance_exceeded_packets", label="instance allowance", chain=RECEIVE, unit="packets",
+    formula="…_allowance_exceeded of ethtool -S", source=f"{SIZING}, PPS; ENA driver", short="warn",
+)  # fmt: skip
+RING: Final = Rule(
+    name="rx_ring_entries", label="NIC receive ring", chain=RECEIVE, unit="entries",
+    setting="ethtool -G rx", formula="packet-rate × stall",
+    reading="descriptors of the ring",
+    source=f"{SIZING}, stall survival ≈ ring entries ÷ packet rate",
+)  # fmt: skip
+SURVIVAL: Final = Rule(
+    name="ring_survival_ms", label="stall that the ring bridges", chain=RECEIVE, unit="ms",
+    formula="entries ÷ packet-rate", source=f"{SIZING}, stall survival",
+)  # fmt: skip
+OVERRUNS: Final = Rule(
+    name="nic_dropped_packets", label="NIC drops", chain=RECEIVE, unit="packets", short="warn",
+    formula="rx_overruns, rx_missed_errors, rx_fifo_errors and the like",
+    source=f"{SIZING}, rx_overruns; sysfs statistics",
+)  # fmt: skip
+QUEUES: Final = Rule(
+    name="rx_queues", label="receive queues", chain=RECEIVE, setting="ethtool -L combined",
+    formula="min(queues of the NIC, CPUs)", short="note",
+    source=f"{SIZING}: RSS hashes each flow to one queue",
+)  # fmt: skip
+BACKLOG: Final = Rule(
+    name="softirq_backlog_packets", label="softirq backlog", chain=RECEIVE, unit="packets",
+    setting="net.core.netdev_max_backlog", short="warn", formula="packet-rate × stall",
+    source="Linux: net_sysctl, netdev_max_backlog; networking/scaling",
+)  # fmt: skip
+SOFTIRQ: Final = Rule(
+    name="softirq_dropped_packets", label="softirq drops", chain=RECEIVE, unit="packets",
+    formula="second column of /proc/net/softnet_stat, all CPUs", source="Linux: softnet_stat",
+    short="warn",
+)  # fmt: skip
+SQUEEZED: Final = Rule(
+    name="softirq_squeezed_ratio", label="softirq turns cut short", chain=RECEIVE, short="note",
+    formula="a thousandth", most=True,
+    reading="third column of /proc/net/softnet_stat ÷ the first",
+    source="Linux: softnet_stat, net_sysctl, netdev_budget",
+)  # fmt: skip
+UDP_MEMORY: Final = Rule(
+    name="udp_memory_bytes", label="memory of UDP sockets", chain=RECEIVE, unit="bytes",
+    setting="net.ipv4.udp_mem", formula="2 × SO_RCVBUF",
+    reading="third number of udp_mem × page size",
+    source="Linux: ip-sysctl, udp_mem",
+)  # fmt: skip
+SEND: Final = Rule(
+    name="udp_send_buffer_bytes", label="ceiling of send buffers", chain=RECEIVE, unit="bytes",
+    setting="net.core.wmem_max", formula="mtu", source=f"{SIZING}, SO_SNDBUF ≥ MTU",
+)  # fmt: skip
+CAP: Final = Rule(
+    name="rmem_max_bytes", label="ceiling of socket buffers", chain=RECEIVE, unit="bytes",
+    setting="net.core.rmem_max", formula="SO_RCVBUF",
+    reading="a ceiling; a larger request is cut to it without an error",
+    source=f"{SIZING}, the one gap that a driver cannot close; socket(7)",
+)  # fmt: skip
+BUFFER: Final = Rule(
+    name="udp_receive_buffer_bytes", label="socket buffer as granted", chain=RECEIVE, unit="bytes",
+    setting="aeron.socket.so_rcvbuf",
+    formula="window", reading="min(SO_RCVBUF, rmem_max), what the kernel reports ÷ 2",
+    source=f"{SIZING}, constraint C; socket(7): the kernel doubles the value",
+)  # fmt: skip
+DEFAULT: Final = Rule(
+    name="default_receive_buffer_bytes", label="buffer of a socket that does not ask",
+    chain=RECEIVE, unit="bytes", setting="net.core.rmem_default", formula="window", short="note",
+    reading="rmem_default ÷ 2: it counts the kernel's bookkeeping along",
+    source=f"{SIZING}, constraint C with the default of the system; socket(7)",
+)  # fmt: skip
+ERRORS: Final = Rule(
+    name="udp_buffer_errors_packets", label="full socket buffers", chain=RECEIVE, unit="packets",
+    formula="RcvbufErrors + MemErrors of /proc/net/snmp", short="warn",
+    source=f"{SIZING}, RcvbufErrors; udp(7)",
+)  # fmt: skip
+TERM: Final = Rule(
+    name="term_bytes", label="term buffer", chain=RECEIVE, unit="bytes", short="warn",
+    setting="aeron.term.buffer.length", formula="2 × window",
+    reading="the window is min(window, term ÷ 2)",
+    source=f"{SIZING}, constraint A; {CONFIGURATION}, receiverWindowLength()",
+)  # fmt: skip
+CACHE: Final = Rule(
+    name="cache_bytes", label="last-level cache", chain=RECEIVE, unit="bytes", short="note",
+    formula="SO_RCVBUF + window: what lies between kernel and reader",
+    source=f"{SIZING}, cache fit",
+)  # fmt: skip
+
 
 DATAGRAM_HEADER_BYTES: Final = UDP_HEADER_BYTES + IP_HEADER_BYTES
 
@@ -57,25 +157,25 @@ def _wire(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     nic, why = facts.interface, facts.why("interface")
     packet_bytes = inputs.mtu_bytes + DATAGRAM_HEADER_BYTES
     if nic is None:
-        return tuple([unknown(rule, why) for rule in (rules.LINK, rules.SPEED, rules.ALLOWANCE)])
+        return tuple([unknown(rule, why) for rule in (LINK, SPEED, ALLOWANCE)])
     wire_bits = inputs.packets_per_second * (packet_bytes + ETHERNET_BYTES) * 8
     exceeded = {name: count for name, count in (nic.allowances or {}).items() if count}
     return (
         judged(
-            rules.LINK, nic.mtu_bytes, packet_bytes,
+            LINK, nic.mtu_bytes, packet_bytes,
             unread=facts.why("mtu", "interface"),
             cause="longer datagrams are cut into fragments, and one lost fragment loses them all",
             cure=f"a datagram of at most {max(0, (nic.mtu_bytes or 0) - DATAGRAM_HEADER_BYTES)}"
             f" bytes, or: ip link set dev {nic.name} mtu {packet_bytes}, if the network carries it",
         ),
         judged(
-            rules.SPEED, nic.speed_bits, wire_bits,
+            SPEED, nic.speed_bits, wire_bits,
             unread=facts.why("speed", "interface"),
             cause="full datagrams at this rate do not fit the link",
             cure="fewer or smaller packets, or a faster interface",
         ),
         counted(
-            rules.ALLOWANCE, None if nic.allowances is None else sum(exceeded.values()),
+            ALLOWANCE, None if nic.allowances is None else sum(exceeded.values()),
             unread=facts.why("ethtool -S", "ethtool", "interface"),
             cause=", ".join([f"{name} {count:,}" for name, count in exceeded.items()])
             + ": dropped or held up before the kernel saw them",
@@ -89,7 +189,7 @@ def _ring(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     why = facts.why("ethtool -g", "ethtool", "interface")
     needed = ceil(inputs.stalled_packets)
     if nic is None or nic.rx_ring is None:
-        return unknown(rules.RING, why, needed), unknown(rules.SURVIVAL, why)
+        return unknown(RING, why, needed), unknown(SURVIVAL, why)
     rate = inputs.packets_per_second
     survived_ms = min(nic.rx_ring / rate * 1000 if rate else inf, float(UNLIMITED))
     survived = "any length" if survived_ms >= UNLIMITED else format_quantity(survived_ms, "ms")
@@ -103,24 +203,24 @@ def _ring(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     line = f"{fixes[0].line} (traffic stops for a moment)" if fixes else ""
     beyond = "larger datagrams halve the packets; a shorter stall; an instance with a larger ring"
     ring = judged(
-        rules.RING, nic.rx_ring, needed,
+        RING, nic.rx_ring, needed,
         cause=f"it is full after a stall of {survived}, and then overruns",
         told=f"the card takes up to {nic.rx_ring_max}" if larger else "",
         cure="; ".join(filter(None, (line, "" if enough else beyond))),
         fixes=fixes,
     )  # fmt: skip
     severity: Severity = "ok" if ring.severity == "ok" else "note"
-    return ring, informed(rules.SURVIVAL, survived_ms, severity, f"a stall of {survived}")
+    return ring, informed(SURVIVAL, survived_ms, severity, f"a stall of {survived}")
 
 
 def _driver(facts: HostFacts) -> tuple[Layer, ...]:
     nic = facts.interface
     if nic is None:
         why = facts.why("interface")
-        return unknown(rules.OVERRUNS, why), unknown(rules.QUEUES, why)
+        return unknown(OVERRUNS, why), unknown(QUEUES, why)
     losses = {name: count for name, count in (nic.drops or {}).items() if count}
     overruns = counted(
-        rules.OVERRUNS, None if nic.drops is None else sum(losses.values()),
+        OVERRUNS, None if nic.drops is None else sum(losses.values()),
         unread=facts.why("statistics", "ethtool -S", "interface"),
         cause=", ".join([f"{name} {count:,}" for name, count in losses.items()])
         + " since boot: the ring was full while its CPU was away",
@@ -132,7 +232,7 @@ def _driver(facts: HostFacts) -> tuple[Layer, ...]:
 def _queues(facts: HostFacts, nic: Interface) -> Layer:
     wanted = min(nic.queues_max or nic.queues or 1, facts.processors.count or 1)
     return judged(
-        rules.QUEUES, nic.queues, wanted,
+        QUEUES, nic.queues, wanted,
         unread=facts.why("queues", "ethtool -l", "interface"),
         cause="one flow always lands on one queue; several flows share these",
         cure=f"ethtool -L {nic.name} combined {wanted}",
@@ -146,20 +246,20 @@ def _softirq(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     seen = facts.softirq
     return (
         judged(
-            rules.BACKLOG, facts.sysctl(name), needed,
+            BACKLOG, facts.sysctl(name), needed,
             unread=facts.why(name),
             cause="loopback, and interfaces that steer packets to other CPUs, drop beyond it",
             fixes=(Fix(kind="sysctl", key=name, value=needed),),
         ),
         counted(
-            rules.SOFTIRQ, None if seen is None else seen.dropped,
+            SOFTIRQ, None if seen is None else seen.dropped,
             unread=facts.why("softnet_stat"),
             cause=f"{0 if seen is None else seen.dropped:,} packets since boot found the backlog"
             " of their CPU full",
             cure=f"raise {name}, or spread interrupts over more CPUs",
         ),
         judged(
-            rules.SQUEEZED, None if seen is None else seen.squeezed / max(seen.processed, 1),
+            SQUEEZED, None if seen is None else seen.squeezed / max(seen.processed, 1),
             SQUEEZED_RATIO_MAX, unread=facts.why("softnet_stat"),
             cause="packets were left for a later turn, since the budget of one was used up",
             cure="sysctl -w net.core.netdev_budget=600, or more CPUs for interrupts",
@@ -182,19 +282,19 @@ def _socket(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     return (
         _udp_memory(facts, asked),
         judged(
-            rules.SEND, facts.sysctl("net.core.wmem_max"), inputs.mtu_bytes,
+            SEND, facts.sysctl("net.core.wmem_max"), inputs.mtu_bytes,
             unread=facts.why("net.core.wmem_max"),
             cause="a datagram must fit the send buffer, or the driver does not start",
             fixes=(Fix(kind="sysctl", key="net.core.wmem_max", value=inputs.mtu_bytes),),
         ),
         judged(
-            rules.CAP, cap, asked, unread=facts.why(name), cause=silent, fixes=(fix,),
+            CAP, cap, asked, unread=facts.why(name), cause=silent, fixes=(fix,),
             short="warn" if holds else "fail",
         ),
         _granted(facts, inputs, effective, fix),
         _default(facts, inputs),
         counted(
-            rules.ERRORS,
+            ERRORS,
             None if errors is None else errors.buffer_errors + errors.memory_errors,
             unread=facts.why("snmp"),
             cause=_share(facts),
@@ -215,7 +315,7 @@ def _udp_memory(facts: HostFacts, asked: int) -> Layer:
         rest=" ".join([str(number) for number in lower]),
     )
     return judged(
-        rules.UDP_MEMORY, found, needed, unread=facts.why(name), fixes=(fix,),
+        UDP_MEMORY, found, needed, unread=facts.why(name), fixes=(fix,),
         cause="all UDP sockets together get no more, whatever one of them was granted",
     )  # fmt: skip
 
@@ -230,7 +330,7 @@ def _granted(facts: HostFacts, inputs: CheckHostInputs, effective: int | None, f
         else f"a UDP socket asked for {asked}, and the kernel reports {grant.reported_bytes}"
     )
     return judged(
-        rules.BUFFER, found, inputs.window_bytes, unread=facts.why("net.core.rmem_max"),
+        BUFFER, found, inputs.window_bytes, unread=facts.why("net.core.rmem_max"),
         fixes=(fix,), cause="the kernel drops packets that the window let be sent", told=how,
     )  # fmt: skip
 
@@ -239,7 +339,7 @@ def _default(facts: HostFacts, inputs: CheckHostInputs) -> Layer:
     name = "net.core.rmem_default"
     reported = facts.sysctl(name)
     return judged(
-        rules.DEFAULT, None if reported is None else reported // 2, inputs.window_bytes,
+        DEFAULT, None if reported is None else reported // 2, inputs.window_bytes,
         unread=facts.why(name),
         cause="who leaves SO_RCVBUF to the system gets less than the window",
         cure=f"set aeron.socket.so_rcvbuf to {inputs.receive_buffer_bytes}",
@@ -262,12 +362,12 @@ def _application(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]
     cache, shared = facts.processors.cache_bytes, facts.processors.cache_shared_by
     return (
         judged(
-            rules.TERM, inputs.term_bytes, 2 * inputs.window_bytes,
+            TERM, inputs.term_bytes, 2 * inputs.window_bytes,
             cause=f"the window is cut to {format_quantity(used, 'bytes')}",
             cure=f"aeron.term.buffer.length of at least {2 * inputs.window_bytes}, a power of 2",
         ),
         judged(
-            rules.CACHE, cache, inputs.receive_buffer_bytes + inputs.window_bytes,
+            CACHE, cache, inputs.receive_buffer_bytes + inputs.window_bytes,
             unread=facts.why("cache"),
             cause="packets are fetched from memory again",
             cure="a smaller buffer, where latency counts more than bursts",

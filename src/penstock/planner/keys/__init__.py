@@ -5,19 +5,24 @@
                           └── salted loads ───────────────────────┘
 
 `census.py` takes batches of columns and counts with bounded memory: exactly up to a number of
-distinct keys, by a Misra-Gries summary and HyperLogLog beyond it. `skew.py` and `salting.py`
-compute, `plan.py` tells. Nothing here loops over records.
+distinct keys, by a Misra-Gries summary and HyperLogLog beyond it. `skew.py` computes skew and what
+salting does, `plan.py` tells. Nothing here loops over records.
 
 Source: the log and queue article (hot partition, scaling axes); Kafka: the default partitioner.
 """
 
-from penstock.planner.keys.census import Census, CensusResult
-from penstock.planner.keys.distinct import DistinctEstimate
+from penstock.planner.keys.census import Census, CensusResult, DistinctEstimate, KeySummary
 from penstock.planner.keys.inputs import KeysInputs, partition_counts
 from penstock.planner.keys.plan import Scope, plan_keys
-from penstock.planner.keys.salting import SaltEffect, salt_effects, salted_keys
-from penstock.planner.keys.skew import gini, hot_keys, top_share, zipf_exponent
-from penstock.planner.keys.summary import KeySummary
+from penstock.planner.keys.skew import (
+    SaltEffect,
+    gini,
+    hot_keys,
+    salt_effects,
+    salted_keys,
+    top_share,
+    zipf_exponent,
+)
 
 __all__ = [
     "Census",

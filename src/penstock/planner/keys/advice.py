@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from penstock.planner.keys.census import CensusResult
 from penstock.planner.keys.inputs import OVER_PROVISION, KeysInputs, needed_partitions
-from penstock.planner.keys.salting import SaltEffect
-from penstock.planner.results import Finding, Snippet
+from penstock.planner.keys.skew import SaltEffect
+from penstock.planner.results import Finding, Snippet, note, ok, warn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,74 +68,66 @@ def findings(complete: bool, census: CensusResult, advice: Advice) -> Iterator[F
     """What a person should know."""
     yield _hotness(advice)
     if advice.hot and not advice.enough:
-        yield Finding(
-            severity="warn",
-            subject="salting",
-            cause=f"{advice.salts} salts leave {_percent(advice.after)} to the hottest of"
+        yield warn(
+            "salting",
+            f"{advice.salts} salts leave {_percent(advice.after)} to the hottest of"
             f" {advice.partitions} partitions",
-            cure="give hot keys a topic of their own, or raise --salts-max or --partitions",
+            "give hot keys a topic of their own, or raise --salts-max or --partitions",
         )
     if advice.salts > 1:
-        yield Finding(
-            severity="note",
-            subject="salted keys",
-            cause=f"a key's records lie in up to {advice.salts} partitions: its order is lost, and"
+        yield note(
+            "salted keys",
+            f"a key's records lie in up to {advice.salts} partitions: its order is lost, and"
             f" consumers get {advice.salts} partial results",
-            cure=f"aggregate {advice.salts} partials by the unsalted key; order by timestamps",
+            f"aggregate {advice.salts} partials by the unsalted key; order by timestamps",
         )
     if census.default_placed < census.keyed_records:
         part = 1 - census.default_placed / census.keyed_records
-        yield Finding(
-            severity="note",
-            subject="partitioner",
-            cause=f"{_percent(part)} of keyed records lie elsewhere than Kafka's partitioner puts"
+        yield note(
+            "partitioner",
+            f"{_percent(part)} of keyed records lie elsewhere than Kafka's partitioner puts"
             " them: another partitioner, salts, or partitions that were added",
         )
     if census.null_records:
-        yield Finding(
-            severity="note",
-            subject="records without a key",
-            cause=f"{census.null_records:,} take partitions in turns, have no order, and are left"
+        yield note(
+            "records without a key",
+            f"{census.null_records:,} take partitions in turns, have no order, and are left"
             " out of loads",
         )
     if not census.exact:
-        yield Finding(
-            severity="note",
-            subject="estimates",
-            cause=f"more distinct keys than are tracked: counts of a key are up to"
+        yield note(
+            "estimates",
+            f"more distinct keys than are tracked: counts of a key are up to"
             f" {census.count_error:,} records too low; loads of partitions are exact",
-            cure="raise --tracked-keys",
+            "raise --tracked-keys",
         )
     if not complete:
-        yield Finding(severity="note", subject="sample", cause="not the whole topic was read")
-    yield Finding(
-        severity="note",
-        subject="number of partitions",
-        cause="with another number keys move to other partitions, and their order breaks there",
-        cure="create topics with 4 to 10 times what is needed, and decide once",
+        yield note("sample", "not the whole topic was read")
+    yield note(
+        "number of partitions",
+        "with another number keys move to other partitions, and their order breaks there",
+        "create topics with 4 to 10 times what is needed, and decide once",
     )
 
 
 def _hotness(advice: Advice) -> Finding:
     if not advice.hot and not advice.enough:
-        return Finding(
-            severity="warn",
-            subject="skew",
-            cause=f"no single key is hot, but the hottest of {advice.partitions} partitions has"
+        return warn(
+            "skew",
+            f"no single key is hot, but the hottest of {advice.partitions} partitions has"
             f" {_percent(advice.before)}",
-            cure="take a key with more values, salt all keys, or see other numbers of partitions",
+            "take a key with more values, salt all keys, or see other numbers of partitions",
         )
     if not advice.hot:
         cause = f"no key has more than an even share of {advice.partitions} partitions"
-        return Finding(severity="ok", subject="hot keys", cause=cause)
+        return ok("hot keys", cause)
     rate = f" ({advice.floor_rate:,.0f} messages/s)" if advice.floor_rate else ""
-    return Finding(
-        severity="warn",
-        subject="hot keys",
-        cause=f"{advice.hot} with more than an even share of {advice.partitions} partitions"
+    return warn(
+        "hot keys",
+        f"{advice.hot} with more than an even share of {advice.partitions} partitions"
         f" each; the hottest leaves {_percent(advice.floor)}{rate} to one partition, however"
         " many there are",
-        cure=f"salt hot keys by {advice.salts}"
+        f"salt hot keys by {advice.salts}"
         if advice.salts > 1
         else "give hot keys a topic of their own",
     )

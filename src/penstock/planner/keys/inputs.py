@@ -29,35 +29,23 @@ class KeysInputs:
     """What the load is held against."""
 
     partitions: int = setting(
-        0,
-        name="partitions",
+        0, name="partitions",
         doc="Partitions to compute hot keys and salting for; 0 is as many as the topic has.",
-        minimum=0,
-        maximum=10_000,
-    )
+        minimum=0, maximum=10_000,
+    )  # fmt: skip
     rate: float = setting(
-        0.0,
-        name="rate",
+        0.0, name="rate",
         doc="Messages a second of the whole topic; 0 is what timestamps tell, from a minute on.",
-        unit="messages/s",
-        minimum=0,
-        maximum=1e12,
-    )
+        unit="messages/s", minimum=0, maximum=1e12,
+    )  # fmt: skip
     partition_rate: float = setting(
-        50_000.0,
-        name="partition-rate",
-        doc="What the consumer of one partition can take.",
-        unit="messages/s",
-        minimum=0.001,
-        maximum=1e9,
-    )
+        50_000.0, name="partition-rate", doc="What the consumer of one partition can take.",
+        unit="messages/s", minimum=0.001, maximum=1e9,
+    )  # fmt: skip
     skew_max: float = setting(
-        2.0,
-        name="skew-max",
-        doc="How many times the mean load the hottest partition may have.",
-        minimum=1.0,
-        maximum=1e6,
-    )
+        2.0, name="skew-max", doc="How many times the mean load the hottest partition may have.",
+        minimum=1.0, maximum=1e6,
+    )  # fmt: skip
     shown_keys: int = setting(
         10, name="shown-keys", doc="How many of the hottest keys are shown.", minimum=1, maximum=100
     )
@@ -65,12 +53,10 @@ class KeysInputs:
         16, name="salts-max", doc="Most salts that are tried, by doubling.", minimum=2, maximum=256
     )
     tracked_keys: int = setting(
-        1_000_000,
-        name="tracked-keys",
-        doc="Distinct keys that are counted exactly; beyond it counts are estimates.",
-        minimum=1,
+        1_000_000, name="tracked-keys",
+        doc="Distinct keys that are counted exactly; beyond it counts are estimates.", minimum=1,
         maximum=10_000_000,
-    )
+    )  # fmt: skip
 
     def salts(self) -> tuple[int, ...]:
         """1, 2, 4, … up to the most."""

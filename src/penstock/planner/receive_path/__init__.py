@@ -13,8 +13,7 @@ Source: the article "The Four Receive-Path Buffers"; Aeron's `Configuration.java
 driver's best practices.
 """
 
-from penstock.planner.receive_path.families import FAMILIES, Family
-from penstock.planner.receive_path.inputs import ReceivePathInputs
+from penstock.planner.receive_path.inputs import FAMILIES, Family, ReceivePathInputs
 from penstock.planner.receive_path.plan import plan_receive_path
 
 __all__ = ["FAMILIES", "Family", "ReceivePathInputs", "plan_receive_path"]

@@ -1,4 +1,8 @@
-"""The chain of buffers that counts bytes: window, term, socket buffer, kernel ceiling.
+"""How messages travel, and the chain of buffers that counts bytes.
+
+    frame:     | header 32 | payload | padding to 32 |
+    datagram:  | frame | frame | … |        up to the MTU, when the sender finds several ready
+    message over MTU − 32:  full frames of the MTU, then one frame with the rest
 
     rmem_max ≥ SO_RCVBUF ≥ initial window ≥ MTU        C, B: the driver refuses to start otherwise
     window of a receiver = min(initial window, term ÷ 2)   A: the driver caps it and says nothing
@@ -10,9 +14,11 @@ delay product; the others are sized after it. Sizes that are given are judged as
 Rounding: windows and terms are rounded up to a power of two, which terms must be and which keeps
 the three sizes in step.
 
-Source: Aeron's `Configuration.java` (`receiverWindowLength`, `validateInitialWindowLength`,
-`validateSocketBufferLengths`, `validateMtuLength`), `LogBufferDescriptor.checkTermLength`,
-`PublicationParams.validateMtuForMaxMessage`; Linux `sock_setsockopt`.
+Source: Aeron's `FrameDescriptor.computeFragmentedFrameLength`, its `Sender`, which sends as many
+whole frames as fit into the MTU, `Configuration.java` (`receiverWindowLength`,
+`validateInitialWindowLength`, `validateSocketBufferLengths`, `validateMtuLength`),
+`LogBufferDescriptor.checkTermLength`, `PublicationParams.validateMtuForMaxMessage`; Linux
+`sock_setsockopt`.
 """
 
 from __future__ import annotations
@@ -23,10 +29,11 @@ from math import ceil
 from typing import Final
 
 from penstock.planner.quantities import format_quantity
-from penstock.planner.receive_path.framing import Framing
 from penstock.planner.receive_path.inputs import ReceivePathInputs
 from penstock.planner.receive_path.limits import (
+    DATAGRAM_OVERHEAD_BYTES,
     FRAME_ALIGNMENT_BYTES,
+    FRAME_HEADER_BYTES,
     MESSAGES_PER_TERM_MIN,
     SOCKET_BUFFER_MAX_BYTES,
     TERM_MAX_BYTES,
@@ -34,7 +41,66 @@ from penstock.planner.receive_path.limits import (
     WINDOW_DEFAULT_BYTES,
     WINDOW_MAX_BYTES,
 )
-from penstock.planner.results import Finding
+from penstock.planner.results import Finding, fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """One message size at one MTU.
+
+    `message_bytes` is what the message takes in a term; either `messages_per_datagram` or
+    `datagrams_per_message` is above 1, or neither.
+    """
+
+    payload_max_bytes: int
+    message_bytes: int
+    messages_per_datagram: int
+    datagrams_per_message: int
+
+    def packets_best(self, messages_per_second: float) -> float:
+        """Packets per second when every datagram is as full as it can be."""
+        return messages_per_second * self.datagrams_per_message / self.messages_per_datagram
+
+    def packets_worst(self, messages_per_second: float) -> float:
+        """Packets per second when every message travels alone."""
+        return messages_per_second * self.datagrams_per_message
+
+    def wire_bits(self, messages_per_second: float, packets_per_second: float) -> float:
+        """Bits per second on the link, headers and gaps of Ethernet, IPv4 and UDP included."""
+        in_frames = messages_per_second * self.message_bytes
+        return 8 * (in_frames + packets_per_second * DATAGRAM_OVERHEAD_BYTES)
+
+
+def aligned(length: int) -> int:
+    """A length in bytes, rounded up to the alignment of frames."""
+    return -(-length // FRAME_ALIGNMENT_BYTES) * FRAME_ALIGNMENT_BYTES
+
+
+def frame(message_bytes: int, mtu_bytes: int) -> Framing:
+    """How messages of a size, in bytes, travel in datagrams of up to `mtu_bytes`."""
+    payload_max = mtu_bytes - FRAME_HEADER_BYTES
+    if message_bytes <= payload_max:
+        length = aligned(message_bytes + FRAME_HEADER_BYTES)
+        return Framing(
+            payload_max_bytes=payload_max,
+            message_bytes=length,
+            messages_per_datagram=mtu_bytes // length,
+            datagrams_per_message=1,
+        )
+    full, rest = divmod(message_bytes, payload_max)
+    last = aligned(rest + FRAME_HEADER_BYTES) if rest else 0
+    return Framing(
+        payload_max_bytes=payload_max,
+        message_bytes=full * mtu_bytes + last,
+        messages_per_datagram=1,
+        datagrams_per_message=ceil(message_bytes / payload_max),
+    )
+
+
+def packets_of(bits_per_second: float, packet_bytes: int) -> float:
+    """Packets per second that fill a bandwidth with packets of one size, in bytes."""
+    return bits_per_second / 8 / packet_bytes
+
 
 BDP_LEAST: Final = 2
 BDP_RECOMMENDED: Final = 4
@@ -153,11 +219,6 @@ def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
     return min(max(room, least), WINDOW_MAX_BYTES)
 
 
-def broken(rule: str, found: str, cure: str) -> Finding:
-    """A constraint that no configuration, or none with the given sizes, keeps."""
-    return Finding(severity="fail", subject=rule, cause=found, cure=cure)
-
-
 def broken_constraints(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding]:
     """All constraints that these sizes break: the driver does not start, or nothing is so large."""
     yield from _broken_mtu(inputs.mtu_bytes)
@@ -169,7 +230,7 @@ def broken_constraints(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Find
 def _broken_lengths(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding]:
     """What is longer than a term, or a socket's buffer, can be."""
     if not inputs.window_bytes and chain.window_least > WINDOW_MAX_BYTES:
-        yield broken(
+        yield fail(
             A,
             f"twice the BDP of {_size(chain.bdp_bytes)} is a window of {_size(chain.window_least)},"
             f" which needs a term above {_size(TERM_MAX_BYTES)}",
@@ -178,7 +239,7 @@ def _broken_lengths(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding
     elif chain.term_wanted > TERM_MAX_BYTES:
         yield _no_term(inputs, chain)
     if chain.rcvbuf_least > SOCKET_BUFFER_MAX_BYTES:
-        yield broken(
+        yield fail(
             "SO_RCVBUF",
             f"{inputs.sharing} windows of {_size(chain.window)} share a socket, whose buffer"
             f" is at most {_size(SOCKET_BUFFER_MAX_BYTES)}",
@@ -190,13 +251,13 @@ def _no_term(inputs: ReceivePathInputs, chain: Chain) -> Finding:
     window = chain.window
     stall_bytes = chain.stream_bytes_per_second * inputs.stall_ms / 1e3
     if 2 * window > TERM_MAX_BYTES:
-        return broken(
+        return fail(
             A,
             f"a window of {_size(window)} needs a term above {_size(TERM_MAX_BYTES)}",
             f"set window to at most {_size(WINDOW_MAX_BYTES)}, or split the stream",
         )
     most_ms = inputs.stall_ms * TERM_MAX_BYTES / 2 / stall_bytes
-    return broken(
+    return fail(
         "Stall headroom (term ≥ 2 × bandwidth × stall)",
         f"{format_quantity(inputs.stall_ms, 'ms')} of {_size(ceil(stall_bytes))} need a term above"
         f" {_size(TERM_MAX_BYTES)}",
@@ -207,7 +268,7 @@ def _no_term(inputs: ReceivePathInputs, chain: Chain) -> Finding:
 def _broken_mtu(mtu: int) -> Iterator[Finding]:
     if mtu % FRAME_ALIGNMENT_BYTES:
         below = mtu // FRAME_ALIGNMENT_BYTES * FRAME_ALIGNMENT_BYTES
-        yield broken(
+        yield fail(
             "Frame alignment (MTU is a multiple of 32)",
             f"an MTU of {mtu} is none, the driver refuses to start",
             f"set mtu to {below}" + ("" if below == 1408 else ", or to 1408 or 8192"),
@@ -219,7 +280,7 @@ def _broken_term(inputs: ReceivePathInputs) -> Iterator[Finding]:
     if not term:
         return
     if not TERM_MIN_BYTES <= term <= TERM_MAX_BYTES or term & (term - 1):
-        yield broken(
+        yield fail(
             "Term length (a power of two from 64 KiB to 1 GiB)",
             f"a term of {_size(term)} is none, the driver refuses it",
             "set term to "
@@ -227,7 +288,7 @@ def _broken_term(inputs: ReceivePathInputs) -> Iterator[Finding]:
         )
     longest, name = max((inputs.mtu_bytes, "an MTU"), (inputs.message_bytes, "a message"))
     if longest * MESSAGES_PER_TERM_MIN > term:
-        yield broken(
+        yield fail(
             "Largest message (term ÷ 8)",
             f"{name} of {_size(longest)} does not fit an eighth of a term of {_size(term)}",
             f"set term to {_size(power_of_two_from(longest * MESSAGES_PER_TERM_MIN))}",
@@ -237,14 +298,14 @@ def _broken_term(inputs: ReceivePathInputs) -> Iterator[Finding]:
 def _broken_window(inputs: ReceivePathInputs, window: int) -> Iterator[Finding]:
     mtu, rcvbuf, sndbuf = inputs.mtu_bytes, inputs.so_rcvbuf_bytes, inputs.so_sndbuf_bytes
     if window < mtu:
-        yield broken(
+        yield fail(
             B,
             f"a window of {_size(window)} is below the MTU of {_size(mtu)}, the driver refuses to"
             " start",
             f"set aeron.rcv.initial.window.length to {_size(power_of_two_from(mtu))} or more",
         )
     if rcvbuf and rcvbuf < window:
-        yield broken(
+        yield fail(
             C,
             f"SO_RCVBUF of {_size(rcvbuf)} is below the window of {_size(window)}, the driver"
             " refuses to start",
@@ -252,7 +313,7 @@ def _broken_window(inputs: ReceivePathInputs, window: int) -> Iterator[Finding]:
             f" {_size(window)}) and net.core.rmem_max to no less",
         )
     if sndbuf and sndbuf < mtu:
-        yield broken(
+        yield fail(
             "SO_SNDBUF ≥ MTU",
             f"SO_SNDBUF of {_size(sndbuf)} is below the MTU of {_size(mtu)}, the driver refuses to"
             " start",

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.planner.quantities import format_quantity
-from penstock.planner.receive_path.chain import broken, power_of_two_from
-from penstock.planner.receive_path.families import FAMILIES, Family, Size
-from penstock.planner.receive_path.inputs import ReceivePathInputs
+from penstock.planner.receive_path.chain import power_of_two_from
+from penstock.planner.receive_path.inputs import FAMILIES, Family, ReceivePathInputs, Size
 from penstock.planner.receive_path.limits import (
     CROSS_REGION_BITS_SMALL,
     CROSS_REGION_VCPUS,
@@ -24,7 +23,7 @@ from penstock.planner.receive_path.limits import (
     RING_DEFAULT_ENTRIES,
     RING_MIN_ENTRIES,
 )
-from penstock.planner.results import Finding
+from penstock.planner.results import Finding, fail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +108,13 @@ def broken_host(inputs: ReceivePathInputs, host: Host, load_bits: float) -> Iter
     family = FAMILIES.get(inputs.family)
     if family is not None and inputs.vcpus and host.vcpus != inputs.vcpus:
         sizes = ", ".join([str(size.vcpus) for size in family.sizes])
-        yield broken(
+        yield fail(
             "Instance size",
             f"{family.name} has no size of {inputs.vcpus} vCPUs; this is planned for {host.vcpus}",
             f"set vcpus to one of {sizes}, or to 0",
         )
     if host.burst_bits and load_bits > host.burst_bits:
-        yield broken(
+        yield fail(
             "Bandwidth of the network interface",
             f"{format_quantity(load_bits, 'bit/s')} with all headers are above the"
             f" {format_quantity(host.burst_bits, 'bit/s')} of {host.name}",

@@ -1,4 +1,4 @@
-"""Numbers that Aeron's driver and Linux fix, which no plan can move.
+"""Numbers that Aeron's driver and Linux fix, which no plan can move, and words that texts share.
 
 Source: Aeron's `Configuration.java`, `FrameDescriptor.java`, `LogBufferDescriptor.java` and
 `PublicationParams.java`; Linux `net/core/sock.c`; IEEE 802.3.
@@ -7,6 +7,8 @@ Source: Aeron's `Configuration.java`, `FrameDescriptor.java`, `LogBufferDescript
 from __future__ import annotations
 
 from typing import Final
+
+from penstock.planner.quantities import format_quantity
 
 FRAME_HEADER_BYTES: Final = 32
 FRAME_ALIGNMENT_BYTES: Final = 32
@@ -63,3 +65,33 @@ FLOW_BITS_EXPRESS_MAX: Final = 25e9
 CROSS_REGION_BITS_SMALL: Final = 5e9
 CROSS_REGION_VCPUS: Final = 32
 """From so many vCPUs on, half the bandwidth goes to other regions; below, 5 Gbit/s."""
+
+
+CONFIGURATION: Final = "Aeron: Configuration.java"
+ENA: Final = "ENA Linux driver best practices"
+ARTICLE: Final = "The Four Receive-Path Buffers"
+
+
+def say(value: float, unit: str) -> str:
+    """A number in a formula."""
+    return format_quantity(value, unit)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 flow`, `2 flows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size(number: float) -> str:
+    """Bytes, as people read them."""
+    return say(number, "bytes")
+
+
+def bits_of(number: float) -> str:
+    """Bits per second, as people read them."""
+    return say(number, "bit/s")
+
+
+def micros(number: float) -> str:
+    """Microseconds, as people read them."""
+    return say(number, "us")

@@ -1,14 +1,225 @@
-"""The plan of a receive path, put together."""
+"""The plan of a receive path, put together: its curves, and its texts to paste.
+
+The texts are Aeron's properties, sysctl and ethtool lines, Penstock's own sockets. Sizes are
+written as both read them: `512k`, `16m`. Times of Aeron's properties have a unit.
+"""
 
 from __future__ import annotations
 
-from penstock.planner.receive_path.charts import charts
-from penstock.planner.receive_path.figures import figures
+from collections.abc import Callable
+from math import ceil
+from typing import Final
+
+from penstock.planner.receive_path.chain import (
+    BDP_LEAST,
+    BDP_RECOMMENDED,
+    SOCKET_HEADROOM,
+    bandwidth_delay,
+    term_for,
+    window_of,
+)
 from penstock.planner.receive_path.findings import broken_findings, findings
+from penstock.planner.receive_path.host import survival_s
 from penstock.planner.receive_path.inputs import ReceivePathInputs
-from penstock.planner.receive_path.sizing import size_receive_path
-from penstock.planner.receive_path.texts import snippets, socket_snippet
-from penstock.planner.results import Plan
+from penstock.planner.receive_path.limits import (
+    NAK_MULTICAST_BACKOFF_US,
+    NAK_UNICAST_RETRY_RATIO,
+    RMEM_MAX_DEFAULT_BYTES,
+    TERM_MAX_BYTES,
+    WINDOW_MAX_BYTES,
+)
+from penstock.planner.receive_path.recovery import linger_us, lost_once_us, lost_twice_us
+from penstock.planner.receive_path.sizing import Sizing, size_receive_path
+from penstock.planner.results import Chart, Curve, Plan, Snippet, figures_of
+
+POINTS: Final = 41
+
+
+def charts(sizing: Sizing) -> tuple[Chart, ...]:
+    """All curves; the third only where receivers wait before they report a loss."""
+    drawn = (_sizes(sizing), _ring(sizing))
+    return (*drawn, _losses(sizing)) if sizing.timers.to_group else drawn
+
+
+def _spread(low: float, high: float) -> tuple[float, ...]:
+    """Points from low to high at equal distances of a logarithmic axis."""
+    step = (high / low) ** (1 / (POINTS - 1))
+    return tuple(low * step**place for place in range(POINTS))
+
+
+def _sizes(sizing: Sizing) -> Chart:
+    inputs, rate = sizing.inputs, sizing.chain.stream_bytes_per_second
+    stall = rate * inputs.stall_ms / 1e3
+
+    def window(rtt_us: float, multiple: int) -> int:
+        wanted = window_of(bandwidth_delay(rate, rtt_us), inputs.mtu_bytes, multiple)
+        return min(wanted, WINDOW_MAX_BYTES)
+
+    def term(rtt_us: float) -> int:
+        needed = term_for(
+            window(rtt_us, BDP_RECOMMENDED), stall, inputs.message_bytes, inputs.mtu_bytes
+        )
+        return min(needed, TERM_MAX_BYTES)
+
+    trips = _spread(max(1.0, inputs.rtt_us / 100), inputs.rtt_us * 100)
+    rows: tuple[tuple[str, Callable[[float], int]], ...] = (
+        ("term buffer", term),
+        ("SO_RCVBUF", lambda rtt: SOCKET_HEADROOM * window(rtt, BDP_RECOMMENDED)),
+        ("window, recommended", lambda rtt: window(rtt, BDP_RECOMMENDED)),
+        ("window, least", lambda rtt: window(rtt, BDP_LEAST)),
+        ("BDP", lambda rtt: bandwidth_delay(rate, rtt)),
+    )
+    return Chart(
+        title="Sizes by round trip",
+        x_label="round trip, µs",
+        y_label="bytes",
+        curves=tuple(
+            Curve(label=label, x=trips, y=tuple(of(rtt) for rtt in trips)) for label, of in rows
+        ),
+        x_log=True,
+        y_log=True,
+        marks={"this path": inputs.rtt_us},
+    )
+
+
+def _ring(sizing: Sizing) -> Chart:
+    host = sizing.host
+    rates = _spread(sizing.packets_queue / 10, sizing.packets_worst_per_second * 10)
+    sizes = dict.fromkeys((host.ring_max_entries, host.ring_entries))
+    marks = {"batched": sizing.packets_queue, "unbatched": sizing.packets_worst_per_second}
+    return Chart(
+        title="Stall that a ring survives, by packet rate",
+        x_label="packets/s in one queue",
+        y_label="ms",
+        curves=tuple(
+            Curve(
+                label=f"{entries} entries",
+                x=rates,
+                y=tuple(survival_s(entries, rate) * 1e3 for rate in rates),
+            )
+            for entries in sizes
+        ),
+        x_log=True,
+        y_log=True,
+        marks=marks,
+    )
+
+
+def _losses(sizing: Sizing) -> Chart:
+    rtt, chosen = sizing.inputs.rtt_us, sizing.timers.wait_us
+    waits = _spread(min(rtt, chosen) / 10, 2 * max(NAK_MULTICAST_BACKOFF_US, chosen))
+    return Chart(
+        title="Tail of a loss, by backoff",
+        x_label="maximal NAK backoff, µs",
+        y_label="µs, at most",
+        curves=(
+            Curve(label="lost once", x=waits, y=tuple(lost_once_us(one, rtt) for one in waits)),
+            Curve(
+                label="repair lost too",
+                x=waits,
+                y=tuple(lost_twice_us(one, one, rtt, linger_us(one, rtt)) for one in waits),
+            ),
+        ),
+        x_log=True,
+        y_log=True,
+        marks={"planned": chosen, "default": NAK_MULTICAST_BACKOFF_US},
+    )
+
+
+def snippets(sizing: Sizing) -> tuple[Snippet, ...]:
+    """Properties of the media driver, and what the receiver's host needs."""
+    return (
+        Snippet(title="Aeron media driver", language="properties", text=_aeron(sizing)),
+        Snippet(
+            title="/etc/sysctl.d/90-receive-path.conf, then sysctl --system",
+            language="sysctl",
+            text=_sysctl(sizing),
+        ),
+        Snippet(title="Receive rings and queues", language="shell", text=_ethtool(sizing)),
+    )
+
+
+def socket_snippet(sizing: Sizing, receive_setting: str, send_setting: str) -> Snippet:
+    """The same path carried over TCP, by the names of a broker's settings.
+
+    A fixed size switches the kernel's own growing of buffers off, so it is worth it only where
+    `net.ipv4.tcp_rmem` may not grow so far.
+    """
+    receive = max(sizing.chain.rcvbuf, 2 * sizing.chain.bdp_bytes)
+    return Snippet(
+        title="Penstock's sockets, if they carry this: -1 lets the kernel grow buffers up to the"
+        f" last number of net.ipv4.tcp_rmem, which should be {receive} or more",
+        language="toml",
+        text=f"{receive_setting} = {receive}\n{send_setting} = {sizing.chain.sndbuf}\n",
+    )
+
+
+def short_size(number: int) -> str:
+    """A size as Aeron's properties read it: `512k`, `16m`, `1g`, or plain bytes."""
+    for power, suffix in ((30, "g"), (20, "m"), (10, "k")):
+        if number >= 1 << power and number % (1 << power) == 0:
+            return f"{number >> power}{suffix}"
+    return str(number)
+
+
+def short_time(us: float) -> str:
+    """A time as Aeron's properties read it, rounded up to a whole number: `200us`, `3ms`."""
+    whole = ceil(round(us, 3))
+    return f"{whole // 1000}ms" if whole >= 1000 and whole % 1000 == 0 else f"{whole}us"
+
+
+def _aeron(sizing: Sizing) -> str:
+    chain = sizing.chain
+    lines = [
+        f"aeron.mtu.length={short_size(sizing.inputs.mtu_bytes)}",
+        f"aeron.term.buffer.length={short_size(chain.term)}",
+        f"aeron.rcv.initial.window.length={short_size(chain.window)}",
+        f"aeron.socket.so_rcvbuf={short_size(chain.rcvbuf)}",
+        f"aeron.socket.so_sndbuf={short_size(chain.sndbuf)}",
+        *_timers(sizing),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sysctl(sizing: Sizing) -> str:
+    """Ceilings, never below what kernels start with or the host is known to have."""
+    usual = max(RMEM_MAX_DEFAULT_BYTES, sizing.inputs.rmem_max_bytes)
+    return (
+        f"net.core.rmem_max = {max(sizing.chain.rcvbuf, usual)}\n"
+        f"net.core.wmem_max = {max(sizing.chain.sndbuf, RMEM_MAX_DEFAULT_BYTES)}\n"
+    )
+
+
+def _timers(sizing: Sizing) -> list[str]:
+    timers = sizing.timers
+    linger = f"aeron.retransmit.unicast.linger={short_time(timers.linger_us)}"
+    if timers.to_group:
+        return [
+            f"aeron.nak.multicast.max.backoff={short_time(timers.wait_us)}",
+            f"aeron.nak.multicast.group.size={timers.group_size}",
+            linger,
+        ]
+    if timers.retry_ratio > NAK_UNICAST_RETRY_RATIO:
+        return [f"aeron.nak.unicast.retry.delay.ratio={timers.retry_ratio}", linger]
+    return [linger]
+
+
+def _ethtool(sizing: Sizing) -> str:
+    device, host = sizing.inputs.device, sizing.host
+    lines = [
+        f"ethtool -g {device}    # the largest ring of this interface",
+        f"ethtool -G {device} rx {host.ring_max_entries}    # when deploying: interrupts traffic",
+    ]
+    if sizing.receive_queues > 1:
+        lines.append(
+            f"ethtool -L {device} combined {sizing.receive_queues}    # interrupts traffic too"
+        )
+    lines += [
+        f"ethtool -S {device} | grep -E 'rx_overruns|allowance_exceeded'    # drops before the"
+        " kernel",
+        "nstat -az UdpRcvbufErrors    # drops at the socket",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def plan_receive_path(
@@ -24,7 +235,7 @@ def plan_receive_path(
     texts = () if broken_findings(sizing) else snippets(sizing)
     if texts and socket_settings is not None:
         texts = (*texts, socket_snippet(sizing, *socket_settings))
-    found = figures(sizing)
+    found = figures_of(sizing)
     return Plan(
         title="Receive path",
         inputs=inputs,
