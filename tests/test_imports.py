@@ -42,15 +42,6 @@ REMAINING: set[frozenset[str]] = {
     frozenset({"penstock.diskless.partition", "penstock.diskless.service"}),
     frozenset(
         {
-            "penstock.host.server.agent",
-            "penstock.host.server.http",
-            "penstock.host.server.ingest",
-            "penstock.host.server.metrics",
-            "penstock.host.server.status",
-        }
-    ),
-    frozenset(
-        {
             "penstock.storage.appended",
             "penstock.storage.environment",
             "penstock.storage.loading",

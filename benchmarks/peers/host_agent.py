@@ -35,7 +35,10 @@ async def serve(where: str, path: str) -> None:
 
     def answer() -> None:
         if sys.stdin.readline():
-            figures = {"bytes_in": agent.bytes_in, "bytes_out": agent.bytes_out}
+            figures = {
+                "bytes_in": agent.connections.bytes_in,
+                "bytes_out": agent.connections.bytes_out,
+            }
             print(json.dumps(figures), flush=True)
         else:
             loop.remove_reader(sys.stdin.fileno())

@@ -124,7 +124,7 @@ class ThreadAgent:
         """Let the agent end in good order, and do not wait: nobody can come to it any more."""
         if self._ending is None:
             self._ending = asyncio.run_coroutine_threadsafe(self.agent.stop(), self._loop)
-            wait_for(lambda: self.agent.draining and not os.path.lexists(self._path))
+            wait_for(lambda: self.agent.connections.draining and not os.path.lexists(self._path))
 
     def stop(self) -> None:
         if self._thread.is_alive():

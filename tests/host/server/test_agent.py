@@ -159,7 +159,7 @@ async def test_one_connection_too_many_is_told_so() -> None:
         async with peer(agent) as fourth:
             await fourth.send(data(0))
             await fourth.expect(ACCEPTED)
-        assert agent.totals.refused_connections == 1
+        assert agent.connections.totals.refused_connections == 1
 
 
 async def test_credit_is_shared_and_grows_when_others_leave() -> None:
@@ -173,10 +173,10 @@ async def test_credit_is_shared_and_grows_when_others_leave() -> None:
     ) as agent:
         async with peer(agent) as first, peer(agent, introduce=False) as late:
             await until(lambda: len(agent.connections) == 2)
-            assert agent.budget.granted_bytes < 16 * MIB
+            assert agent.connections.budget.granted_bytes < 16 * MIB
             first.close()
             await until(lambda: len(agent.connections) == 1)
-            await until(lambda: agent.budget.granted_bytes == 8 * MIB)
+            await until(lambda: agent.connections.budget.granted_bytes == 8 * MIB)
             answer = await late.introduced()  # HELLO after the others have gone
             assert answer.payload_bytes == 8 * MIB
         await until(lambda: not agent.connections)
@@ -217,7 +217,7 @@ async def test_a_producer_beyond_its_credit() -> None:
             sink.release()
             await cheat.expect(ACCEPTED, ranges=[1, 1])
         await until(lambda: not agent.connections)
-        assert agent.totals.overdrafts == 1
+        assert agent.connections.totals.overdrafts == 1
 
 
 async def test_who_leaves_frames_behind_frees_its_credit() -> None:
@@ -227,11 +227,11 @@ async def test_who_leaves_frames_behind_frees_its_credit() -> None:
             await one.send(*(data(number, b"x" * 1000) for number in range(5)))
             await until(lambda: len(sink.pending) == 5)
         await until(lambda: not agent.connections)
-        assert agent.totals.lost_frames == 5
-        assert agent.budget.granted_bytes == 0
+        assert agent.connections.totals.lost_frames == 5
+        assert agent.connections.budget.granted_bytes == 0
         sink.release()
         assert len(sink.accepted) == 5
-        assert agent.pool.received_bytes == 0
+        assert agent.connections.pool.received_bytes == 0
 
 
 async def test_a_silent_producer_is_pinged_then_closed() -> None:
@@ -369,7 +369,7 @@ async def test_who_comes_before_the_path_is_left_goes_to_the_next_agent() -> Non
         directory = os.open(os.path.dirname(path), os.O_RDONLY)
         fcntl.flock(directory, fcntl.LOCK_EX)
         stopping = asyncio.create_task(old.stop())
-        await until(lambda: old.draining)
+        await until(lambda: old.connections.draining)
         assert os.path.lexists(path)
         late = Peer(path)
         await late.connect()
@@ -462,7 +462,7 @@ async def test_payloads_in_a_ring() -> None:
             await until(lambda: len(sink.pending) == 5)
             (connection,) = agent.connections
             assert connection.machine.ring is not None
-            assert agent.bytes_in < 10_000
+            assert agent.connections.bytes_in < 10_000
             sink.release()
             await asyncio.gather(*futures)
         assert sink.accepted == payloads

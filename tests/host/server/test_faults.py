@@ -91,7 +91,7 @@ async def test_every_bit_of_the_prelude(agent: HostAgent) -> None:
     # Where the length grew within the limit, the agent waits for the rest, which never comes.
     assert told >= PRELUDE_BYTES * 8 - 22
     assert accepted(agent) == []
-    assert agent.totals.violations == told
+    assert agent.connections.totals.violations == told
 
 
 async def test_every_bit_of_the_prelude_of_hello(agent: HostAgent) -> None:
@@ -344,9 +344,9 @@ async def test_cut_at_every_position(agent: HostAgent) -> None:
     for position in range(1, len(whole)):
         accepted(agent).clear()
         async with peer(agent) as one:
-            goal = agent.bytes_in + position
+            goal = agent.connections.bytes_in + position
             await one.send(whole[:position])
-            await until(lambda goal=goal: agent.bytes_in == goal)  # type: ignore[misc]
+            await until(lambda goal=goal: agent.connections.bytes_in == goal)  # type: ignore[misc]
             await one.send(whole[position:])
             assert await heard(one, 5) == 1
         assert accepted(agent) == CHUNKS
@@ -359,9 +359,9 @@ async def test_byte_by_byte(agent: HostAgent) -> None:
             await asyncio.sleep(0)
         assert (await one.header()).accepted
         for byte in b"".join(conversation()):
-            goal = agent.bytes_in + 1
+            goal = agent.connections.bytes_in + 1
             await one.send(bytes((byte,)))
-            await until(lambda goal=goal: agent.bytes_in == goal)  # type: ignore[misc]
+            await until(lambda goal=goal: agent.connections.bytes_in == goal)  # type: ignore[misc]
         assert await heard(one, 5) == 1
     assert accepted(agent) == CHUNKS
 
@@ -432,7 +432,7 @@ async def test_half_a_frame_and_then_nothing(folder: Path) -> None:
                 await other.expect(ACCEPTED)
     finally:
         await agent.stop()
-    assert agent.pool.received_bytes == 0
+    assert agent.connections.pool.received_bytes == 0
 
 
 async def test_one_that_reads_no_answers(folder: Path) -> None:
@@ -453,7 +453,7 @@ async def test_one_that_reads_no_answers(folder: Path) -> None:
             (held,) = [c for c in agent.connections if c.machine.client_name == "slow"]
             most = limits.ANSWER_BACKLOG_BYTES_MAX + 2 * limits.TURN_BYTES
             assert limits.ANSWER_BACKLOG_BYTES_MAX < len(held._backlog) < most
-            assert agent.bytes_in < sent, "the agent has stopped reading"
+            assert agent.connections.bytes_in < sent, "the agent has stopped reading"
             await other.send(data(0))
             await other.expect(ACCEPTED)
             clock.ahead += limits.ANSWER_STALL_MS / 1000
@@ -533,6 +533,6 @@ async def test_coming_and_going(agent: HostAgent) -> None:
     for start in range(0, 400, 40):
         await asyncio.gather(*(visit(number) for number in range(start, start + 40)))
     await until(lambda: len(agent.connections) == 1)
-    assert agent.budget.granted_bytes == agent.settings.credit_bytes
-    assert agent.pool.received_bytes == 0
-    assert agent.scratch.on_loan == 0
+    assert agent.connections.budget.granted_bytes == agent.settings.credit_bytes
+    assert agent.connections.pool.received_bytes == 0
+    assert agent.connections.scratch.on_loan == 0

@@ -366,7 +366,7 @@ async def test_a_sink_that_does_not_accept_is_not_ready() -> None:
             (RuntimeError("a bug"), "the gate sink could not be checked; the agent's log has"),
         ):
             sink.error = error
-            await until(lambda said=said: said in agent.sink_trouble)  # type: ignore[misc]
+            await until(lambda said=said: said in agent.connections.sink_trouble)  # type: ignore[misc]
             status, cause = await ready()
             assert status == 503
             assert said in cause
@@ -374,9 +374,9 @@ async def test_a_sink_that_does_not_accept_is_not_ready() -> None:
             metrics = (await call(agent, "GET", "/metrics")).body.decode()
             assert "penstock_host_sink_accepts 0.0" in metrics
         sink.error, sink.introduction = None, asyncio.Event()
-        await until(lambda: "no answer from a gate" in agent.sink_trouble)
+        await until(lambda: "no answer from a gate" in agent.connections.sink_trouble)
         sink.introduction.set()
-        await until(lambda: not agent.sink_trouble)
+        await until(lambda: not agent.connections.sink_trouble)
         assert await ready() == (200, "")
         assert (await call(agent, "GET", "/v1/status")).json["sink"]["trouble"] == ""
 
@@ -480,7 +480,7 @@ async def test_draining() -> None:
         await waiting.send("POST", "/v1/ingest", b"x", {"content-type": OCTETS})
         await until(lambda: sink.pending)
         stopping = asyncio.create_task(agent.stop())
-        await until(lambda: agent.draining)
+        await until(lambda: agent.connections.draining)
         assert (await call(agent, "GET", "/livez")).status == 200
         assert (await call(agent, "GET", "/readyz")).status == 503
         status = (await call(agent, "GET", "/v1/status")).json

@@ -39,7 +39,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -51,10 +51,11 @@ from starlette.routing import Route
 
 from penstock.base.errors import PenstockError
 from penstock.base.http_listener import HttpListener, parse_address, wrong_parameters
-from penstock.base.metrics import Sample, render
+from penstock.base.metrics import Registry, Sample, render
 from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
 from penstock.host.server import metrics
+from penstock.host.server.connections import Connections
 from penstock.host.server.ingest import (
     HttpProducer,
     NotJson,
@@ -68,9 +69,6 @@ from penstock.host.server.ingest import (
 from penstock.host.server.sink_watch import late
 from penstock.host.server.status import status_of
 from penstock.host.sinks.verdicts import retryable
-
-if TYPE_CHECKING:
-    from penstock.host.server.agent import HostAgent
 
 logger = logging.getLogger(__name__)
 
@@ -100,13 +98,15 @@ class _Refused(Exception):
 class HttpFront:
     """The HTTP interface of one agent: `start`, `address`, `stop`."""
 
-    def __init__(self, agent: HostAgent) -> None:
-        self._agent = agent
-        self._producer = HttpProducer(agent)
+    def __init__(self, connections: Connections, registry: Registry) -> None:
+        self._connections = connections
+        self._registry = registry
+        self._settings = connections.settings
+        self._producer = HttpProducer(self._settings, connections.sink, connections.now_ms)
         self._listener = HttpListener()
         self._answers: dict[int, int] = {}
         self.in_flight = 0
-        agent.registry.add(self._samples)
+        registry.add(self._samples)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -121,7 +121,7 @@ class HttpFront:
             InvalidSetting: the setting is no address.
             OSError: the address cannot be bound.
         """
-        settings = self._agent.settings
+        settings = self._settings
         return await self._listener.start(
             self.app(),
             parse_address(settings.http_listener, setting=SETTING),
@@ -134,7 +134,7 @@ class HttpFront:
 
         Otherwise they are still taken, to be told that the agent is draining.
         """
-        if self._agent.settings.socket_takeover:
+        if self._settings.socket_takeover:
             self._listener.leave()
 
     async def stop(self) -> None:
@@ -167,21 +167,21 @@ class HttpFront:
         return _json({"status": "ok"})
 
     async def _readyz(self, request: Request) -> Response:
-        agent = self._agent
-        if agent.serving and not agent.sink_trouble:
+        connections = self._connections
+        if connections.serving and not connections.sink_trouble:
             return _json({"status": "ok"})
-        cause = "the agent is draining" if agent.draining else "the agent is starting"
-        if agent.serving:
-            cause = f"the sink does not accept: {agent.sink_trouble}"
+        cause = "the agent is draining" if connections.draining else "the agent is starting"
+        if connections.serving:
+            cause = f"the sink does not accept: {connections.sink_trouble}"
         return _json({"status": "failing", "cause": cause}, 503)
 
     async def _metrics(self, request: Request) -> Response:
-        samples = list(self._agent.registry.collect())
+        samples = list(self._registry.collect())
         text = await asyncio.to_thread(render, samples)
         return Response(text, headers={"content-type": METRICS_TYPE})
 
     async def _status(self, request: Request) -> Response:
-        return _json(status_of(self._agent))
+        return _json(status_of(self._connections))
 
     async def _ingest(self, request: Request) -> Response:
         self.in_flight += 1
@@ -221,7 +221,7 @@ class HttpFront:
             return _json({"error": "unknown_server_error", "message": message}, 500)
 
     async def _take(self, request: Request) -> Outcome:
-        if self._agent.draining:
+        if self._connections.draining:
             raise _Refused(503, "agent_draining", "the agent is draining")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         encoding = request.headers.get("content-encoding", IDENTITY)
@@ -230,7 +230,7 @@ class HttpFront:
         if encoding.strip().lower() != IDENTITY:
             raise _media(f"content encoding {encoding!r}: {IDENTITY}; bodies are not unpacked")
         topic, partition = _query(request)
-        topic = topic or self._agent.settings.http_topic
+        topic = topic or self._settings.http_topic
         body = bytearray()
         try:
             await self._receive(request, body)
@@ -257,7 +257,7 @@ class HttpFront:
 
         What the sink was handed it keeps, and the credit with it, also when nobody waits any more.
         """
-        timeout_ms = self._agent.settings.http_timeout_ms
+        timeout_ms = self._settings.http_timeout_ms
         handed = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -266,7 +266,7 @@ class HttpFront:
                 handed = True
                 return await asyncio.shield(work)
         except TimeoutError:
-            error = late(self._agent.sink, timeout_ms)
+            error = late(self._connections.sink, timeout_ms)
             told = "; it may still accept what it was handed" if handed else ""
             raise _Refused(503, "sink_unavailable", f"{error}{told}") from None
         finally:
@@ -308,7 +308,7 @@ class HttpFront:
         if status in _RETRY_LATER:
             given = body.get("retry_after_ms")
             pause_ms = retry_after_ms or (given if isinstance(given, int) else 0)
-            pause_ms = pause_ms or self._agent.settings.retry_after_ms
+            pause_ms = pause_ms or self._settings.retry_after_ms
             response = _json({**body, "retry_after_ms": pause_ms}, status)
             response.headers["retry-after"] = str(max(1, -(-pause_ms // 1000)))
         else:

@@ -14,10 +14,10 @@ Source: `host-ipc.txt`, three-dimensional backpressure; RFC 9110, `Retry-After`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -32,13 +32,13 @@ from penstock.host.port import (
     NO_PRODUCER_ID,
     Accepted,
     Chunks,
+    ChunkSink,
     Failed,
     Pending,
     Settled,
 )
-
-if TYPE_CHECKING:
-    from penstock.host.server.agent import HostAgent
+from penstock.host.server.settings import HostSettings
+from penstock.host.server.sink_watch import introduce
 
 TOPICS_MAX: Final = 1024
 """Topics whose partitions are remembered."""
@@ -172,9 +172,12 @@ def check_json(body: memoryview, parts: list[Part]) -> None:
 class HttpProducer:
     """Hands bodies to the agent's sink."""
 
-    def __init__(self, agent: HostAgent) -> None:
-        self._agent = agent
-        settings = agent.settings
+    def __init__(
+        self, settings: HostSettings, sink: ChunkSink, now_ms: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._now_ms = now_ms
         self.window = CreditWindow(settings.credit)
         self.body_bytes_max = min(settings.http_body_max_bytes, settings.credit_bytes)
         self.producer_id = NO_PRODUCER_ID
@@ -185,7 +188,7 @@ class HttpProducer:
 
     @property
     def frame_bytes_max(self) -> int:
-        return self._agent.sink.frame_bytes_max
+        return self._sink.frame_bytes_max
 
     def acquire(self, need: Credit) -> None:
         """Take credit.
@@ -200,7 +203,7 @@ class HttpProducer:
             raise TooMuch(
                 f"a request of {need}; all requests together may be {self.window.granted}"
             )
-        raise OutOfCredit(need, self.window, self._agent.settings.retry_after_ms)
+        raise OutOfCredit(need, self.window, self._settings.retry_after_ms)
 
     async def target(self, topic: str, partition: int) -> int:
         """The partition for a request: the one named, or each of the topic's in turn.
@@ -223,17 +226,18 @@ class HttpProducer:
 
     async def _ask(self, topic: str) -> None:
         """Ask the sink about a topic, once for all requests that wait to know it."""
-        introduction = await self._agent.ask_sink(self.producer_id, (topic,) if topic else ())
+        topics = (topic,) if topic else ()
+        introduction = await introduce(self._sink, self.producer_id, topics)
         self.producer_id = introduction.producer_id
         if topic:
             while len(self._topics) >= TOPICS_MAX:
                 del self._topics[next(iter(self._topics))]
             count = introduction.partitions.get(topic, 0)
-            self._topics[topic] = (self._agent.now_ms() + TOPIC_FRESH_MS, count)
+            self._topics[topic] = (self._now_ms() + TOPIC_FRESH_MS, count)
 
     def _partitions(self, topic: str) -> int | None:
         until_ms, count = self._topics.get(topic, (0.0, 0))
-        if self._agent.now_ms() < until_ms:
+        if self._now_ms() < until_ms:
             return count
         self._topics.pop(topic, None)
         return None
@@ -293,5 +297,5 @@ class HttpProducer:
             if not settled.done():
                 settled.set_result(verdict)
 
-        verdict = self._agent.sink.accept(chunks, settle)
+        verdict = self._sink.accept(chunks, settle)
         return settled if isinstance(verdict, Pending) else verdict

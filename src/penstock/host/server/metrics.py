@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.base.metrics import Metric, Sample
+from penstock.host.server.connections import Connections
 from penstock.host.sinks.counting import Counts
-
-if TYPE_CHECKING:
-    from penstock.host.server.agent import HostAgent
 
 
 def _counter(name: str, doc: str, labels: tuple[str, ...] = ()) -> Metric:
@@ -73,17 +71,16 @@ HTTP_REQUESTS: Final = _counter(
 HTTP_IN_FLIGHT: Final = _gauge("http_in_flight", "Ingest requests under way.")
 
 
-def samples(agent: HostAgent) -> Iterator[Sample]:
-    connections = agent.connections
+def samples(connections: Connections) -> Iterator[Sample]:
     machines = [connection.machine for connection in connections]
-    totals = agent.totals.with_open(machines)
+    totals = connections.totals.with_open(machines)
     yield Sample(CONNECTIONS, len(connections))
     yield Sample(RING_CONNECTIONS, sum(machine.ring is not None for machine in machines))
     yield Sample(CONNECTIONS_OPENED, totals.connections)
     yield Sample(CONNECTIONS_REFUSED, totals.refused_connections)
     yield Sample(ACCEPT_FAILURES, totals.accept_failures)
-    yield Sample(RECEIVED_BYTES, agent.bytes_in)
-    yield Sample(SENT_BYTES, agent.bytes_out)
+    yield Sample(RECEIVED_BYTES, connections.bytes_in)
+    yield Sample(SENT_BYTES, connections.bytes_out)
     yield Sample(FRAMES, totals.frames)
     yield Sample(ACCEPTED_CHUNKS, totals.accepted_chunks)
     yield Sample(ACCEPTED_EVENTS, totals.accepted_events)
@@ -92,16 +89,16 @@ def samples(agent: HostAgent) -> Iterator[Sample]:
     yield Sample(OVERDRAFTS, totals.overdrafts)
     yield Sample(VIOLATIONS, totals.violations)
     yield Sample(LOST_FRAMES, totals.lost_frames)
-    yield Sample(CREDIT_GRANTED, agent.budget.granted_bytes)
+    yield Sample(CREDIT_GRANTED, connections.budget.granted_bytes)
     in_use = [machine.window.taken for machine in machines]
     for index, dimension in enumerate(("chunks", "events", "bytes")):
         yield Sample(CREDIT_IN_USE, sum(taken[index] for taken in in_use), (dimension,))
-    yield Sample(RETAINED_BYTES, agent.sink.retained_bytes)
-    yield Sample(SINK_ACCEPTS, int(not agent.sink_trouble))
-    counts = getattr(agent.sink, "counts", None)
+    yield Sample(RETAINED_BYTES, connections.sink.retained_bytes)
+    yield Sample(SINK_ACCEPTS, int(not connections.sink_trouble))
+    counts = getattr(connections.sink, "counts", None)
     if isinstance(counts, Counts):
         yield Sample(SINK_FRAMES, counts.accepted_frames, ("accepted",))
         yield Sample(SINK_FRAMES, counts.failed_frames, ("failed",))
         yield Sample(SINK_FRAMES, counts.refused_frames, ("refused",))
-    yield Sample(QUEUED_BYTES, agent.pool.received_bytes)
-    yield Sample(DRAINING, int(agent.draining))
+    yield Sample(QUEUED_BYTES, connections.pool.received_bytes)
+    yield Sample(DRAINING, int(connections.draining))

@@ -1,4 +1,4 @@
-"""Whether an agent's sink accepts, as it was a moment ago.
+"""Asking an agent's sink, within bounds: whether it accepts, and about a producer.
 
 A health check must be answered at once, also while what the sink stands on hangs. So the sink is
 looked at again and again, one look at a time, and each has a bound; who asks is told what the last
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.host import limits
 from penstock.host.errors import SinkUnavailable
-from penstock.host.port import ChunkSink
+from penstock.host.port import ChunkSink, Introduction
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,20 @@ class SinkWatch:
             logger.exception("the sink %s could not be checked", self._sink.name)
             return f"the {self._sink.name} sink could not be checked; the agent's log has the cause"
         return ""
+
+
+async def introduce(sink: ChunkSink, producer_id: int, topics: Sequence[str]) -> Introduction:
+    """Introduce a producer to the sink.
+
+    Raises:
+        SinkUnavailable: the sink does not say in time.
+        PenstockError: as `ChunkSink.introduce`.
+    """
+    try:
+        async with asyncio.timeout(limits.INTRODUCE_MS / 1000):
+            return await sink.introduce(producer_id, topics)
+    except TimeoutError:
+        raise late(sink, limits.INTRODUCE_MS) from None
 
 
 def late(sink: ChunkSink, timeout_ms: int) -> SinkUnavailable:

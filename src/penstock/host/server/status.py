@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from penstock.host.credits import Credit
-    from penstock.host.server.agent import HostAgent
-    from penstock.host.server.connection import HostConnection
+from penstock.host.credits import Credit
+from penstock.host.server.connection import HostConnection
+from penstock.host.server.connections import NAME_CHARS_SHOWN, Connections
 
 PRODUCERS_SHOWN_MAX: Final = 200
-NAME_CHARS_SHOWN: Final = 100
 
 
-def status_of(agent: HostAgent) -> dict[str, Any]:
+def status_of(connections: Connections) -> dict[str, Any]:
     """The agent's state, as JSON; of many producers the oldest are shown."""
-    connections = agent.connections
     machines = [connection.machine for connection in connections]
-    totals = agent.totals.with_open(machines)
+    totals = connections.totals.with_open(machines)
     in_use = [machine.window.taken for machine in machines]
-    left_ms = max(0, int(agent.drain_by_ms - agent.now_ms())) if agent.draining else None
+    left_ms = (
+        max(0, int(connections.drain_by_ms - connections.now_ms()))
+        if connections.draining
+        else None
+    )
     return {
-        "state": "draining" if agent.draining else "serving",
+        "state": "draining" if connections.draining else "serving",
         "drain_left_ms": left_ms,
-        "socket": agent.settings.socket_path,
+        "socket": connections.settings.socket_path,
         "sink": {
-            "name": agent.sink.name,
-            "retained_bytes": agent.sink.retained_bytes,
-            "trouble": agent.sink_trouble,
+            "name": connections.sink.name,
+            "retained_bytes": connections.sink.retained_bytes,
+            "trouble": connections.sink_trouble,
         },
         "connections": {
             "open": len(connections),
-            "max": agent.settings.connections_max,
+            "max": connections.settings.connections_max,
             "refused": totals.refused_connections,
             "with_ring": sum(machine.ring is not None for machine in machines),
         },
         "credit": {
-            "granted_bytes": agent.budget.granted_bytes,
-            "total_bytes": agent.budget.total_bytes,
+            "granted_bytes": connections.budget.granted_bytes,
+            "total_bytes": connections.budget.total_bytes,
             "in_use": {
                 "chunks": sum(taken.slots for taken in in_use),
                 "events": sum(taken.events for taken in in_use),
@@ -53,7 +55,7 @@ def status_of(agent: HostAgent) -> dict[str, Any]:
         "overdrafts": totals.overdrafts,
         "violations": totals.violations,
         "lost_frames": totals.lost_frames,
-        "producers": [_producer(item) for item in connections[:PRODUCERS_SHOWN_MAX]],
+        "producers": [_producer(item) for item in islice(connections, PRODUCERS_SHOWN_MAX)],
     }
 
 

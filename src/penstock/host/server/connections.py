@@ -1,0 +1,258 @@
+"""The connections of an agent: their credit, the memory they share, the clock, what they have sent.
+
+`Connections` is what HTTP front, metrics and status look at. It opens no socket and accepts none;
+that is the agent's (`agent.py`), which calls `tick` and says when all is to be drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.buffers import ReceivePool
+from penstock.base.errors import PenstockError, UnavailableError
+from penstock.base.system import Clock
+from penstock.host.credits import NO_CREDIT, Credit
+from penstock.host.port import ChunkSink, Introduction
+from penstock.host.server.budget import CreditBudget
+from penstock.host.server.connection import HostConnection, Introduced
+from penstock.host.server.receiving import Scratch
+from penstock.host.server.settings import HostSettings
+from penstock.host.server.sink_watch import SinkWatch, introduce
+from penstock.host.server.totals import Totals
+from penstock.host.server_machine import ServerState, ServerTerms
+from penstock.wire.frames import HEADER_BYTES_MAX
+
+logger = logging.getLogger(__name__)
+
+HELD_UP_MS: Final = 1_000
+"""A tick that is so late says that the whole process stood still."""
+
+DRAIN_IDLE_MS: Final = 1_000
+"""A draining connection on which nothing was under way for so long is closed."""
+
+REASON_DRAIN: Final = "the agent is stopping"
+
+NAME_CHARS_SHOWN: Final = 100
+
+
+@dataclass(eq=False, slots=True)
+class _ClientSlot:
+    """A connection with its credit."""
+
+    credit: Credit = NO_CREDIT
+    connection: HostConnection | None = None
+    introduction: asyncio.Task[Introduction | PenstockError] | None = None
+    idle_since_ms: float = 0.0
+
+
+class Connections:
+    """The open connections of one agent; it stands as `ConnectionOwner` to each."""
+
+    def __init__(self, settings: HostSettings, sink: ChunkSink, clock: Clock) -> None:
+        self.settings = settings
+        self.sink = sink
+        self.sink_watch = SinkWatch(sink)
+        self.pool = ReceivePool(settings.queued_max_bytes)
+        self.scratch = Scratch()
+        self.serving = False
+        """Whether new producers are taken in."""
+        self.draining = False
+        self.drain_by_ms = 0.0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.totals = Totals()
+        self.budget = CreditBudget(
+            whole=settings.credit,
+            total_bytes=settings.credit_total_bytes,
+            connections_max=settings.connections_max,
+            floor_bytes=settings.frame_max_bytes,
+        )
+        self._clock = clock
+        self._slots: dict[HostConnection, _ClientSlot] = {}
+        self._next: _ClientSlot | None = None
+        self._reported: set[str] = set()
+        self._ticked_ms = 0.0
+        self._held_up = False
+        self._wait: tuple[Callable[[], bool], asyncio.Future[None]] | None = None
+        self._terms = ServerTerms(
+            credit=NO_CREDIT,
+            frame_bytes_max=min(settings.frame_max_bytes, sink.frame_bytes_max + HEADER_BYTES_MAX),
+            idle_timeout_ms=settings.idle_timeout_ms,
+            ping_interval_ms=settings.ping_interval_ms,
+            retry_after_ms=settings.retry_after_ms,
+            ring_bytes_max=settings.ring_max_bytes,
+        )
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __iter__(self) -> Iterator[HostConnection]:
+        """Those that are open now, the oldest first; they may end while they are gone through."""
+        return iter(tuple(self._slots))
+
+    @property
+    def sink_trouble(self) -> str:
+        """Why the sink does not accept; empty where it does."""
+        return self.sink_watch.trouble
+
+    # Life
+
+    def start(self) -> None:
+        """Take producers in, and look at the sink from now on."""
+        self.serving = True
+        self.sink_watch.start()
+        self._ticked_ms = self.now_ms()
+
+    def drain(self) -> None:
+        """Take in no more, and tell those that are there when the agent goes away."""
+        timeout_ms = self.settings.drain_timeout_ms
+        self.drain_by_ms = self.now_ms() + timeout_ms
+        self.serving = False
+        self.draining = True
+        for connection in self:
+            connection.drain(timeout_ms, REASON_DRAIN)
+
+    async def until(self, condition: Callable[[], bool], by_ms: float) -> None:
+        """Wait for a condition, looked at when a connection ends and at every tick."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wait = (lambda: condition() or self.now_ms() >= by_ms, over)
+        self._look()
+        await over
+        self._wait = None
+
+    def _look(self) -> None:
+        if self._wait is not None:
+            condition, over = self._wait
+            if not over.done() and condition():
+                over.set_result(None)
+
+    # The clock
+
+    def now_ms(self) -> float:
+        return self._clock.monotonic() * 1000
+
+    def tick(self) -> None:
+        """Look at the clock, and spread the credit that has become free."""
+        now_ms = self.now_ms()
+        for slot, more in self.budget.top_up():
+            if isinstance(slot, _ClientSlot):
+                self._widen(slot, more)
+        if not self._after_a_stall(now_ms):
+            for connection in self:
+                connection.tick(now_ms)
+            if self.draining:
+                self._close_idle(now_ms)
+        self._look()
+
+    def _after_a_stall(self, now_ms: float) -> bool:
+        """Whether this process stood still until now, so that what has come is yet to be read.
+
+        Nobody is called silent, slow or idle before that. It is so for one tick at a time, or a
+        process that is always late would never look.
+        """
+        late = now_ms - self._ticked_ms >= HELD_UP_MS
+        self._ticked_ms = now_ms
+        self._held_up = late and not self._held_up
+        return self._held_up
+
+    def _close_idle(self, now_ms: float) -> None:
+        for connection, slot in list(self._slots.items()):
+            if not connection.idle:
+                slot.idle_since_ms = 0.0
+            elif not slot.idle_since_ms:
+                slot.idle_since_ms = now_ms
+            elif now_ms - slot.idle_since_ms >= DRAIN_IDLE_MS:
+                connection.close(REASON_DRAIN)
+
+    def _widen(self, slot: _ClientSlot, more: Credit) -> None:
+        """Give a connection more credit; one that waits for HELLO is offered more."""
+        connection = slot.connection
+        if connection is None:
+            return
+        slot.credit = Credit(*(a + b for a, b in zip(slot.credit, more, strict=True)))
+        machine = connection.machine
+        if machine.state in (ServerState.HANDSHAKE, ServerState.INTRODUCING):
+            machine.terms = dataclasses.replace(machine.terms, credit=slot.credit)
+        else:
+            machine.grant(more)  # goes out with the connection's tick
+
+    # What connections ask for
+
+    def terms(self) -> ServerTerms:
+        if len(self._slots) >= self.settings.connections_max:
+            self._next = None
+            return self._terms
+        slot = self._next = _ClientSlot()
+        slot.credit = self.budget.open(slot)
+        return dataclasses.replace(self._terms, credit=slot.credit)
+
+    def opened(self, connection: HostConnection) -> bool:
+        self.totals.connections += 1
+        slot, self._next = self._next, None
+        if slot is None:
+            self.totals.refused_connections += 1
+            most = self.settings.connections_max
+            self._report("connections", f"more than {most} connections (host.connections.max)")
+            return False
+        slot.connection = connection
+        self._slots[connection] = slot
+        return True
+
+    def closed(self, connection: HostConnection, lost_frames: int, reason: str) -> None:
+        self.totals.ended(connection.machine, lost_frames)
+        slot = self._slots.pop(connection, None)
+        if slot is not None:
+            self.budget.close(slot)
+            if slot.introduction is not None:
+                slot.introduction.cancel()
+        logger.debug("a producer has gone: %s", reason)
+        self._look()
+
+    def rejected(self, connection: HostConnection, error: Exception) -> None:
+        self.totals.violations += 1
+        machine = connection.machine
+        who = f"producer {machine.producer_id} {machine.client_name[:NAME_CHARS_SHOWN]!r}"
+        self._report(type(error).__name__, f"{who} sent what it may not: {error}")
+
+    def introduce(
+        self,
+        connection: HostConnection,
+        producer_id: int,
+        topics: Sequence[str],
+        done: Introduced,
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._introduce(producer_id, topics))
+        self._slots[connection].introduction = task
+
+        def finish(task: asyncio.Task[Introduction | PenstockError]) -> None:
+            if not task.cancelled():
+                done(task.result())
+
+        task.add_done_callback(finish)
+
+    async def _introduce(
+        self, producer_id: int, topics: Sequence[str]
+    ) -> Introduction | PenstockError:
+        try:
+            return await introduce(self.sink, producer_id, topics)
+        except PenstockError as error:
+            return error
+        except Exception:
+            logger.exception("the sink %s failed to introduce a producer", self.sink.name)
+            return UnavailableError("the agent failed on this producer; its log has the cause")
+
+    def accept_failed(self, error: OSError) -> None:
+        """A connection could not be accepted."""
+        self.totals.accept_failures += 1
+        self._report("accept", f"accepting pauses: {error}")
+
+    def _report(self, kind: str, sentence: str) -> None:
+        """Log the first of its kind as a warning, all others only for who debugs."""
+        first = kind not in self._reported
+        self._reported.add(kind)
+        logger.log(logging.WARNING if first else logging.DEBUG, "%s", sentence)
