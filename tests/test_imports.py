@@ -17,8 +17,6 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 REMAINING: set[frozenset[str]] = {
     frozenset(
         {
-            "penstock.broker.connection",
-            "penstock.broker.context",
             "penstock.broker.coordinator",
             "penstock.broker.fetch.operation",
             "penstock.broker.fetch.sessions",

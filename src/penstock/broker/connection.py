@@ -21,6 +21,7 @@ import logging
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.broker.limits import (
@@ -37,8 +38,7 @@ from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease, ReceivePool
-    from penstock.broker.context import Buffers, RequestContext
-    from penstock.broker.fetch.sessions import Told
+    from penstock.wire.kafka.apis import Api
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,17 @@ _LENGTH = struct.Struct(">i")
 _PRODUCE_KEY = b"\0\0"
 WAITING_APIS: Final = frozenset({BY_NAME["JoinGroup"].key, BY_NAME["SyncGroup"].key})
 """Requests that wait for other members of their group."""
+
+Buffers = Sequence[bytes | bytearray | memoryview]
+
+
+class PendingRequest(Protocol):
+    """A request whose answer is owed: the answer once it is there, and what gives it up."""
+
+    api: Api
+    started: float
+    answer: Buffers | None
+    abandon: Callable[[], None] | None
 
 
 class FrontDoor(Protocol):
@@ -82,9 +93,10 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.client_port = 0
         self.last_request = 0.0
-        self.fetch_errors: Told = {}
+        self.fetch_errors: Mapping[tuple[bytes, int], tuple[int, int, int]] = {}
+        """What fetches without a session were told (`fetch.sessions.Told`)."""
         self._transport: Any = None
-        self._pending: deque[RequestContext] = deque()
+        self._pending: deque[PendingRequest] = deque()
         self._task: asyncio.Task[None] | None = None
         self._backlog: memoryview | None = None
         self._head = bytearray(4)
@@ -297,15 +309,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # Requests and answers
 
-    def opened(self, context: RequestContext) -> None:
+    def opened(self, request: PendingRequest) -> None:
         """A request takes the next place in the order of answers."""
-        self.last_request = context.started
-        self._pending.append(context)
+        self.last_request = request.started
+        self._pending.append(request)
 
-    def dropped(self, context: RequestContext) -> None:
+    def dropped(self, request: PendingRequest) -> None:
         """A request that gets no answer gives its place up."""
-        if context in self._pending:
-            self._pending.remove(context)
+        if request in self._pending:
+            self._pending.remove(request)
             self._drain()
 
     def waits_for(self, task: asyncio.Task[None]) -> None:
@@ -317,10 +329,10 @@ class Connection(asyncio.BufferedProtocol):
         self._task = None
         self._resume()
 
-    def answered(self, context: RequestContext) -> None:
+    def answered(self, request: PendingRequest) -> None:
         """An answer is ready; write it, and those behind it that waited for it."""
         pending = self._pending
-        if pending and pending[0] is context:
+        if pending and pending[0] is request:
             self._drain()
 
     def _drain(self) -> None:
@@ -395,9 +407,9 @@ class Connection(asyncio.BufferedProtocol):
     def _abandon_pending(self) -> None:
         """Nobody is there for the answers any more: what waits for long need not."""
         pending, self._pending = self._pending, deque()
-        for context in pending:
-            if context.abandon is not None:
-                context.abandon()
+        for request in pending:
+            if request.abandon is not None:
+                request.abandon()
 
     def abort(self) -> None:
         """Close at once."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.broker.connection import Connection
+    from penstock.broker.connection import Buffers, Connection
     from penstock.wire.kafka.apis import Api
-
-Buffers = Sequence[bytes | bytearray | memoryview]
 
 
 class RequestContext:
