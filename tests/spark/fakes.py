@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from struct import pack
 
 from penstock.base.ids import TopicPartition
-from penstock.spark.extents import Extent, PartitionExtents
+from penstock.control.batch_index.values import DisklessExtent
+from penstock.spark.extents import PartitionExtents
 from penstock.spark.log import TopicState
 from penstock.spark.options import EARLIEST, LATEST
+from penstock.spark.slices import FileExtent
 
 
 @dataclass
@@ -52,12 +55,22 @@ class FakeExtents:
         self.requests += 1
         low = start // self.batch_records * self.batch_records
         high = -(-end // self.batch_records) * self.batch_records
-        extent = Extent(
-            path=f"/log/{at}",
-            position=low * self.record_bytes,
+        extent = FileExtent(
+            key=f"/log/{at}",
+            byte_offset=low * self.record_bytes,
             size_bytes=(high - low) * self.record_bytes,
             base_offset=low,
             next_offset=high,
-            leader_epoch=0,
         )
         return PartitionExtents(topic_id="id", log_start_offset=0, extents=(extent,))
+
+
+def object_extent(
+    object_id: int, base: int, *batches: tuple[int, int], byte_offset: int = 24
+) -> DisklessExtent:
+    """Batches of (bytes, offsets)."""
+    return DisklessExtent(
+        object_id, f"wal/{object_id}", "wal", byte_offset, sum(size for size, _ in batches),
+        base, base + sum(count for _, count in batches), 7, -1,
+        b"".join(pack("<ii", *batch) for batch in batches),
+    )  # fmt: skip

@@ -24,7 +24,7 @@ from penstock.spark.consolidation import (
     consolidate,
 )
 from penstock.testing import Broker
-from tests.spark.test_object_reading import Diskless, Unasked, rows
+from tests.spark.test_object_chunks import Diskless, Unasked, rows
 
 if TYPE_CHECKING:
     from tests.s3 import S3Server

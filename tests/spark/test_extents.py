@@ -69,7 +69,7 @@ def test_an_answer_is_read(server: Server) -> None:
     found = source.extents(AT, 10, 31)
     source.close()
     assert (found.topic_id, found.log_start_offset, found.size_bytes) == ("7f", 4, 1_000)
-    assert [extent.path for extent in found.extents] == ["/data/a b/0.log", None]
+    assert [extent.key for extent in found.extents] == ["/data/a b/0.log", ""]
     path = "/v1/topics/flights.dead-letters/partitions/3/extents?start=10&end=31"
     assert server.paths == [path]
 

@@ -1,18 +1,24 @@
-"""Tasks cover every offset once, are few, and are even."""
+"""Tasks cover every offset once, are few, and even; those of objects are cut at batches."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
-from penstock.spark.extents import Extent, PartitionExtents
+from penstock.control.batch_index.values import DisklessExtent
+from penstock.spark.extents import PartitionExtents
 from penstock.spark.planning import TASK_BYTES_MIN, plan, slices_of
-from penstock.spark.slices import Task
-from tests.spark.fakes import FakeExtents
+from penstock.spark.slices import FileExtent, Slice, Task, trimmed
+from tests.spark.fakes import FakeExtents, object_extent
 
+AT = TopicPartition("t", 0)
+STORE = "s3://bucket/place"
 RANGES = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5)),
     st.tuples(st.integers(0, 5_000), st.integers(0, 20_000)),
@@ -24,8 +30,7 @@ def covered(tasks: list[Task]) -> dict[TopicPartition, list[tuple[int, int]]]:
     found: dict[TopicPartition, list[tuple[int, int]]] = {}
     for task in tasks:
         for item in task.slices:
-            at = TopicPartition(item.topic, item.partition)
-            found.setdefault(at, []).append((item.start, item.end))
+            found.setdefault(item.at, []).append((item.start, item.end))
     return {at: sorted(runs) for at, runs in found.items()}
 
 
@@ -53,7 +58,8 @@ def test_much_is_cut_evenly_with_positions_from_the_index() -> None:
     sizes = [sum(item.size_bytes for item in task.slices) for task in tasks]
     assert max(sizes) - min(sizes) <= 20_000
     second = sorted((task.slices[0] for task in tasks), key=lambda item: item.start)[1]
-    assert (second.start, second.base_offset, second.position) == (10_005, 10_000, 10_000_000)
+    (where,) = second.extents
+    assert (second.start, where.base_offset, where.byte_offset) == (10_005, 10_000, 10_000_000)
 
 
 def test_huge_ranges_get_more_tasks_than_slots() -> None:
@@ -63,7 +69,7 @@ def test_huge_ranges_get_more_tasks_than_slots() -> None:
 
 def test_without_extents_the_broker_is_asked() -> None:
     tasks = plan({TopicPartition("t", 0): (0, 100_000)}, None, parallelism=2)
-    assert all(item.path is None for task in tasks for item in task.slices)
+    assert not any(item.extents for task in tasks for item in task.slices)
     assert covered(tasks)[TopicPartition("t", 0)][0][0] == 0
 
 
@@ -71,16 +77,12 @@ def test_holes_between_extents_go_to_the_broker() -> None:
     class Holes:
         def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
             runs = ((0, 10), (20, 30))
-            found = tuple(
-                Extent(path="/x", position=0, size_bytes=5, base_offset=low, next_offset=high,
-                       leader_epoch=0)
-                for low, high in runs
-            )  # fmt: skip
+            found = tuple(FileExtent("/x", 0, 5, low, high) for low, high in runs)
             return PartitionExtents(topic_id="i", log_start_offset=0, extents=found)
 
     found = slices_of(TopicPartition("t", 0), 5, 40, Holes())
-    assert [(item.start, item.end, item.path) for item in found] == [
-        (5, 10, "/x"), (10, 20, None), (20, 30, "/x"), (30, 40, None),
+    assert [(item.start, item.end, [one.key for one in item.extents]) for item in found] == [
+        (5, 10, ["/x"]), (10, 20, []), (20, 30, ["/x"]), (30, 40, []),
     ]  # fmt: skip
 
 
@@ -88,3 +90,109 @@ def test_tasks_travel() -> None:
     task = plan({TopicPartition("t", 0): (0, 10)}, FakeExtents(), parallelism=1)[0]
     assert pickle.loads(pickle.dumps(task)).slices == task.slices
     assert TASK_BYTES_MIN > 0
+
+
+@dataclass
+class Objects:
+    """`ExtentSource` over extents that are known."""
+
+    by_partition: Mapping[TopicPartition, list[DisklessExtent]]
+
+    def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
+        found = [item for one in self.by_partition[at] if (item := trimmed(one, start, end))]
+        return PartitionExtents(topic_id="i", log_start_offset=0, extents=tuple(found), store=STORE)
+
+
+BATCH = st.tuples(st.integers(70, 2_000_000), st.integers(1, 500))
+COMMITS = st.lists(
+    st.dictionaries(st.integers(0, 3), st.lists(BATCH, min_size=1, max_size=4), min_size=1),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@given(COMMITS, st.integers(1, 6), st.data())
+def test_every_offset_of_objects_once_and_in_order(
+    commits: list[dict[int, list[tuple[int, int]]]], slots: int, data: st.DataObject
+) -> None:
+    """Objects have ids in any order, as when several brokers commit."""
+    ids = data.draw(st.permutations(range(len(commits))))
+    logs: dict[TopicPartition, list[DisklessExtent]] = {}
+    for object_id, commit in zip(ids, commits, strict=True):
+        position = 24
+        for partition, batches in sorted(commit.items()):
+            log = logs.setdefault(TopicPartition("t", partition), [])
+            base = log[-1].next_offset if log else 0
+            log.append(object_extent(object_id, base, *batches, byte_offset=position))
+            position += log[-1].size_bytes
+    ranges = {}
+    for at, log in logs.items():
+        start = data.draw(st.integers(0, log[-1].next_offset - 1))
+        ranges[at] = (start, data.draw(st.integers(start + 1, log[-1].next_offset)))
+    tasks = plan(ranges, Objects(logs), parallelism=slots)
+    found: dict[TopicPartition, list[Slice]] = {}
+    for task in tasks:
+        for item in task.slices:
+            assert item.store == STORE
+            assert len({one.key for one in item.extents}) == 1
+            found.setdefault(item.at, []).append(item)
+    assert set(found) == set(ranges)
+    for at, (start, end) in ranges.items():
+        # In the order of the tasks: a partition's records rise within each, and over all.
+        runs = [(item.start, item.end) for item in found[at]]
+        assert (runs[0][0], runs[-1][1]) == (start, end)
+        assert all(low[1] == high[0] for low, high in itertools.pairwise(runs))
+    assert pickle.loads(pickle.dumps(tasks[0])).slices == tasks[0].slices
+
+
+def test_tasks_are_even_and_take_objects_whole() -> None:
+    logs = {
+        TopicPartition("t", partition): [
+            object_extent(number, number * 10, (100_000, 10), byte_offset=24 + partition * 100_000)
+            for number in range(40)
+        ]
+        for partition in range(4)
+    }
+    tasks = plan({at: (0, 400) for at in logs}, Objects(logs), parallelism=4)
+    sizes = [sum(item.size_bytes for item in task.slices) for task in tasks]
+    assert sizes == [4_000_000] * 4
+    objects = [{item.extents[0].key for item in task.slices} for task in tasks]
+    assert all(not one & other for one, other in itertools.pairwise(objects))
+
+
+def test_a_large_object_is_cut_at_batches() -> None:
+    logs = {AT: [object_extent(1, 0, *[(1 << 20, 100)] * 64)]}
+    tasks = plan({AT: (50, 6_350)}, Objects(logs), parallelism=4)
+    assert [len(task.slices) for task in tasks] == [1] * 4
+    cuts = [task.slices[0] for task in tasks]
+    assert [item.size_bytes >> 20 for item in cuts] == [16] * 4
+    assert [item.start for item in cuts] == [50, 1_600, 3_200, 4_800]
+    assert all(item.extents[0].base_offset <= item.start for item in cuts)
+
+
+def test_many_tiny_objects_are_shared_out_by_requests() -> None:
+    logs = {AT: [object_extent(number, number, (100, 1)) for number in range(1_000)]}
+    assert len(plan({AT: (0, 1_000)}, Objects(logs), parallelism=4)) == 4
+    assert len(plan({AT: (0, 20)}, Objects(logs), parallelism=4)) == 1
+
+
+def test_what_no_extent_holds_goes_to_the_broker() -> None:
+    logs = {AT: [object_extent(1, 10, (100, 10)), object_extent(2, 30, (100, 10))]}
+    (task,) = plan({AT: (5, 50)}, Objects(logs), parallelism=2)
+    found = sorted(task.slices, key=lambda item: item.start)
+    assert [(item.start, item.end, item.store) for item in found] == [
+        (5, 10, ""), (10, 20, STORE), (20, 30, ""), (30, 40, STORE), (40, 50, ""),
+    ]  # fmt: skip
+
+
+def test_little_of_files_and_objects_is_one_task() -> None:
+    logs = {AT: [object_extent(1, 0, (100, 10))]}
+    (task,) = plan({AT: (0, 12)}, Objects(logs), parallelism=8)
+    assert isinstance(task, Task)
+    assert sum(item.size_bytes for item in task.slices) < TASK_BYTES_MIN
+
+
+def test_extents_that_overlap_are_read_once() -> None:
+    """As when extents were consolidated between two answers about one range."""
+    logs = {AT: [object_extent(1, 0, (100, 10)), object_extent(2, 5, (200, 5), (200, 20))]}
+    (task,) = plan({AT: (0, 30)}, Objects(logs), parallelism=2)
+    assert [(item.start, item.end) for item in task.slices] == [(0, 10), (10, 30)]

@@ -14,11 +14,11 @@ from penstock.base.ids import TopicPartition
 from penstock.records.columnar import encode_batches
 from penstock.records.errors import CorruptBatch
 from penstock.records.header import decode_header
-from penstock.spark import reading
+from penstock.spark import chunks
 from penstock.spark.errors import DataLoss
 from penstock.spark.reading import TaskReader
 from penstock.spark.schema import BATCH_ROWS_MAX, COLUMN_NAMES, DEFAULT_COLUMNS, arrow_schema
-from penstock.spark.slices import Slice, Task
+from penstock.spark.slices import FileExtent, Slice, Task
 
 RECORDS = 5_000
 BATCH_RECORDS = 500
@@ -77,17 +77,18 @@ class FakeFetcher:
 
 
 def piece(file: Path | None, start: int, end: int, **more: int) -> Slice:
-    size = file.stat().st_size if file is not None and file.exists() else 10
-    return Slice(
-        topic="t",
-        partition=3,
-        start=start,
-        end=end,
+    at = TopicPartition("t", 3)
+    if file is None:
+        return Slice(at=at, start=start, end=end)
+    size = file.stat().st_size if file.exists() else 10
+    extent = FileExtent(
+        key=str(file),
+        byte_offset=more.get("position", 0),
         size_bytes=more.get("size_bytes", size),
-        path=None if file is None else str(file),
-        position=more.get("position", 0),
         base_offset=more.get("base_offset", 0),
+        next_offset=end,
     )
+    return Slice(at=at, start=start, end=end, extents=(extent,))
 
 
 def read(
@@ -121,7 +122,7 @@ def test_an_inner_range_starts_at_an_indexed_batch(file: Path, stored: bytes) ->
 
 def test_chunks_smaller_than_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in (100, 20_000, 30_001):  # below one batch, one batch, and a cut batch
-        monkeypatch.setattr(reading, "CHUNK_BYTES", size)
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", size)
         found = read([piece(file, 10, RECORDS - 10)], ("offset",))
         assert found["offset"].to_pylist() == list(range(10, RECORDS - 10))
 

@@ -31,7 +31,7 @@ from penstock.control.batch_index.values import ObjectLease, SegmentSwap
 from penstock.diskless.consolidation import write_segment
 from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
 from penstock.spark.admin_http import BrokerAdmin
-from penstock.spark.object_reading import open_here
+from penstock.spark.object_chunks import open_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

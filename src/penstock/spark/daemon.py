@@ -28,7 +28,7 @@ _PRELOADED: Final = (
     "pyspark.worker",
     "penstock.spark.source",
     "penstock.spark.reading",
-    "penstock.spark.object_reading",
+    "penstock.spark.object_chunks",
     "penstock.spark.sink.staging",
 )
 

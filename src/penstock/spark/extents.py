@@ -12,7 +12,7 @@ addresses may be given: the next is asked where one does not answer or does not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
@@ -20,11 +20,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from penstock.base.ids import TopicPartition
 from penstock.client.errors import AdminUnavailable
-from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.formats.extent_json import NoExtent, extent_from_json
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import ExtentsUnavailable
-from penstock.spark.object_planning import trimmed
+from penstock.spark.slices import Extent, FileExtent, trimmed
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 PAGES_MAX: Final = 10_000
@@ -39,18 +38,6 @@ _ASK_ANOTHER: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """A run of whole batches in one file. `path` is None when the bytes are not in a file."""
-
-    path: str | None
-    position: int
-    size_bytes: int
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionExtents:
     """The extents of one range, and the partition's bounds at the moment of the answer."""
 
@@ -58,13 +45,11 @@ class PartitionExtents:
     log_start_offset: int
     extents: tuple[Extent, ...]
     store: str = ""
-    objects: tuple[DisklessExtent, ...] = ()
-    """Of a diskless topic: the store's URL, and what lies in it, instead of extents."""
+    """Of a diskless topic: the URL of the store that the extents' objects are in."""
 
     @property
     def size_bytes(self) -> int:
-        files = sum(extent.size_bytes for extent in self.extents)
-        return files + sum(extent.size_bytes for extent in self.objects)
+        return sum(extent.size_bytes for extent in self.extents)
 
 
 class ExtentSource(Protocol):
@@ -95,13 +80,13 @@ class HttpExtents:
                     " name: read less at a time, or let the brokers consolidate the topic first"
                 )
             pages.append(self._page(at, pages[-1].next_start, end))
-        objects = tuple(
+        extents = tuple(
             wanted
             for page in pages
-            for extent in page.found.objects
+            for extent in page.found.extents
             if (wanted := trimmed(extent, start, end)) is not None
         )
-        return replace(found.found, objects=objects)
+        return replace(found.found, extents=extents)
 
     def _page(self, at: TopicPartition, start: int, end: int) -> _Page:
         path = (
@@ -142,25 +127,20 @@ class _Page(NamedTuple):
 
 def _page(at: TopicPartition, answer: Mapping[str, Any]) -> _Page:
     try:
+        store = str(answer.get("store", ""))
+        extents: Iterable[Extent] = (
+            map(extent_from_json, answer["objects"])
+            if store
+            else map(_file_extent, answer["extents"])
+        )
         found = PartitionExtents(
             topic_id=str(answer["topic_id"]),
             log_start_offset=int(answer["log_start_offset"]),
-            extents=tuple(
-                Extent(
-                    path=_file_path(str(item["url"])),
-                    position=int(item["position"]),
-                    size_bytes=int(item["size_bytes"]),
-                    base_offset=int(item["base_offset"]),
-                    next_offset=int(item["next_offset"]),
-                    leader_epoch=int(item["leader_epoch"]),
-                )
-                for item in answer["extents"]
-            ),
-            store=str(answer.get("store", "")),
-            objects=tuple(map(extent_from_json, answer.get("objects", ()))),
+            extents=tuple(extents),
+            store=store,
         )
         next_start = answer.get("next_start")
-        if next_start is not None and int(next_start) <= found.objects[-1].base_offset:
+        if next_start is not None and int(next_start) <= found.extents[-1].base_offset:
             raise ValueError(f"next_start = {next_start} does not go on")
         return _Page(found, None if next_start is None else int(next_start))
     except (KeyError, IndexError, TypeError, ValueError, NoExtent) as error:
@@ -169,6 +149,12 @@ def _page(at: TopicPartition, answer: Mapping[str, Any]) -> _Page:
         ) from error
 
 
-def _file_path(url: str) -> str | None:
-    parts = urlsplit(url)
-    return unquote(parts.path) if parts.scheme == "file" else None
+def _file_extent(item: Mapping[str, Any]) -> FileExtent:
+    url = urlsplit(str(item["url"]))
+    return FileExtent(
+        key=unquote(url.path) if url.scheme == "file" else "",
+        byte_offset=int(item["position"]),
+        size_bytes=int(item["size_bytes"]),
+        base_offset=int(item["base_offset"]),
+        next_offset=int(item["next_offset"]),
+    )

@@ -2,70 +2,63 @@
 
 A Python task of Spark costs 32 to 80 ms however little it reads, so small ranges are packed
 together; a large one is cut so that every slot has work. What a task gets is a list of slices,
-each one run of bytes in one file with the offsets wanted from it. Cuts are made at offsets and
-the broker's index is asked for their byte positions, so a task opens only the batches around its
-own offsets; a batch that spans a cut is opened by both sides, each of which keeps its own part.
+each one run of bytes in one file or object with the offsets wanted from it. Objects are cut at
+batches, whose sizes are known. Files are cut at offsets and the broker's index is asked for their
+byte positions, so a task opens only the batches around its own offsets; a batch that spans a cut is
+opened by both sides, each of which keeps its own part.
 
-Slices of diskless partitions are of objects in a store; `object_planning` cuts and packs them.
+Slices of files are shared out evenly. A write-ahead object mixes partitions, so tasks are filled
+object by object: what several partitions have in one is read with one request.
+
+    objects in order of commit   [p0 p1 p2][p0 p2][p1 p2 ...]
+    tasks                        |─── task 0 ────|── task 1 ─|
+
+Within a task a partition's records come in order of offsets: commits are in one order for all
+partitions, so the objects have an order that suits each of them.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Final
 
+import numpy as np
+
 from penstock.base.ids import TopicPartition
-from penstock.spark.extents import Extent, ExtentSource
-from penstock.spark.object_planning import cut, object_slices, tasks_of
-from penstock.spark.slices import Slice, Task
+from penstock.control.batch_index.values import DisklessExtent
+from penstock.spark.extents import ExtentSource
+from penstock.spark.slices import Extent, Slice, Task, batches_of, trimmed
 
 TASK_BYTES_MIN: Final = 2 << 20
 TASK_BYTES_MAX: Final = 128 << 20
-RECORD_BYTES_GUESS: Final = 256
 
 Range = tuple[int, int]
 
 
 def plan(
-    ranges: Mapping[TopicPartition, Range], extents: ExtentSource | None, *, parallelism: int
+    ranges: Mapping[TopicPartition, Range], source: ExtentSource | None, *, parallelism: int
 ) -> list[Task]:
     """Tasks that read every range once.
 
     Args:
         ranges: offsets [start, end) per partition; empty ones are left out.
-        extents: where the bytes are; None when only the broker can be asked.
+        source: tells where the bytes are; None when only the broker can be asked.
         parallelism: tasks that can run at the same time.
 
     Raises:
         ExtentsUnavailable: as `ExtentSource.extents`.
     """
-    slices: list[Slice] = []
-    for at in sorted(ranges):
-        start, end = ranges[at]
-        if start < end:
-            slices.extend(slices_of(at, start, end, extents))
-    total = sum(item.load_bytes for item in slices)
-    target = task_bytes(total, parallelism)
-    files: list[Slice] = []
-    objects: list[Slice] = []
-    for item in slices:
-        if item.store is None:
-            files.extend(_cut(item, target, extents))
-        else:
-            objects.extend(cut(item, target))
-    # Of the slices before they were cut: cut ones may share batches.
-    rest = sum(item.size_bytes for item in slices if item.store is None)
-    packed = _pack(files, -(-rest // target))
-    if not objects:
-        return packed
-    return _joined(packed, tasks_of(objects, target), target)
-
-
-def _joined(files: list[Task], objects: list[Task], target: int) -> list[Task]:
-    # One task for both where both are little.
-    if len(files) == len(objects) == 1:
+    slices = [item for at in sorted(ranges) for item in slices_of(at, *ranges[at], source)]
+    target = task_bytes(sum(item.load_bytes for item in slices), parallelism)
+    pieces = [piece for item in slices for piece in _cut(item, target, source)]
+    # Of the slices before they were cut: pieces may share batches.
+    file_bytes = sum(item.size_bytes for item in slices if not item.store)
+    files = _evenly([item for item in pieces if not item.store], -(-file_bytes // target))
+    objects = _object_by_object([item for item in pieces if item.store], target)
+    if len(files) == len(objects) == 1:  # one task for both where both are little
         both = (*files[0].slices, *objects[0].slices)
         if sum(item.size_bytes for item in both) <= target:
             return [Task(both)]
@@ -79,74 +72,76 @@ def task_bytes(total_bytes: int, parallelism: int) -> int:
 
 
 def slices_of(at: TopicPartition, start: int, end: int, source: ExtentSource | None) -> list[Slice]:
-    """The slices of one range, one per extent, without gaps between their offsets."""
+    """The slices of [start, end), by offset and without gaps."""
+    if start >= end:
+        return []
     if source is None:
-        guess = (end - start) * RECORD_BYTES_GUESS
-        return [
-            Slice(topic=at.topic, partition=at.partition, start=start, end=end, size_bytes=guess)
-        ]
-    answer = source.extents(at, start, end)
-    if answer.store:
-        found = object_slices(at, start, end, answer.store, answer.objects)
-    else:
-        found = list(_file_slices(at, start, end, answer.extents))
-    return list(_cover(at, start, end, found))
+        return [Slice(at=at, start=start, end=end)]
+    found = source.extents(at, start, end)
+    return list(_slices(at, start, end, found.store, found.extents))
 
 
-def _cover(at: TopicPartition, start: int, end: int, found: Iterable[Slice]) -> Iterable[Slice]:
-    # Offsets that no extent holds (a compacted stretch, or bytes not in a file yet) go to the
-    # broker, which knows whether anything is there.
-    here = start
-    for item in found:
-        if item.start > here:
-            yield _from_broker(at, here, item.start)
-        yield item
-        here = item.end
-    if here < end:
-        yield _from_broker(at, here, end)
+def _slices(
+    at: TopicPartition, start: int, end: int, store: str, extents: Iterable[Extent]
+) -> Iterator[Slice]:
+    """A slice for each extent of a file, and for each run of extents in one object.
 
-
-def _file_slices(
-    at: TopicPartition, start: int, end: int, extents: Iterable[Extent]
-) -> Iterable[Slice]:
-    here = start
-    for extent in sorted(extents, key=lambda item: item.base_offset):
-        if extent.next_offset <= here or extent.base_offset >= end:
+    Offsets that no extent holds (a compacted stretch, or bytes not in a file yet) go to the broker,
+    which knows whether anything is there.
+    """
+    runs: list[list[Extent]] = []
+    for extent in sorted(extents, key=lambda extent: extent.base_offset):
+        wanted = trimmed(extent, start, end)
+        if wanted is None:
             continue
-        here, stop = max(here, extent.base_offset), min(end, extent.next_offset)
-        yield Slice(
-            topic=at.topic,
-            partition=at.partition,
-            start=here,
-            end=stop,
-            size_bytes=extent.size_bytes,
-            path=extent.path,
-            position=extent.position,
-            base_offset=extent.base_offset,
-        )
-        here = stop
-
-
-def _from_broker(at: TopicPartition, start: int, end: int) -> Slice:
-    size = (end - start) * RECORD_BYTES_GUESS
-    return Slice(topic=at.topic, partition=at.partition, start=start, end=end, size_bytes=size)
+        last = runs[-1][-1] if runs and store else None
+        if last and (last.key, last.next_offset) == (wanted.key, wanted.base_offset):
+            runs[-1].append(wanted)
+        else:
+            runs.append([wanted])
+    here = start
+    for run in runs:
+        low, high = max(here, run[0].base_offset), min(end, run[-1].next_offset)
+        if low >= high:
+            continue
+        if low > here:
+            yield Slice(at=at, start=here, end=low)
+        yield Slice(at=at, start=low, end=high, store=store, extents=tuple(run))
+        here = high
+    if here < end:
+        yield Slice(at=at, start=here, end=end)
 
 
 def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
     # A slice a fifth over the target is left whole: another Python task would cost more.
-    parts = min(-(-item.size_bytes * 5 // (target * 6)), item.end - item.start)
+    parts = -(-item.size_bytes * 5 // (target * 6))
     if parts <= 1:
         return [item]
-    at = TopicPartition(item.topic, item.partition)
-    count = item.end - item.start
-    edges = [item.start + count * index // parts for index in range(parts + 1)]
     pieces: list[Slice] = []
-    for low, high in itertools.pairwise(edges):
-        pieces.extend(slices_of(at, low, high, source if item.path is not None else None))
+    for low, high in itertools.pairwise(_edges(item, parts)):
+        if item.store:
+            pieces.extend(_slices(item.at, low, high, item.store, item.extents))
+        else:
+            pieces.extend(slices_of(item.at, low, high, source if item.extents else None))
     return pieces
 
 
-def _pack(slices: Sequence[Slice], count: int) -> list[Task]:
+def _edges(item: Slice, parts: int) -> list[int]:
+    """Offsets that cut a slice in about as many parts: of equal bytes where batches are known."""
+    numbers = np.arange(1, parts, dtype=np.int64)
+    known = [extent for extent in item.extents if isinstance(extent, DisklessExtent)]
+    if known:
+        batches = np.concatenate([batches_of(extent) for extent in known])
+        ends = np.cumsum(batches, axis=0, dtype=np.int64)
+        wanted = np.searchsorted(ends[:, 0], numbers * item.size_bytes // parts)
+        inner = known[0].base_offset + ends[wanted, 1]
+    else:
+        inner = item.start + (item.end - item.start) * numbers // parts
+    between = [int(edge) for edge in np.unique(inner) if item.start < edge < item.end]
+    return [item.start, *between, item.end]
+
+
+def _evenly(slices: Sequence[Slice], count: int) -> list[Task]:
     # Largest first into the emptiest task: even tasks, and never more of them than planned.
     if not slices:
         return []
@@ -156,7 +151,36 @@ def _pack(slices: Sequence[Slice], count: int) -> list[Task]:
         size, index = heapq.heappop(loads)
         packed[index].append(item)
         heapq.heappush(loads, (size + item.size_bytes, index))
-    return [
-        Task(sorted(items, key=lambda item: (item.topic, item.partition, item.start)))
-        for items in packed
-    ]
+    return [Task(sorted(items, key=lambda item: (item.at, item.start))) for items in packed]
+
+
+def _object_by_object(slices: Sequence[Slice], target: int) -> list[Task]:
+    # Tasks of about `target` bytes.
+    if not slices:
+        return []
+    total = sum(item.load_bytes for item in slices)
+    count = max(1, min(-(-total // target), len(slices)))
+    packed: list[list[Slice]] = [[] for _ in range(count)]
+    read = 0
+    for item in _in_order(slices):
+        middle = read + item.load_bytes // 2
+        packed[min(count - 1, middle * count // total)].append(item)
+        read += item.load_bytes
+    return [Task(items) for items in packed if items]
+
+
+def _in_order(slices: Sequence[Slice]) -> Iterator[Slice]:
+    """Slices object by object, such that every partition's are by offset."""
+    by_object: dict[str, list[Slice]] = {}
+    last_of: dict[TopicPartition, str] = {}
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for item in sorted(slices, key=lambda item: item.start):
+        key = item.extents[0].key
+        by_object.setdefault(key, []).append(item)
+        before = last_of.get(item.at, key)
+        last_of[item.at] = key
+        order.add(key, *(() if before == key else (before,)))
+    for key in order.static_order():
+        yield from sorted(
+            by_object[key], key=lambda item: (item.extents[0].byte_offset, item.start)
+        )

@@ -39,10 +39,10 @@ from penstock.spark.errors import DataLoss
 from penstock.spark.extents import HttpExtents
 from penstock.spark.log import check_lineage, latest, resolve
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import RECORD_BYTES_GUESS, Range, plan
+from penstock.spark.planning import Range, plan
 from penstock.spark.positions import Position, Positions, from_json
 from penstock.spark.reading import TaskReader
-from penstock.spark.slices import Task
+from penstock.spark.slices import RECORD_BYTES_GUESS, Task
 
 MILLISECONDS: Final = 1_000
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.diskless.errors import CorruptObject
-from penstock.spark import object_reading
+from penstock.spark import object_chunks
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss, ExtentsUnavailable, InvalidOption
 from penstock.spark.extents import HttpExtents
@@ -133,8 +133,8 @@ def test_windows_cut_slices_and_keep_all_rows(
     tasks = topic.tasks(start=17)
     expected = [row for row in topic.consumed() if row[1] >= 17]
     for window_bytes, slices in ((1, 1_000), (9_000, 1_000), (1 << 20, 2)):
-        monkeypatch.setattr(object_reading, "WINDOW_BYTES", window_bytes)
-        monkeypatch.setattr(object_reading, "WINDOW_SLICES", slices)
+        monkeypatch.setattr(object_chunks, "WINDOW_BYTES", window_bytes)
+        monkeypatch.setattr(object_chunks, "WINDOW_SLICES", slices)
         assert rows(topic.read(tasks, Unasked())) == expected
 
 
@@ -256,7 +256,7 @@ def test_the_next_address_is_asked_where_one_is_away(topic: Diskless) -> None:
     at = TopicPartition(topic.name, 0)
     source = HttpExtents(f"http://127.0.0.1:9, {topic.broker.admin_url}")
     found = source.extents(at, 0, 1)
-    assert (found.store, len(found.objects)) == (topic.objects.as_uri(), 1)
+    assert (found.store, len(found.extents)) == (topic.objects.as_uri(), 1)
     assert source.extents(at, 0, 1) == found
     source.close()
 

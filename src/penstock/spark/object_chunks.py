@@ -1,4 +1,4 @@
-"""Reading a task's slices of diskless partitions from their store, by the brokers' own means.
+"""How a task gets batches from objects of their store: by the brokers' own means.
 
 Theory of operation. The slices come object by object. They are read in windows: the batches of as
 many slices as fit, each object's ranges as one (`FetchPaths`' path for old data: no cache,
@@ -14,6 +14,7 @@ of the executor. A directory has to be there already: on another machine there i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.system import SYSTEM_CLOCK
+from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
 from penstock.diskless.reading.planning import Piece, merge, trim
 from penstock.objects import (
@@ -36,6 +38,7 @@ from penstock.objects import (
     StoreUnavailable,
     open_store,
 )
+from penstock.spark.chunks import CHUNK_BYTES, Chunk, Found, whole_batches
 from penstock.spark.errors import InvalidOption
 from penstock.spark.options import STORE_OPTIONS
 from penstock.spark.slices import Slice
@@ -66,8 +69,50 @@ class Part(NamedTuple):
     pieces: list[Piece]
 
 
-class ObjectReader:
-    """Reads slices of one store; for one thread, closed by whoever made it."""
+def object_chunks(url: str, options: Mapping[str, str], items: Sequence[Slice]) -> Iterator[Found]:
+    """The batches of slices from the store that a URL names; those of each by offset.
+
+    A slice that cannot be read to its end ends early. Slices take turns as windows have them.
+
+    Raises:
+        CorruptObject: what was read is not what the batch index says.
+        InvalidOption: an option of the store that there is not.
+    """
+    store = _Store(url, options)
+    short: set[int] = set()
+    try:
+        for window in windows(items, short):
+            results = iter(store.read([piece for part in window for piece in part.pieces]))
+            for index, pieces in window:
+                mine = list(itertools.islice(results, len(pieces)))
+                if index in short:
+                    continue
+                run, failure = assemble(pieces, mine)
+                if failure is not None and not isinstance(failure, (*_NOT_HERE, *_NO_STORE)):
+                    raise failure
+                for chunk in _in_memory(run):
+                    yield index, chunk
+                if failure is not None or not pieces:
+                    short.add(index)
+                    yield index, None
+    finally:
+        store.close()
+
+
+def _in_memory(run: Run | None) -> Iterator[Chunk]:
+    here = run.base_offset if run is not None else 0
+    while run is not None and here < run.next_offset:
+        read = run.read(here, max_bytes=CHUNK_BYTES, at_least_one=True)
+        here = read.next_offset
+        data = memoryview(read.buffers[0])
+        while data:
+            chunk = whole_batches(data, checked=True)
+            yield chunk
+            data = data[len(chunk.data) :]
+
+
+class _Store:
+    """Reads pieces of the objects of one store; for one thread, closed by whoever made it."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._url = url
@@ -76,34 +121,6 @@ class ObjectReader:
         self._store: ObjectStore | None = None
         self._paths: FetchPaths | None = None
         self._given_up = False
-
-    def read(self, items: Sequence[Slice]) -> Iterator[tuple[int, Run | None, bool]]:
-        """Runs of batches of slices: the slice's index, the run, whether the slice goes on.
-
-        Those of a slice come in order of offsets. The last of a slice that cannot be read to its
-        end has False, and may have no run; nothing more of it follows.
-
-        Raises:
-            CorruptObject: what was read is not what the batch index says.
-            InvalidOption: an option of the store that there is not.
-        """
-        short: set[int] = set()
-        for window in windows(items, short):
-            results = self._results([piece for part in window for piece in part.pieces])
-            at = 0
-            for index, pieces in window:
-                mine = results[at : at + len(pieces)]
-                at += len(pieces)
-                if index in short:
-                    continue
-                run, failure = assemble(pieces, mine)
-                if failure is None and pieces:
-                    yield index, run, True
-                    continue
-                if failure is not None and not isinstance(failure, (*_NOT_HERE, *_NO_STORE)):
-                    raise failure
-                short.add(index)
-                yield index, run, False
 
     def close(self) -> None:
         """End requests and connections. Idempotent."""
@@ -116,7 +133,8 @@ class ObjectReader:
         if self._store is not None:
             await self._store.close()
 
-    def _results(self, pieces: Sequence[Piece]) -> list[Result]:
+    def read(self, pieces: Sequence[Piece]) -> list[Result]:
+        """The bytes of each piece, or why there are none."""
         plan = merge(pieces)
         ranges = [ObjectRange(one.key, one.start, one.size_bytes, -1) for one in plan.ranges]
         answers: Sequence[Result]
@@ -161,8 +179,9 @@ def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
     left = WINDOW_BYTES
     for index, item in enumerate(items):
         here = item.start
+        known = [extent for extent in item.extents if isinstance(extent, DisklessExtent)]
         while here < item.end and index not in done:
-            extents = [extent for extent in item.extents if extent.next_offset > here]
+            extents = [extent for extent in known if extent.next_offset > here]
             held = bool(extents) and extents[0].base_offset <= here
             pieces = trim(extents, here, max_bytes=left, at_least_one=not window) if held else []
             if not pieces and window:
