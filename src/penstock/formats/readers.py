@@ -44,7 +44,7 @@ class AvroReader:
         lanes = Lanes.of(values)
         if self.framed == "confluent":
             framing.skip_header(lanes)
-        return avro.decode_lanes(self.record, lanes)
+        return avro.decode(self.record, lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ProtobufReader:
         if self.framed == "confluent":
             framing.skip_header(lanes)
             framing.skip_indexes(lanes, self.indexes)
-        return protobuf.decode_lanes(self.message, lanes)
+        return protobuf.decode(self.message, lanes)
 
 
 def avro_reader(value_format: ValueFormat) -> AvroReader:

@@ -23,10 +23,11 @@ from penstock.formats.avro.schema import (
     Primitive,
     Record,
     Union,
+    size_fixed,
     size_min,
 )
 from penstock.formats.limits import STEPS_MAX
-from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs
+from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs, numbered
 
 Found = list[tuple[Longs, Longs]]
 _STRING = Primitive(kind="string")
@@ -60,14 +61,8 @@ def _blocks(lanes: Lanes, parts: tuple[Node, ...], where: str) -> Found:
         found.extend((rows[owner], start) for owner, start in _items(part, count, parts, where))
         lanes.put(rows, part)
         rows = rows[(count > 0) & part.good]
-    _too_many(lanes, rows, f"{label}more than {STEPS_MAX} blocks")
+    lanes.fail_at(rows, f"{label}more than {STEPS_MAX} blocks")
     return found
-
-
-def _too_many(lanes: Lanes, rows: Longs, words: str) -> None:
-    wrong = np.zeros(len(lanes), np.bool_)
-    wrong[rows] = True
-    lanes.fail(wrong, words)
 
 
 def _block_head(part: Lanes, item_bytes: int, label: str) -> Longs:
@@ -88,7 +83,7 @@ def _block_head(part: Lanes, item_bytes: int, label: str) -> Longs:
 
 def _items(part: Lanes, count: Longs, parts: tuple[Node, ...], where: str) -> Found:
     if len(parts) == 1:
-        size = _fixed_size(parts[0])
+        size = size_fixed(parts[0])
         if size is not None:
             return [_fixed_items(part, count, size)]
         if _is_varint(parts[0]):
@@ -97,8 +92,7 @@ def _items(part: Lanes, count: Longs, parts: tuple[Node, ...], where: str) -> Fo
 
 
 def _fixed_items(part: Lanes, count: Longs, size: int) -> tuple[Longs, Longs]:
-    owner = np.repeat(np.arange(count.size), count)
-    number = np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)
+    owner, number = numbered(count)
     start = part.position[owner] + number * size
     part.advance(count * size, "")
     return owner, start
@@ -113,8 +107,7 @@ def _varint_items(part: Lanes, count: Longs, where: str) -> tuple[Longs, Longs]:
     wrong = behind > part.end
     part.fail(wrong, f"field {where}: {ENDS_EARLY}")
     count = np.where(wrong, 0, count)
-    owner = np.repeat(np.arange(count.size), count)
-    number = np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)
+    owner, number = numbered(count)
     start = np.where(number == 0, part.position[owner], ends[first[owner] + number - 1] + 1)
     part.position = np.where(part.good, behind, part.position)
     return owner, start
@@ -132,21 +125,8 @@ def _single_items(part: Lanes, count: Longs, parts: tuple[Node, ...], where: str
             skip(node, some, where)
         part.put(rows, some)
         rows = rows[some.good & (count[rows] > step + 1)]
-    _too_many(part, rows, f"field {where}: more than {STEPS_MAX} items")
+    part.fail_at(rows, f"field {where}: more than {STEPS_MAX} items")
     return found
-
-
-def _fixed_size(node: Node) -> int | None:
-    match node:
-        case Primitive(kind="boolean"):
-            return 1
-        case Primitive(kind="float"):
-            return 4
-        case Primitive(kind="double"):
-            return 8
-        case Fixed(size_bytes=size) | Decimal(size_bytes=int(size)):
-            return size
-    return None
 
 
 def _is_varint(node: Node) -> bool:
@@ -156,7 +136,7 @@ def _is_varint(node: Node) -> bool:
 def skip(node: Node, lanes: Lanes, where: str) -> None:
     """Move the lanes behind a value, looking only at what says where that is."""
     label = f"field {where}: "
-    size = _fixed_size(node)
+    size = size_fixed(node)
     if size is not None:
         lanes.advance(size, label)
         return
@@ -166,9 +146,7 @@ def skip(node: Node, lanes: Lanes, where: str) -> None:
         case Primitive(kind="int" | "long") | Enum():
             lanes.varint(label)
         case Primitive() | Decimal() | Fixed():
-            length = lanes.zigzag(label)
-            lanes.fail(length < 0, f"{label}a length below zero")
-            lanes.advance(np.where(lanes.good, length, 0), label)
+            lanes.sized(label)
         case Items(item=item):
             _blocks(lanes, (item,), where)
         case Named(value=value):
@@ -180,10 +158,13 @@ def skip(node: Node, lanes: Lanes, where: str) -> None:
             _skip_union(node, lanes, where)
 
 
+def find_branch(node: Union, lanes: Lanes, label: str) -> Longs:
+    """The number of the branch that each lane has; 0 for lanes that fail."""
+    return lanes.index(len(node.branches), label, "no such branch of the union")
+
+
 def _skip_union(node: Union, lanes: Lanes, where: str) -> None:
-    label = f"field {where}: "
-    index = lanes.zigzag(label)
-    lanes.fail((index < 0) | (index >= len(node.branches)), f"{label}no such branch of the union")
+    index = find_branch(node, lanes, f"field {where}: ")
     for number, branch in enumerate(node.branches):
         rows = np.flatnonzero(lanes.good & (index == number))
         if rows.size:

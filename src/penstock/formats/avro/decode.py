@@ -1,6 +1,6 @@
 """Avro's binary encoding, vectorised over all values of a batch.
 
-    decoded, errors = decode(schema, values)
+    decoded, errors = decode(schema, lanes)
 
 A datum has no tags: the schema alone says what comes next, so that all values of a batch move
 through it together, field by field (see `vectorised/cursor.py`). Where values part ways, in the
@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats.avro.blocks import find_items, skip
+from penstock.formats.avro.blocks import find_branch, find_items
 from penstock.formats.avro.schema import (
     Decimal,
     Enum,
@@ -54,17 +54,12 @@ _LONGS: Final = frozenset({Primitive(kind="int"), Primitive(kind="long")})
 _DOUBLES: Final = frozenset({Primitive(kind="float"), Primitive(kind="double")})
 
 
-def decode(schema: Record, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-    """What the values are, and what is wrong with those that are null for a reason.
+def decode(schema: Record, lanes: Lanes) -> tuple[pa.StructArray, pa.StringArray]:
+    """Decode the values that the lanes stand before, and say what is wrong with those that are not.
 
-    Shapes: one struct of `arrow_type(schema)` and one error per value, in order.
+    Shapes: one struct of `arrow_type(schema)` and one error per value, in order; both are null
+    where there is no value.
     """
-    lanes = Lanes.of(values)
-    return decode_lanes(schema, lanes)
-
-
-def decode_lanes(schema: Record, lanes: Lanes) -> tuple[pa.StructArray, pa.StringArray]:
-    """As `decode`, from wherever the lanes are."""
     columns = [read(child, lanes, name) for name, child in schema.fields]
     lanes.fail(lanes.position != lanes.end, "bytes follow the value")
     names = [name for name, _ in schema.fields]
@@ -128,10 +123,10 @@ def read(node: Node, lanes: Lanes, where: str) -> pa.Array:
                 return arrays.uuids(lanes.octets, start)
             return arrays.binaries(lanes.octets, start, np.where(lanes.good, size, 0))
         case Decimal(size_bytes=size):
-            start, length = _sized(lanes, label) if size is None else _fixed(lanes, size, label)
+            start, length = lanes.sized(label) if size is None else _fixed(lanes, size, label)
             return arrays.decimals(lanes, start, length, node.precision, node.scale, label)
         case Enum(symbols=symbols):
-            return arrays.choose(symbols, _index(lanes, len(symbols), f"{label}no such symbol"))
+            return arrays.choose(symbols, lanes.index(len(symbols), label, "no such symbol"))
         case Items(item=item):
             owner, items = find_items(lanes, (item,), where)
             values = read(item, items, f"{where}[]")
@@ -150,23 +145,7 @@ def read(node: Node, lanes: Lanes, where: str) -> pa.Array:
             return _union(node, lanes, where)
 
 
-def _index(lanes: Lanes, count: int, words: str) -> Longs:
-    """An index below `count`; 0 where it is not."""
-    index = lanes.zigzag(words.rpartition(": ")[0] + ": ")
-    lanes.fail((index < 0) | (index >= count), words)
-    return np.where(lanes.good, index, 0)
-
-
 def _fixed(lanes: Lanes, size: int, label: str) -> tuple[Longs, Longs]:
-    start = lanes.advance(size, label)
-    return start, np.where(lanes.good, size, 0)
-
-
-def _sized(lanes: Lanes, label: str) -> tuple[Longs, Longs]:
-    """A length and the bytes it counts."""
-    size = lanes.zigzag(label)
-    lanes.fail(size < 0, f"{label}a length below zero")
-    size = np.where(lanes.good, size, 0)
     start = lanes.advance(size, label)
     return start, np.where(lanes.good, size, 0)
 
@@ -187,9 +166,9 @@ def _primitive(node: Primitive, lanes: Lanes, label: str) -> pa.Array:
         case "double":
             return pa.array(lanes.octets.word(lanes.advance(8, label)).view(np.float64))
         case "bytes":
-            return arrays.binaries(lanes.octets, *_sized(lanes, label))
+            return arrays.binaries(lanes.octets, *lanes.sized(label))
         case "string":
-            return arrays.texts(lanes, *_sized(lanes, label), label)
+            return arrays.texts(lanes, *lanes.sized(label), label)
 
 
 def _whole(node: Primitive, lanes: Lanes, label: str) -> pa.Array:
@@ -205,7 +184,7 @@ def _whole(node: Primitive, lanes: Lanes, label: str) -> pa.Array:
 
 
 def _union(node: Union, lanes: Lanes, where: str) -> pa.Array:
-    index = _index(lanes, len(node.branches), f"field {where}: no such branch of the union")
+    index = find_branch(node, lanes, f"field {where}: ")
     read_branches: list[tuple[Longs, pa.Array]] = []
     for number, branch in enumerate(node.branches):
         if branch == NULL:
@@ -245,6 +224,3 @@ def _joined(node: Union, branches: list[tuple[Longs, pa.Array]], count: int) -> 
         made[rows] = values.cast(plain).to_numpy(zero_copy_only=False)
         missing[rows] = False
     return pa.array(made, mask=missing)
-
-
-__all__ = ["arrow_type", "decode", "decode_lanes", "read", "skip"]

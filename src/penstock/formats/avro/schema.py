@@ -103,16 +103,29 @@ def parse(document: Any) -> Record:
 
 def size_min(node: Node) -> int:
     """The fewest bytes that a value takes."""
+    fixed = size_fixed(node)
+    if fixed is not None:
+        return fixed
     match node:
-        case Primitive(kind=kind):
-            return {"null": 0, "float": 4, "double": 8}.get(kind, 1)
-        case Fixed(size_bytes=size):
-            return size
-        case Decimal(size_bytes=size):
-            return 1 if size is None else size
+        case Primitive(kind="null"):
+            return 0
         case Record(fields=fields):
             return sum(size_min(child) for _, child in fields)
     return 1
+
+
+def size_fixed(node: Node) -> int | None:
+    """The bytes that every value takes; None where they differ, and for what has parts."""
+    match node:
+        case Primitive(kind="boolean"):
+            return 1
+        case Primitive(kind="float"):
+            return 4
+        case Primitive(kind="double"):
+            return 8
+        case Fixed(size_bytes=size) | Decimal(size_bytes=int(size)):
+            return size
+    return None
 
 
 def _kind(document: Any) -> str:

@@ -41,18 +41,16 @@ NOTES: Final = frozenset(
      "examples", "deprecated", "readOnly", "writeOnly")
 )  # fmt: skip
 """Keywords that say nothing about which values are right."""
+_NUMERIC: Final = frozenset(
+    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const",
+     "format")
+)  # fmt: skip
 KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     "object": frozenset(("properties", "required", "additionalProperties")),
     "array": frozenset(("items", "minItems", "maxItems")),
     "string": frozenset(("minLength", "maxLength", "pattern", "format", "enum", "const")),
-    "integer": frozenset(
-        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum",
-         "const", "format")
-    ),
-    "number": frozenset(
-        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum",
-         "const", "format")
-    ),
+    "integer": _NUMERIC,
+    "number": _NUMERIC,
     "boolean": frozenset(("enum", "const")),
 }  # fmt: skip
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")

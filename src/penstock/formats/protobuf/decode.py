@@ -1,6 +1,6 @@
 """Protobuf's wire format, vectorised over all values of a batch.
 
-    decoded, errors = decode(message, values)
+    decoded, errors = decode(message, lanes)
 
 The pieces of all fields are found first (`scan.py`), then each field is read for all messages
 together; nested messages and items are lanes of their own. Of a field that is not repeated and
@@ -32,7 +32,7 @@ from penstock.formats.protobuf.schema import (
     Scalar,
 )
 from penstock.formats.vectorised import arrays
-from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs
+from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs, numbered
 
 _MICROS: Final = 1_000_000
 _SECONDS_MAX: Final = (2**63 - 1) // _MICROS - 1
@@ -40,16 +40,12 @@ _SPECIAL_TYPES: Final = {"timestamp": arrays.TIMESTAMP, "duration": pa.int64()}
 Found = dict[int, Pieces]
 
 
-def decode(message: Message, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-    """What the values are, and what is wrong with those that are null for a reason.
+def decode(message: Message, lanes: Lanes) -> tuple[pa.StructArray, pa.StringArray]:
+    """Decode the values that the lanes stand before, and say what is wrong with those that are not.
 
-    Shapes: one struct of `arrow_type(message)` and one error per value, in order.
+    Shapes: one struct of `arrow_type(message)` and one error per value, in order; both are null
+    where there is no value.
     """
-    return decode_lanes(message, Lanes.of(values))
-
-
-def decode_lanes(message: Message, lanes: Lanes) -> tuple[pa.StructArray, pa.StringArray]:
-    """As `decode`, from wherever the lanes are."""
     columns = _fields(message, lanes, "")
     names = [field.name for field in message.fields]
     made = arrays.structs(names, columns, lanes.problem != 0)
@@ -206,8 +202,7 @@ def _unpacked(
         counts = np.where(packed, (end - start) // size, 1)
     # A message that fails is null as a whole: its numbers may be anything.
     lanes.fail(wrong, f"field {where}: {ENDS_EARLY}")
-    piece = np.repeat(np.arange(counts.size), counts)
-    number = np.arange(piece.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    piece, number = numbered(counts)
     if scalar.wire == VARINT:
         before = ends[np.maximum(first[piece] + number - 1, 0)] + 1
         begin = np.where(number == 0, pieces.start[piece], before)

@@ -130,11 +130,11 @@ def indexes_of(message: Descriptor) -> tuple[int, ...]:
     current: Descriptor | None = message
     while current is not None:
         above = current.containing_type
-        among = (
+        siblings = (
             list(current.file.message_types_by_name.values())
             if above is None
             else list(above.nested_types)
         )
-        places.append([one.full_name for one in among].index(current.full_name))
+        places.append([sibling.full_name for sibling in siblings].index(current.full_name))
         current = above
     return tuple(reversed(places))

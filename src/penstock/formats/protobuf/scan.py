@@ -60,9 +60,7 @@ def scan(lanes: Lanes, label: str) -> dict[int, Pieces]:
         found.append(Pieces(rows, tag, start, part.position))
         rows = rows[part.good & (part.position < part.end)]
         whole = rows.size == len(lanes)
-    wrong = np.zeros(len(lanes), np.bool_)
-    wrong[rows] = True
-    lanes.fail(wrong, f"{label}more than {STEPS_MAX} fields and items")
+    lanes.fail_at(rows, f"{label}more than {STEPS_MAX} fields and items")
     return _by_number(found, lanes)
 
 
@@ -132,8 +130,8 @@ def _by_number(found: list[Pieces], lanes: Lanes) -> dict[int, Pieces]:
         if (number == first).all():
             made.setdefault(first, []).append(step)
             continue
-        for one in np.unique(number):
-            made.setdefault(int(one), []).append(step.of(np.flatnonzero(number == one)))
+        for field in np.unique(number):
+            made.setdefault(int(field), []).append(step.of(np.flatnonzero(number == field)))
     return {number: _joined(pieces) for number, pieces in made.items()}
 
 

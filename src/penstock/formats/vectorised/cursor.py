@@ -145,6 +145,12 @@ class Lanes:
         if wrong.any():
             self._stop(wrong, self.problems.number(words))
 
+    def fail_at(self, rows: Longs, words: str) -> None:
+        """Give the lanes of these rows a problem, unless they have one."""
+        wrong = np.zeros(len(self), np.bool_)
+        wrong[rows] = True
+        self.fail(wrong, words)
+
     def _stop(self, wrong: Flags, number: int) -> None:
         # Made anew: the arrays may be somebody else's too.
         self.problem = np.where(wrong & (self.problem == 0), np.int32(number), self.problem)
@@ -192,11 +198,31 @@ class Lanes:
         """A signed number as a varint with the sign in its lowest bit."""
         return unzigzag(self.varint(where))
 
+    def index(self, count: int, where: str, words: str) -> Longs:
+        """Read a signed number that must be below `count`; 0 where it is not."""
+        index = self.zigzag(where)
+        self.fail((index < 0) | (index >= count), f"{where}{words}")
+        return np.where(self.good, index, 0)
+
+    def sized(self, where: str) -> tuple[Longs, Longs]:
+        """Read a length as a signed number and move behind the bytes it counts; start and size."""
+        size = self.zigzag(where)
+        self.fail(size < 0, f"{where}a length below zero")
+        size = np.where(self.good, size, 0)
+        start = self.advance(size, where)
+        return start, np.where(self.good, size, 0)
+
 
 def _replaced(values: Any, rows: Longs, new: Any) -> Any:
     made = values.copy()
     made[rows] = new
     return made
+
+
+def numbered(counts: Longs) -> tuple[Longs, Longs]:
+    """The owner of each of `counts` items, and its number among the owner's items."""
+    owner = np.repeat(np.arange(counts.size), counts)
+    return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def unzigzag(value: Words) -> Longs:
