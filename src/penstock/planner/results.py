@@ -240,13 +240,14 @@ def figure(
     return lambda compute: Computed(compute, declared)
 
 
-def figures_of(sizing: object) -> tuple[Figure, ...]:
-    """All figures that the class of an object declares, in its order."""
+def figures_of(sizing: object, *groups: str) -> tuple[Figure, ...]:
+    """All figures that the class of an object declares, or those of some groups, in its order."""
     return tuple(
         [
             _figure(name, one, sizing)
             for name, one in vars(type(sizing)).items()
             if isinstance(one, Computed)
+            and (not groups or one.declared.group in groups)
             and (one.declared.shown is None or one.declared.shown(sizing))
         ]
     )

@@ -14,19 +14,8 @@ from hypothesis import strategies as st
 from penstock.base.errors import InvalidSetting
 from penstock.planner.capacity import CapacityInputs, Deployment, capacity_plan
 from penstock.planner.capacity.inputs import STORAGE_KINDS
-from penstock.planner.capacity.sizing import (
-    Sizing,
-    broker_shares,
-    disk_room,
-    exponent_of,
-    harmonic,
-    partition_bytes_max,
-    rounded_up,
-    salt_ways,
-    size,
-    skew_of,
-    top_keys,
-)
+from penstock.planner.capacity.sizing import Sizing, rounded_up, size
+from penstock.planner.capacity.skew import exponent_of, harmonic, salt_ways, skew_of, top_keys
 from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.inputs import read_inputs
 
@@ -53,10 +42,21 @@ LOADS: Final = st.builds(
 FACTORS: Final = st.floats(1, 100)
 
 COUNTS: Final = (
-    "partitions", "partitions_needed", "consumers", "brokers", "brokers_needed", "disk_bytes",
-    "slack_bytes", "store_bytes", "network_in", "network_out", "read_mean_bytes", "mean_bytes",
-    "hottest_messages", "hottest_bytes",
-)  # fmt: skip
+    "partitions",
+    "partitions_needed",
+    "consumers_per_group",
+    "brokers",
+    "brokers_needed",
+    "disk_bytes",
+    "disk_slack_bytes",
+    "store_bytes",
+    "network_in_bytes_per_second",
+    "network_out_bytes_per_second",
+    "read_bytes_per_second",
+    "write_bytes_per_second",
+    "hottest_partition_messages_per_second",
+    "hottest_partition_bytes_per_second",
+)
 
 
 def never_less(before: Sizing, after: Sizing, *, but: tuple[str, ...] = ()) -> None:
@@ -71,7 +71,11 @@ def test_a_higher_rate_never_needs_less(load: CapacityInputs, factor: float) -> 
     more = replace(load, messages_per_second=load.messages_per_second * factor)
     before, after = size(load, DEPLOYMENT), size(more, DEPLOYMENT)
     # with more partitions the busiest of them has less of the keys that collide
-    never_less(before, after, but=("hottest_messages", "hottest_bytes"))
+    never_less(
+        before,
+        after,
+        but=("hottest_partition_messages_per_second", "hottest_partition_bytes_per_second"),
+    )
     same = replace(more, partitions=before.partitions)
     never_less(before, size(same, DEPLOYMENT))
 
@@ -81,7 +85,11 @@ def test_a_higher_rate_never_needs_less(load: CapacityInputs, factor: float) -> 
 def test_a_longer_retention_never_keeps_less(load: CapacityInputs, factor: float) -> None:
     after = size(replace(load, retention=load.retention * factor), DEPLOYMENT)
     # with more partitions the busiest of them has less of the keys that collide
-    never_less(size(load, DEPLOYMENT), after, but=("hottest_messages", "hottest_bytes"))
+    never_less(
+        size(load, DEPLOYMENT),
+        after,
+        but=("hottest_partition_messages_per_second", "hottest_partition_bytes_per_second"),
+    )
 
 
 @given(LOADS, st.integers(1, 10), st.integers(1, 50))
@@ -93,12 +101,12 @@ def test_more_replicas_and_groups_never_need_less(
     never_less(
         before,
         size(replace(load, replication=load.replication + replicas), DEPLOYMENT),
-        but=("hottest_messages", "hottest_bytes"),
+        but=("hottest_partition_messages_per_second", "hottest_partition_bytes_per_second"),
     )
     never_less(
         before,
         size(replace(load, groups=load.groups + groups), DEPLOYMENT),
-        but=("hottest_messages", "hottest_bytes"),
+        but=("hottest_partition_messages_per_second", "hottest_partition_bytes_per_second"),
     )
 
 
@@ -106,22 +114,21 @@ def test_more_replicas_and_groups_never_need_less(
 @settings(max_examples=60, deadline=None)
 def test_no_ceiling_is_passed_while_a_broker_is_down(load: CapacityInputs) -> None:
     found = size(load, DEPLOYMENT)
-    peaks = found.peak_bytes, found.read_peak_bytes
-    network = found.network_in, found.network_out
-    disk = found.disk_bytes + found.slack_bytes
-    for share in broker_shares(load, DEPLOYMENT, peaks, network, disk).values():
+    for share in found.broker_shares.values():
         assert share / (found.brokers - 1) <= found.usable * (1 + 1e-6)
     assert found.partitions * load.copies <= load.broker_partitions * (found.brokers - 1)
     assert found.brokers - 1 >= max(load.copies, load.zones)
-    assert found.partitions >= found.consumers
+    assert found.partitions >= found.consumers_per_group
     assert found.idle_brokers == 0
-    most = partition_bytes_max(load, DEPLOYMENT)
+    most = found.partition_bytes_max
     assert found.disk_bytes / found.replicas <= most
-    room = disk_room(load, DEPLOYMENT) * found.usable
-    evenly = ceil(found.replicas / found.brokers) * found.replica_bytes
+    room = found.disk_room * found.usable
+    evenly = ceil(found.replicas / found.brokers) * found.partition_disk_bytes
     assert evenly <= room * (1 + 1e-9)
     ceiling = DEPLOYMENT.ceiling("partition_produce_mb_per_s") * 1e6
-    assert found.peak_bytes / found.partitions <= ceiling * found.usable * (1 + 1e-9)
+    assert found.peak_write_bytes_per_second / found.partitions <= ceiling * found.usable * (
+        1 + 1e-9
+    )
 
 
 @given(LOADS, st.integers(1, 100_000))

@@ -8,7 +8,6 @@ or topic that grows) is met by another partition key: partitions do not help.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 from typing import Final
 
 from penstock.planner.capacity.ceilings import (
@@ -17,7 +16,6 @@ from penstock.planner.capacity.ceilings import (
     WAL_PREFIXES,
     Deployment,
 )
-from penstock.planner.capacity.figures import allowed_messages
 from penstock.planner.capacity.inputs import CapacityInputs
 from penstock.planner.capacity.objects import (
     Latencies,
@@ -25,7 +23,7 @@ from penstock.planner.capacity.objects import (
     put_latency,
     requests_per_second,
 )
-from penstock.planner.capacity.sizing import Sizing, disk_room, partition_bytes_max, salt_ways
+from penstock.planner.capacity.sizing import Sizing
 from penstock.planner.quantities import format_quantity, significant
 from penstock.planner.results import Finding, fail, note, ok, warn
 
@@ -63,29 +61,27 @@ def partition_findings(
             f"{inputs.partitions:,} partitions, the peak needs {sizing.partitions_needed:,}",
             "a keyed topic gets more by a new topic, writing to both, and cutting over",
         )
-    if inputs.partitions > 0 and sizing.consumers > sizing.partitions:
+    if inputs.partitions > 0 and sizing.consumers_per_group > sizing.partitions:
         yield fail(
             "consumer parallelism",
-            f"{sizing.consumers:,} consumers are needed in a group and"
+            f"{sizing.consumers_per_group:,} consumers are needed in a group and"
             f" {sizing.partitions:,} partitions can be read at a time",
             "more partitions, or less work per message",
         )
-    yield from _hot_findings(deployment, sizing)
+    yield from _hot_findings(sizing)
 
 
-def disk_findings(
-    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing
-) -> Iterator[Finding]:
+def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
     """Whether partitions fit disks, and whether each broker has one."""
-    room, wanted = disk_room(inputs, deployment), partition_bytes_max(inputs, deployment)
+    room, wanted = sizing.disk_room, sizing.partition_bytes_max
     more = (
         f"{sizing.partitions_by_disk:,} partitions or more; shorter retention; --storage diskless"
     )
-    fullest, busiest = sizing.fullest_disk_bytes, sizing.busiest_replica_bytes
+    fullest, busiest = sizing.fullest_replicas_bytes, sizing.busiest_replica_bytes
     if fullest > room * sizing.usable:
         yield Finding(
             severity="fail" if fullest > room else "warn", subject="bytes on a disk",
-            cause=f"the fullest has {ceil(sizing.replicas / sizing.brokers)} of"
+            cause=f"the fullest has {sizing.replicas_per_broker} of"
             f" {sizing.replicas:,} partitions, {format_quantity(fullest, 'bytes')} of"
             f" {format_quantity(room, 'bytes')} without the journal, of which"
             f" {inputs.headroom:.0%} should stay free",
@@ -96,7 +92,7 @@ def disk_findings(
             "bytes of a partition",
             f"the busiest keeps {format_quantity(busiest, 'bytes')}, on one disk and moved"
             f" or recovered whole; it should have at most {format_quantity(wanted, 'bytes')}",
-            more if sizing.replica_bytes > wanted else "key by something finer",
+            more if sizing.partition_disk_bytes > wanted else "key by something finer",
         )
     if sizing.idle_brokers:
         yield warn(
@@ -107,11 +103,14 @@ def disk_findings(
         )
 
 
-def _hot_findings(deployment: Deployment, sizing: Sizing) -> Iterator[Finding]:
-    hottest, mean = sizing.hottest_messages, sizing.peak_messages / sizing.partitions
-    allowed = allowed_messages(deployment, sizing)
-    key = sizing.skew.hottest_share * sizing.peak_messages
-    ways = salt_ways(key, allowed)
+def _hot_findings(sizing: Sizing) -> Iterator[Finding]:
+    hottest, mean = (
+        sizing.hottest_partition_messages_per_second,
+        sizing.peak_messages_per_second / sizing.partitions,
+    )
+    allowed = sizing.allowed_messages
+    key = sizing.hottest_key_messages_per_second
+    ways = sizing.salt_ways
     if hottest <= UNEVEN * mean and hottest <= allowed:
         yield ok(
             "growth of type 1 (uniform)",
@@ -137,9 +136,9 @@ def _hot_findings(deployment: Deployment, sizing: Sizing) -> Iterator[Finding]:
 def growth_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
     """Type 1: points at which the shape of a cluster changes."""
     replicas = sizing.partitions * inputs.copies
-    scale = next(text for limit, text in _SCALES if sizing.mean_messages < limit)
+    scale = next(text for limit, text in _SCALES if sizing.messages_per_second < limit)
     yield note("nearest scale", scale)
-    if sizing.mean_messages < MANAGED_MESSAGES:
+    if sizing.messages_per_second < MANAGED_MESSAGES:
         yield note(
             "operations",
             f"below {MANAGED_MESSAGES:,} messages/s running a cluster costs as much as above",
@@ -178,7 +177,7 @@ def request_findings(
     inputs: CapacityInputs, deployment: Deployment, sizing: Sizing
 ) -> Iterator[Finding]:
     """Whether producers send fewer requests than brokers can answer."""
-    asked = requests_per_second(inputs, sizing, sizing.peak_messages)
+    asked = requests_per_second(inputs, sizing, sizing.peak_messages_per_second)
     allowed = deployment.ceiling("requests_per_s") * max(1.0, inputs.broker_cores) * sizing.usable
     if asked > allowed:
         yield warn(
@@ -228,7 +227,7 @@ def store_findings(
 ) -> Iterator[Finding]:
     """Whether settings and the store carry what diskless topics are written."""
     settings = deployment.diskless
-    each = sizing.peak_bytes / sizing.brokers_needed
+    each = sizing.peak_write_bytes_per_second / sizing.brokers_needed
     waiting = each * latency.acknowledged.quantile(0.99) / 1000
     if waiting > settings.pending_bytes_max:
         yield fail(
@@ -262,7 +261,7 @@ def store_findings(
             cure="a longer diskless.commit.interval.ms, or fewer brokers",
         )  # fmt: skip
     rate = settings.consolidation_bytes_per_second
-    behind = sizing.mean_bytes / sizing.brokers_needed
+    behind = sizing.write_bytes_per_second / sizing.brokers_needed
     if settings.consolidation_interval_ms and rate and behind > rate:
         yield warn(
             "diskless.consolidation.bytes.per.second",

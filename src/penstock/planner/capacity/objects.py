@@ -56,9 +56,9 @@ def requests_per_second(inputs: CapacityInputs, sizing: Sizing, messages: float)
     Every producer sends one to every broker per linger (1 ms at the least), unless there are
     fewer messages than that, and more when a request is full.
     """
-    share = messages / sizing.peak_messages
+    share = messages / sizing.peak_messages_per_second
     by_time = inputs.producers * 1000 / max(inputs.linger, 1.0)
-    by_bytes = sizing.peak_bytes * share / sizing.brokers / REQUEST_BYTES
+    by_bytes = sizing.peak_write_bytes_per_second * share / sizing.brokers / REQUEST_BYTES
     return min(messages / sizing.brokers, max(by_time, by_bytes))
 
 
@@ -82,10 +82,10 @@ def object_latency(
     interval_ms: float | None = None,
 ) -> DisklessLatency:
     """The model of `penstock.planner.latency` for one broker at the peak."""
-    written = sizing.peak_bytes / sizing.brokers
+    written = sizing.peak_write_bytes_per_second / sizing.brokers
     return diskless_latency(
         interval_ms=deployment.interval_ms(inputs) if interval_ms is None else interval_ms,
-        requests_per_second=requests_per_second(inputs, sizing, sizing.peak_messages),
+        requests_per_second=requests_per_second(inputs, sizing, sizing.peak_messages_per_second),
         put=put_latency(inputs, deployment),
         commit=commit_latency(inputs, deployment),
         request=Distribution.constant(inputs.round_trip),
@@ -96,7 +96,7 @@ def object_latency(
 
 def latencies(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Latencies:
     """At the peak, of any storage."""
-    per_producer = sizing.peak_messages / inputs.producers / max(1, sizing.brokers)
+    per_producer = sizing.peak_messages_per_second / inputs.producers / max(1, sizing.brokers)
     lingering = waiting(inputs.linger, inputs.linger / 1000 * per_producer)
     if inputs.storage == "diskless":
         found = object_latency(inputs, deployment, sizing)
@@ -121,18 +121,21 @@ def latencies(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) ->
 def store_requests(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Requests:
     """Of diskless topics, on all brokers."""
     puts = puts_per_second(inputs, deployment, sizing)
-    object_bytes, messages_per_object = sizing.mean_bytes / puts, sizing.mean_messages / puts
+    object_bytes, messages_per_object = (
+        sizing.write_bytes_per_second / puts,
+        sizing.messages_per_second / puts,
+    )
     led = max(1.0, sizing.partitions / sizing.brokers)
     extents = max(1.0, min(led, messages_per_object))
     settings = deployment.diskless
-    by_bytes = sizing.mean_bytes / settings.consolidation_segment_bytes
+    by_bytes = sizing.write_bytes_per_second / settings.consolidation_segment_bytes
     by_extents = puts * extents / settings.consolidation_min_extents
     on = settings.consolidation_interval_ms > 0
     readers = max(1.0, min(extents, sizing.brokers / inputs.zones))
     zone_gets = puts * readers * (inputs.zones - 1) if inputs.zone_aware and inputs.groups else 0.0
     limit = deployment.fetching.lagging_rate_limit or inf
     extent_bytes = object_bytes / extents
-    wanted = sizing.mean_bytes * inputs.lagging_groups / max(1.0, extent_bytes)
+    wanted = sizing.write_bytes_per_second * inputs.lagging_groups / max(1.0, extent_bytes)
     return Requests(
         puts=puts,
         segment_puts=max(by_bytes, by_extents) if on else 0.0,
@@ -153,7 +156,7 @@ def puts_per_second(
     interval_ms: float | None = None,
 ) -> float:
     """Objects that all brokers write a second at the mean rate."""
-    written = sizing.mean_bytes / sizing.brokers
+    written = sizing.write_bytes_per_second / sizing.brokers
     gathers_ms = gathering_ms(
         deployment.interval_ms(inputs) if interval_ms is None else interval_ms,
         put_latency(inputs, deployment),
@@ -161,7 +164,7 @@ def puts_per_second(
         objects_in_flight_max=deployment.diskless.objects_in_flight_max,
         fill_ms=deployment.diskless.buffer_bytes_max / written * 1000,
     )
-    requests = requests_per_second(inputs, sizing, sizing.mean_messages)
+    requests = requests_per_second(inputs, sizing, sizing.messages_per_second)
     return sizing.brokers * objects_per_second(gathers_ms, requests)
 
 

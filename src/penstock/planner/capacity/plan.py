@@ -16,15 +16,7 @@ from penstock.planner.capacity.ceilings import (
     WAL_PREFIXES,
     Deployment,
 )
-from penstock.planner.capacity.figures import (
-    allowed_messages,
-    broker_figures,
-    load_figures,
-    network_figures,
-    partition_figures,
-    producer_figures,
-    storage_figures,
-)
+from penstock.planner.capacity.figures import broker_figures, producer_figures
 from penstock.planner.capacity.findings import (
     disk_findings,
     durability_findings,
@@ -45,8 +37,8 @@ from penstock.planner.capacity.objects import (
     store_requests,
     with_rate,
 )
-from penstock.planner.capacity.sizing import Sizing, broker_shares, size
-from penstock.planner.results import Chart, Curve, Figure, Plan
+from penstock.planner.capacity.sizing import Sizing, size
+from penstock.planner.results import Chart, Curve, Figure, Plan, figures_of
 
 _FACTORS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _RATE_MAX: Final = 1e12
@@ -152,21 +144,15 @@ def rooms(
     inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, asked: Requests | None
 ) -> Mapping[str, float]:
     """Of each limit, how many times the planned load it takes; limits without load are left out."""
-    shares = broker_shares(
-        inputs,
-        deployment,
-        (sizing.peak_bytes, sizing.read_peak_bytes),
-        (sizing.network_in, sizing.network_out),
-        sizing.disk_bytes + sizing.slack_bytes,
-    )
+    shares = sizing.broker_shares
     found = {name: sizing.brokers_needed / share for name, share in shares.items() if share > 0}
     replicas = sizing.partitions * inputs.copies
     found["partition metadata"] = min(
         inputs.broker_partitions * sizing.brokers_needed / replicas,
         deployment.topic_partitions_max / sizing.partitions,
     )
-    allowed = allowed_messages(deployment, sizing) / sizing.usable
-    found["busiest partition"] = allowed / sizing.hottest_messages
+    allowed = sizing.allowed_messages / sizing.usable
+    found["busiest partition"] = allowed / sizing.hottest_partition_messages_per_second
     if asked is not None and asked.puts:
         found["PUT rate"] = STORE_PREFIX_PUTS_PER_SECOND * WAL_PREFIXES / asked.puts
     return found
@@ -213,17 +199,15 @@ def capacity_plan(inputs: CapacityInputs, deployment: Deployment | None = None) 
     diskless = inputs.storage == "diskless"
     asked = store_requests(inputs, deployed, sizing) if diskless else None
     figures = [
-        *load_figures(inputs, sizing),
-        *partition_figures(inputs, deployed, sizing),
+        *figures_of(sizing, "load", "partitions and consumers"),
         *broker_figures(inputs, deployed, sizing),
-        *storage_figures(inputs, deployed, sizing),
-        *network_figures(inputs, sizing),
+        *figures_of(sizing, "storage", "network"),
         *producer_figures(inputs, sizing, latency.acknowledged.quantile(0.99)),
         *latency_figures(inputs, deployed, sizing, latency),
     ]
     findings = [
         *partition_findings(inputs, deployed, sizing),
-        *disk_findings(inputs, deployed, sizing),
+        *disk_findings(inputs, sizing),
         *request_findings(inputs, deployed, sizing),
         *growth_findings(inputs, sizing),
         *durability_findings(inputs),

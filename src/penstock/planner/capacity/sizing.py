@@ -1,4 +1,4 @@
-"""The numbers of a capacity plan, computed once: rates, partitions, disks, network, brokers.
+"""The figures of a load on a cluster: rates, partitions, disks, network, and how many brokers.
 
 Rates are those at the end of the horizon. Peaks decide partitions, brokers and networks; means
 decide what is stored and what a month adds up to.
@@ -10,116 +10,24 @@ the largest of what each of them asks for, and one more for the time when one is
 A partition lies on one disk and is moved whole. So there are as many partitions as keep each below
 its bound, and at least one for each broker to lead; a disk is sized with room for one partition
 more than the mean, since partitions do not divide evenly over brokers.
-
-**Skew.** A key always hashes to one partition, so that partition has at least the key's share,
-however many partitions there are. The other keys fall on it as on all others. Beside that, keys of
-any skew collide: the load of a partition varies around the mean with the sum of the squared
-shares, and the largest of P such loads lies about sqrt(2 ln P) deviations above it.
-
-Source: extreme values of normal variables; Zipf's law.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import ceil, exp, log, sqrt
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final
-
-import numpy as np
 
 from penstock.planner.capacity.ceilings import Deployment
 from penstock.planner.capacity.inputs import CapacityInputs
-
-_EXACT: Final = 10_000
-"""Ranks that are summed one by one; the rest is an integral with its first correction."""
-_EXPONENT_MAX: Final = 10.0
-_HALVINGS: Final = 60
-TOP: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skew:
-    """Shares of keys: of the busiest, and the sum of the squares of all others'."""
-
-    keys: int
-    hottest_share: float
-    others_squared: float
-
-    def hottest_partition(self, partitions: int) -> float:
-        """The share of all messages that the busiest of so many partitions has."""
-        if partitions <= 1:
-            return 1.0
-        if not self.keys:
-            return 1.0 / partitions
-        pinned = self.hottest_share + (1.0 - self.hottest_share) / partitions
-        deviation = sqrt(self.others_squared / partitions * (1 - 1 / partitions))
-        crowded = 1.0 / partitions + deviation * sqrt(2 * log(partitions))
-        return min(1.0, max(pinned, crowded))
-
-
-def skew_of(inputs: CapacityInputs) -> Skew:
-    """The skew that inputs describe."""
-    keys = inputs.keys
-    if not keys:
-        return Skew(keys=0, hottest_share=0.0, others_squared=0.0)
-    if inputs.hottest_key_share:
-        share = inputs.hottest_key_share
-        others = (1.0 - share) ** 2 / max(1, keys - 1)
-        return Skew(keys=keys, hottest_share=share, others_squared=others)
-    exponent = inputs.zipf_exponent
-    if inputs.top_percent_share:
-        exponent = exponent_of(keys, inputs.top_percent_share)
-    total = harmonic(keys, exponent)
-    squares = harmonic(keys, 2 * exponent)
-    return Skew(
-        keys=keys,
-        hottest_share=1.0 / total,
-        others_squared=max(0.0, (squares - 1.0) / total**2),
-    )
-
-
-def top_keys(keys: int) -> int:
-    """How many keys the busiest 1 % are, at least one."""
-    return max(1, round(TOP * keys))
-
-
-def exponent_of(keys: int, share: float) -> float:
-    """The exponent of Zipf's law at which the busiest 1 % of the keys have this share."""
-    low, high, top = 0.0, _EXPONENT_MAX, top_keys(keys)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if harmonic(top, middle) < share * harmonic(keys, middle):
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def harmonic(count: int, exponent: float) -> float:
-    """The sum of 1/n to a power, over n from 1 to `count`."""
-    exact = min(count, _EXACT)
-    ranks = np.arange(1, exact + 1, dtype=np.float64)
-    found = float(np.sum(ranks**-exponent))
-    if count == exact:
-        return found
-    first, last = exact + 0.5, count + 0.5
-    if abs(exponent - 1.0) < 1e-9:
-        return found + log(last / first)
-    power = 1.0 - exponent
-    return found + (exp(power * log(last)) - exp(power * log(first))) / power
-
-
-def salt_ways(share: float, allowed: float) -> int:
-    """Into how many keys one of this share must be split so that each has at most `allowed`."""
-    if share <= allowed or allowed <= 0:
-        return 1
-    ways = share / allowed
-    return int(-(-ways // 1)) if ways < 1e9 else 1_000_000_000
-
+from penstock.planner.capacity.skew import Skew, salt_ways, skew_of
+from penstock.planner.quantities import format_quantity
+from penstock.planner.results import figure
 
 DAY_SECONDS: Final = 86_400
 MONTH_DAYS: Final = 30
+MONTH_SECONDS: Final = DAY_SECONDS * MONTH_DAYS
 MEGABYTE: Final = 1e6
 PROCESS_CORES: Final = 1.0
 PARTITIONS_PER_DISK: Final = 10
@@ -128,176 +36,410 @@ SPREADINGS_MAX: Final = 128
 """Rounds until each broker leads a partition; a round adds a third of the partitions at least."""
 REQUEST_BYTES: Final = 1 << 20
 """A produce request has at most this much: max.request.size of the producers."""
+ARITHMETIC: Final = "capacity arithmetic of partitioned logs"
+_WIRE: Final = "message {inputs.message_bytes:g} bytes / compression {inputs.compression_ratio:g}"
+_CONSUMERS: Final = "partitions and consumers"
 
 
+# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """All numbers that figures, findings and charts show. Bytes are those after compression."""
+    """Everything that follows from a number of partitions. Bytes are those after compression."""
 
-    mean_messages: float
-    peak_messages: float
-    mean_bytes: float
-    peak_bytes: float
-    read_mean_bytes: float
-    read_peak_bytes: float
+    inputs: CapacityInputs
+    deployment: Deployment
     skew: Skew
-    usable: float
-    """Share of a ceiling that the peak may take."""
-    consumer_messages: float
-    consumers: int
-    partitions_by_produce: int
-    partitions_by_disk: int
-    partitions_needed: int
-    partitions: int
-    hottest_share: float
-    disk_days: float
-    disk_bytes: float
-    """On all brokers, by the formula of ingest, retention and replicas."""
-    slack_bytes: float
-    store_bytes: float
-    network_in: float
-    network_out: float
-    brokers_by: Mapping[str, int]
-    brokers_needed: int
-    brokers: int
-    replicas: int
+    partition_count: int
 
     @property
-    def replica_bytes(self) -> float:
-        """Bytes of one replica on a disk, in the mean."""
-        return (self.disk_bytes + self.slack_bytes) / self.replicas
+    def usable(self) -> float:
+        """Share of a ceiling that the peak may take."""
+        return 1.0 - self.inputs.headroom
 
     @property
-    def busiest_replica_bytes(self) -> float:
-        """Bytes of a replica of the busiest partition."""
-        return self.replica_bytes * max(1.0, self.hottest_share * self.partitions)
+    def wire_bytes(self) -> float:
+        return self.inputs.message_bytes / self.inputs.compression_ratio
+
+    @figure("messages", "messages/s", group="load", source=ARITHMETIC,
+            formula=lambda s: f"{s.inputs.messages_per_second:g} messages/s"
+            + (f" × growth {s.inputs.growth:.3g}" if s.inputs.growth != 1 else ""))
+    def messages_per_second(self) -> float:
+        return self.inputs.messages_per_second * self.inputs.growth
+
+    @figure("messages at the peak", "messages/s", group="load", source=ARITHMETIC,
+            formula="messages × peak factor {inputs.peak_factor:g}")
+    def peak_messages_per_second(self) -> float:
+        return self.messages_per_second * self.inputs.peak_factor
+
+    @figure("written", "bytes/s", group="load", source=ARITHMETIC, formula=f"messages × {_WIRE}")
+    def write_bytes_per_second(self) -> float:
+        return self.messages_per_second * self.wire_bytes
+
+    @figure("written at the peak", "bytes/s", group="load", source=ARITHMETIC,
+            formula=f"messages at the peak × {_WIRE}")
+    def peak_write_bytes_per_second(self) -> float:
+        return self.peak_messages_per_second * self.wire_bytes
+
+    @figure("written, with replicas", "bytes/s", group="load", source=ARITHMETIC,
+            formula="written × {inputs.copies} replicas")
+    def replicated_bytes_per_second(self) -> float:
+        return self.write_bytes_per_second * self.inputs.copies
+
+    @figure("read", "bytes/s", group="load", source=ARITHMETIC,
+            formula="written × {inputs.groups} groups")
+    def read_bytes_per_second(self) -> float:
+        return self.write_bytes_per_second * self.inputs.groups
+
+    @figure("read at the peak", "bytes/s", group="load", source=ARITHMETIC,
+            formula="written at the peak × {inputs.groups} groups")
+    def peak_read_bytes_per_second(self) -> float:
+        return self.peak_write_bytes_per_second * self.inputs.groups
+
+    @figure("partitions", "partitions", group=_CONSUMERS, setting="num.partitions",
+            minimum=lambda s: s.partitions_needed,
+            source="over-provision 4 to 10 times: the count is decided once",
+            formula=lambda s: f"as given; needed are {s.partitions_needed}" if s.inputs.partitions
+            else f"the largest of: needed {s.partitions_needed} × {s.inputs.over_provision:g}; for"
+            " what a disk should hold of each; one for each broker. Rounded up to 2^n or 3 × 2^n; a"
+            " keyed topic cannot get more later without moving its keys")
+    def partitions(self) -> int:
+        return self.partition_count
+
+    @figure("partitions for what is written", "partitions", group=_CONSUMERS, source=ARITHMETIC,
+            formula=lambda s: "written at the peak /"
+            f" ({s.deployment.said('partition_produce_mb_per_s')} MB/s × {s.free})")
+    def partitions_by_produce(self) -> int:
+        ceiling = self.deployment.ceiling("partition_produce_mb_per_s") * MEGABYTE
+        return ceil(self.peak_write_bytes_per_second / (ceiling * self.usable))
 
     @property
-    def fullest_disk_bytes(self) -> float:
-        """Bytes on the disk that has the most replicas, the busiest among them."""
-        most = ceil(self.replicas / self.brokers)
-        return self.replica_bytes * (most - 1) + self.busiest_replica_bytes
+    def free(self) -> str:
+        return f"(1 - headroom {self.inputs.headroom:g})"
+
+    @figure("partitions for what is kept", "partitions", group=_CONSUMERS,
+            formula="on disks / replicas / the smaller of partition-bytes"
+            f" {{inputs.partition_bytes:bytes}} and 1/{PARTITIONS_PER_DISK} of a disk's"
+            " {disk_room:bytes} × {free}, less a segment that is not deleted yet",
+            source="a partition lies on one disk, and is moved and recovered whole")
+    def partitions_by_disk(self) -> int:
+        most = self.partition_bytes_max
+        kept = self.disk_bytes / self.inputs.copies
+        return ceil(kept / max(most - self.deployment.log.segment_bytes, most / 2))
+
+    @property
+    def partitions_needed(self) -> int:
+        return max(1, self.partitions_by_produce, self.consumers_per_group)
+
+    @property
+    def consumer_rates(self) -> list[tuple[float, str]]:
+        """Messages a second that one consumer takes, by each of its limits, and the limit."""
+        inputs = self.inputs
+        rates = [(inputs.consumer_rate, f"{inputs.consumer_rate:g} messages/s")]
+        if inputs.message_work:
+            rates.append((1000 / inputs.message_work, f"1 / {inputs.message_work:g} ms"))
+        if inputs.consumer_bytes:
+            by_bytes = inputs.consumer_bytes * inputs.compression_ratio / inputs.message_bytes
+            shown = format_quantity(inputs.consumer_bytes, "bytes/s")
+            rates.append((by_bytes, f"{shown} / message"))
+        return rates
+
+    @property
+    def consumer_limits(self) -> str:
+        said = [limit for _, limit in self.consumer_rates]
+        return said[0] if len(said) == 1 else f"the least of {', '.join(said)}"
+
+    @property
+    def consumer_messages(self) -> float:
+        return min([rate for rate, _ in self.consumer_rates])
+
+    @figure("consumers per group", "consumers", group=_CONSUMERS,
+            formula="messages at the peak / ({consumer_limits} × {free}); as many partitions",
+            source="Kafka: a partition is read by one consumer of a group")
+    def consumers_per_group(self) -> int:
+        if not self.inputs.groups:
+            return 0
+        return ceil(self.peak_messages_per_second / (self.consumer_messages * self.usable))
+
+    @figure("a partition in the mean", "messages/s", group=_CONSUMERS, source=ARITHMETIC,
+            formula="messages at the peak / {partitions} partitions")
+    def mean_partition_messages_per_second(self) -> float:
+        return self.peak_messages_per_second / self.partitions
+
+    @figure("the busiest key", "messages/s", group=_CONSUMERS, source=ARITHMETIC,
+            formula="its share {skew.hottest_share:.3g} × messages at the peak")
+    def hottest_key_messages_per_second(self) -> float:
+        return self.skew.hottest_share * self.peak_messages_per_second
+
+    @property
+    def hottest_share(self) -> float:
+        """The share of all messages that the busiest partition has."""
+        return self.skew.hottest_partition(self.partitions)
+
+    @figure("the busiest partition", "messages/s", group=_CONSUMERS,
+            formula="messages at the peak × the larger of: share of the busiest key"
+            " {skew.hottest_share:.3g} + all other keys / {partitions}; 1 / {partitions} +"
+            " deviation × sqrt(2 ln {partitions})",
+            source="Kafka: a key hashes to one partition; extreme values of normal variables")
+    def hottest_partition_messages_per_second(self) -> float:
+        return self.hottest_share * self.peak_messages_per_second
+
+    @figure("the busiest partition, bytes", "bytes/s", group=_CONSUMERS, source=ARITHMETIC,
+            formula="its share {hottest_share:.3g} × written at the peak")
+    def hottest_partition_bytes_per_second(self) -> float:
+        return self.hottest_share * self.peak_write_bytes_per_second
+
+    @property
+    def allowed_messages(self) -> float:
+        """Messages a second that one partition and its consumer can take, with headroom."""
+        each = self.peak_write_bytes_per_second / self.peak_messages_per_second
+        produced = self.deployment.ceiling("partition_produce_mb_per_s") * MEGABYTE / each
+        consumed = self.consumer_messages if self.consumers_per_group else produced
+        return self.usable * min(produced, consumed)
+
+    @figure("ways to salt the busiest key", "ways", group=_CONSUMERS,
+            formula="its messages / what a consumer and a partition take with headroom:"
+            " {allowed_messages:messages/s}", source="a salted key loses its strict order")
+    def salt_ways(self) -> int:
+        return salt_ways(self.hottest_key_messages_per_second, self.allowed_messages)
+
+    @property
+    def brokers_by(self) -> Mapping[str, int]:
+        """How many brokers each resource asks for."""
+        inputs, shares = self.inputs, self.broker_shares
+        by = {name: max(1, ceil(share / self.usable - 1e-9)) for name, share in shares.items()}
+        filled = self.disk_bytes + self.disk_slack_bytes
+        if filled:
+            room = self.disk_room * self.usable - self.partition_bytes_max
+            by["disk"] = max(1, ceil(filled / room - 1e-9))
+        by["partitions"] = ceil(self.replicas / inputs.broker_partitions)
+        by["replicas and zones"] = max(inputs.copies, inputs.zones)
+        return by
+
+    @property
+    def broker_shares(self) -> Mapping[str, float]:
+        """Of each resource, how many brokers' worth the load takes, without headroom."""
+        inputs, deployment = self.inputs, self.deployment
+        written = self.peak_write_bytes_per_second * inputs.copies
+        read = self.peak_read_bytes_per_second
+        processes = max(PROCESS_CORES, inputs.broker_cores)
+        produce = deployment.ceiling(deployment.produce_name(inputs)) * MEGABYTE * processes
+        consume = deployment.ceiling("consume_mb_per_s") * MEGABYTE * processes
+        core_seconds = (
+            written / 1e9 * deployment.ceiling(deployment.produce_name(inputs, "cpu_s_per_gb"))
+            + read / 1e9 * deployment.ceiling("consume_cpu_s_per_gb")
+        )
+        network = max(self.network_in_bytes_per_second, self.network_out_bytes_per_second)
+        return {
+            "throughput": written / produce + read / consume,
+            "cores": core_seconds / inputs.broker_cores,
+            "network": network / inputs.broker_network,
+            "disk": (self.disk_bytes + self.disk_slack_bytes) / self.disk_room,
+        }
+
+    @property
+    def brokers_needed(self) -> int:
+        return max(self.brokers_by.values())
+
+    @property
+    def brokers(self) -> int:
+        return self.brokers_needed + 1
+
+    @property
+    def replicas(self) -> int:
+        return self.partitions * self.inputs.copies
+
+    @property
+    def replicas_per_broker(self) -> int:
+        return ceil(self.replicas / self.brokers)
 
     @property
     def idle_brokers(self) -> int:
         """Brokers that have no replica to work on."""
         return max(0, self.brokers - self.replicas)
 
-    @property
-    def hottest_messages(self) -> float:
-        """Messages a second of the busiest partition at the peak."""
-        return self.hottest_share * self.peak_messages
+    @figure("a day", "bytes", group="storage", source=ARITHMETIC, formula="written × 86,400 s")
+    def daily_bytes(self) -> float:
+        return self.write_bytes_per_second * DAY_SECONDS
 
     @property
-    def hottest_bytes(self) -> float:
-        """Bytes a second of the busiest partition at the peak."""
-        return self.hottest_share * self.peak_bytes
+    def disk_days(self) -> float:
+        """Days of data on brokers' disks."""
+        inputs = self.inputs
+        days = {"local": inputs.retention, "tiered": inputs.local_retention, "diskless": 0.0}
+        return days[inputs.storage]
+
+    @figure("on disks", "bytes", group="storage",
+            formula="a day (compressed) × {disk_days:g} days × {inputs.copies} replicas",
+            source="daily ingest × retention × replication / compression")
+    def disk_bytes(self) -> float:
+        return self.daily_bytes * self.disk_days * self.inputs.copies
+
+    @figure("segments not deleted yet", "bytes", group="storage",
+            formula="up to one segment of {deployment.log.segment_bytes:bytes} per replica, and a"
+            " retention at most", source="Kafka: retention deletes whole segments")
+    def disk_slack_bytes(self) -> float:
+        if self.inputs.storage == "diskless":
+            return 0.0
+        grown = self.daily_bytes * max(1.0, self.disk_days)
+        segments = float(self.deployment.log.segment_bytes) * self.partitions
+        return min(segments, grown) * self.inputs.copies
+
+    @property
+    def journal_bytes(self) -> int:
+        storage = self.deployment.storage
+        return storage.journal_files_max * storage.journal_file_bytes
+
+    @property
+    def disk_journal_bytes(self) -> int:
+        """What of a disk is journal that counts: diskless topics write none."""
+        return 0 if self.inputs.storage == "diskless" else self.journal_bytes
+
+    @property
+    def disk_room(self) -> float:
+        """Bytes of a broker's disk without its journal."""
+        return max(1.0, self.inputs.broker_disk - self.journal_bytes)
+
+    @property
+    def partition_bytes_max(self) -> float:
+        """What a partition should hold on a disk at most."""
+        usable = self.disk_room * self.usable
+        return min(self.inputs.partition_bytes, usable / PARTITIONS_PER_DISK)
+
+    @figure("disk per broker, filled", "bytes", group="storage",
+            formula="(on disks + segments not deleted) / {brokers_needed} brokers + journal"
+            " {disk_journal_bytes:bytes}", source="journal.files.max × journal.file.bytes")
+    def disk_bytes_per_broker(self) -> float:
+        filled = self.disk_bytes + self.disk_slack_bytes
+        return filled / self.brokers_needed + self.disk_journal_bytes
+
+    @figure("a partition on a disk", "bytes", group="storage", source=ARITHMETIC,
+            formula="(on disks + segments not deleted) / {replicas:,} replicas; the busiest has"
+            " {busiest_replica_bytes:bytes}")
+    def partition_disk_bytes(self) -> float:
+        return (self.disk_bytes + self.disk_slack_bytes) / self.replicas
+
+    @property
+    def busiest_replica_bytes(self) -> float:
+        """Bytes of a replica of the busiest partition."""
+        return self.partition_disk_bytes * max(1.0, self.hottest_share * self.partitions)
+
+    @property
+    def fullest_replicas_bytes(self) -> float:
+        """Bytes of replicas on the disk that has the most, the busiest among them."""
+        others = self.partition_disk_bytes * (self.replicas_per_broker - 1)
+        return others + self.busiest_replica_bytes
+
+    @figure("the fullest disk", "bytes", group="storage", source=ARITHMETIC,
+            formula="{replicas_per_broker} partitions, the busiest among them, on one of {brokers}"
+            " brokers + journal")
+    def fullest_disk_bytes(self) -> float:
+        return self.fullest_replicas_bytes + self.disk_journal_bytes
+
+    @property
+    def store_days(self) -> float:
+        """Days of data in the object store: all that is kept, or what local disks have let go."""
+        return self.inputs.retention - self.disk_days
+
+    @figure("in the object store", "bytes", group="storage",
+            formula="a day × {store_days:g} days, stored once",
+            source="KIP-405; the store replicates on its own")
+    def store_bytes(self) -> float:
+        return self.daily_bytes * self.store_days
+
+    @figure("share of days that is not on disks", group="storage", source=ARITHMETIC,
+            formula="1 - {disk_days:g} d / {inputs.retention:g} d")
+    def store_share(self) -> float:
+        return 1 - self.disk_days / self.inputs.retention
+
+    @property
+    def through_store(self) -> bool:
+        return self.inputs.storage != "local"
+
+    @figure("into all brokers, peak", "bytes/s", group="network", source=ARITHMETIC,
+            formula=lambda s: "written × replicas"
+            + (" + read from the store" if s.through_store else ""))
+    def network_in_bytes_per_second(self) -> float:
+        inputs, peak = self.inputs, self.peak_write_bytes_per_second
+        old = peak * inputs.lagging_groups if self.through_store else 0.0
+        if inputs.storage == "diskless":
+            return peak + old + (peak * (inputs.zones - 1) if inputs.zone_aware else 0.0)
+        return peak + peak * (inputs.copies - 1) + old
+
+    @figure("out of all brokers, peak", "bytes/s", group="network", source=ARITHMETIC,
+            formula=lambda s: f"written × ({s.inputs.copies} - 1 followers + {s.inputs.groups}"
+            " groups" + (" + 1 to the store)" if s.through_store else ")"))
+    def network_out_bytes_per_second(self) -> float:
+        peak = self.peak_write_bytes_per_second
+        followers = peak * (self.inputs.copies - 1)
+        return peak * self.inputs.groups + followers + (peak if self.through_store else 0.0)
+
+    @figure("into a broker, one down", "bytes/s", group="network", source=ARITHMETIC,
+            formula="in / {brokers_needed} brokers")
+    def broker_network_in_bytes_per_second(self) -> float:
+        return self.network_in_bytes_per_second / self.brokers_needed
+
+    @figure("out of a broker, one down", "bytes/s", group="network", source=ARITHMETIC,
+            formula="out / {brokers_needed} brokers")
+    def broker_network_out_bytes_per_second(self) -> float:
+        return self.network_out_bytes_per_second / self.brokers_needed
+
+    @property
+    def crossing(self) -> Crossing:
+        return crossing(self.inputs)
+
+    @figure("between zones: produced", "bytes/s", group="network", source=ARITHMETIC,
+            formula="written × {crossing.produced:.3g}")
+    def cross_zone_produce_bytes_per_second(self) -> float:
+        return self.write_bytes_per_second * self.crossing.produced
+
+    @figure("between zones: replicated", "bytes/s", group="network", source=ARITHMETIC,
+            formula="written × {crossing.replicated:.3g} followers in other zones than their"
+            " leader: {inputs.copies} replicas over {inputs.zones} zones")
+    def cross_zone_replication_bytes_per_second(self) -> float:
+        return self.write_bytes_per_second * self.crossing.replicated
+
+    @figure("between zones: fetched", "bytes/s", group="network", source="KIP-392",
+            formula=lambda s: f"read × {s.crossing.fetched:.3g}"
+            + (", clients read what is near" if s.inputs.zone_aware else ""))
+    def cross_zone_fetch_bytes_per_second(self) -> float:
+        return self.read_bytes_per_second * self.crossing.fetched
+
+    @figure("between zones in a month: replicated", "bytes/month", group="network",
+            formula=f"replicated between zones × 86,400 s × {MONTH_DAYS}", source=ARITHMETIC)
+    def cross_zone_replication_bytes_per_month(self) -> float:
+        return self.cross_zone_replication_bytes_per_second * MONTH_SECONDS
+
+    @figure("between zones in a month: all", "bytes/month", group="network", source=ARITHMETIC,
+            formula=f"all three × 86,400 s × {MONTH_DAYS}")
+    def cross_zone_bytes_per_month(self) -> float:
+        share = self.crossing
+        crossed = share.produced + share.replicated + share.fetched * self.inputs.groups
+        return self.write_bytes_per_second * crossed * MONTH_SECONDS
+# fmt: on
 
 
 def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
-    """Compute them."""
-    usable = 1.0 - inputs.headroom
-    mean_messages = inputs.messages_per_second * inputs.growth
-    peak_messages = mean_messages * inputs.peak_factor
-    wire_bytes = inputs.message_bytes / inputs.compression_ratio
-    mean_bytes, peak_bytes = mean_messages * wire_bytes, peak_messages * wire_bytes
-    consumer_messages = consumer_rate(inputs)
-    consumers = 0 if not inputs.groups else ceil(peak_messages / (consumer_messages * usable))
-    ceiling = deployment.ceiling("partition_produce_mb_per_s") * MEGABYTE
-    by_produce = ceil(peak_bytes / (ceiling * usable))
-    needed = max(1, by_produce, consumers)
-    skew = skew_of(inputs)
-    days = disk_days(inputs)
-    disk = mean_bytes * DAY_SECONDS * days * inputs.copies
-    by_disk = _partitions_by_disk(inputs, deployment, disk / inputs.copies)
-    read_peak = peak_bytes * inputs.groups
-    network_in, network_out = _network(inputs, peak_bytes)
-
-    def brokers_by(partitions: int) -> tuple[float, dict[str, int]]:
-        """What is not deleted yet, and the brokers that each resource asks for."""
-        slack = _slack_bytes(inputs, deployment, mean_bytes, partitions)
-        return slack, _brokers_by(
-            inputs, deployment, (peak_bytes, read_peak), (network_in, network_out),
-            disk + slack, partitions,
-        )  # fmt: skip
-
-    partitions = inputs.partitions or _spread(
-        max(ceil(needed * inputs.over_provision - 1e-9), by_disk),
-        lambda count: brokers_by(count)[1],
-    )
-    slack, by = brokers_by(partitions)
-    brokers_needed = max(by.values())
-    return Sizing(
-        mean_messages=mean_messages,
-        peak_messages=peak_messages,
-        mean_bytes=mean_bytes,
-        peak_bytes=peak_bytes,
-        read_mean_bytes=mean_bytes * inputs.groups,
-        read_peak_bytes=read_peak,
-        skew=skew,
-        usable=usable,
-        consumer_messages=consumer_messages,
-        consumers=consumers,
-        partitions_by_produce=by_produce,
-        partitions_by_disk=by_disk,
-        partitions_needed=needed,
-        partitions=partitions,
-        hottest_share=skew.hottest_partition(partitions),
-        disk_days=days,
-        disk_bytes=disk,
-        slack_bytes=slack,
-        store_bytes=_store_bytes(inputs, mean_bytes),
-        network_in=network_in,
-        network_out=network_out,
-        brokers_by=by,
-        brokers_needed=brokers_needed,
-        brokers=brokers_needed + 1,
-        replicas=partitions * inputs.copies,
-    )
-
-
-def _spread(wanted: int, brokers_by: Callable[[int], Mapping[str, int]]) -> int:
-    """The number of partitions, rounded up, at which each broker leads one.
+    """Size a cluster: the partitions that are given, or rounded up so that each broker leads one.
 
     Brokers that are there for the number of partitions have them already.
     """
-    partitions = rounded_up(wanted)
+    sizing = Sizing(
+        inputs=inputs,
+        deployment=deployment,
+        skew=skew_of(inputs),
+        partition_count=inputs.partitions or 1,
+    )
+    if inputs.partitions:
+        return sizing
+    wanted = ceil(sizing.partitions_needed * inputs.over_provision - 1e-9)
+    sizing = replace(sizing, partition_count=rounded_up(max(wanted, sizing.partitions_by_disk)))
     for _ in range(SPREADINGS_MAX):
-        others = {name: count for name, count in brokers_by(partitions).items()
-                  if name != "partitions"}  # fmt: skip
-        brokers = max(others.values()) + 1
-        if partitions >= brokers:
+        others = [count for name, count in sizing.brokers_by.items() if name != "partitions"]
+        brokers = max(others) + 1
+        if sizing.partitions >= brokers:
             break
-        partitions = rounded_up(brokers)
-    return partitions
-
-
-def disk_room(inputs: CapacityInputs, deployment: Deployment) -> float:
-    """Bytes of a broker's disk without its journal."""
-    journal = deployment.storage.journal_files_max * deployment.storage.journal_file_bytes
-    return max(1.0, inputs.broker_disk - journal)
-
-
-def partition_bytes_max(inputs: CapacityInputs, deployment: Deployment) -> float:
-    """What a partition should hold on a disk at most."""
-    usable = disk_room(inputs, deployment) * (1.0 - inputs.headroom)
-    return min(inputs.partition_bytes, usable / PARTITIONS_PER_DISK)
-
-
-def _partitions_by_disk(inputs: CapacityInputs, deployment: Deployment, kept_bytes: float) -> int:
-    """Partitions that keep each below its bound, with a segment that is not deleted yet."""
-    most = partition_bytes_max(inputs, deployment)
-    return ceil(kept_bytes / max(most - deployment.log.segment_bytes, most / 2))
-
-
-def consumer_rate(inputs: CapacityInputs) -> float:
-    """Messages a second that one consumer takes."""
-    rates = [inputs.consumer_rate]
-    if inputs.message_work:
-        rates.append(1000 / inputs.message_work)
-    if inputs.consumer_bytes:
-        rates.append(inputs.consumer_bytes * inputs.compression_ratio / inputs.message_bytes)
-    return min(rates)
+        sizing = replace(sizing, partition_count=rounded_up(brokers))
+    return sizing
 
 
 def rounded_up(count: int) -> int:
@@ -310,101 +452,28 @@ def rounded_up(count: int) -> int:
     return power
 
 
-def disk_days(inputs: CapacityInputs) -> float:
-    """Days of data on brokers' disks."""
-    days = {"local": inputs.retention, "tiered": inputs.local_retention, "diskless": 0.0}
-    return days[inputs.storage]
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Shares of bytes that go between zones.
 
-
-def _slack_bytes(
-    inputs: CapacityInputs, deployment: Deployment, mean_bytes: float, partitions: int
-) -> float:
-    """Retention deletes whole segments, so that each replica has up to one more."""
-    if inputs.storage == "diskless":
-        return 0.0
-    grown = mean_bytes * DAY_SECONDS * max(1.0, disk_days(inputs))
-    return min(float(deployment.log.segment_bytes) * partitions, grown) * inputs.copies
-
-
-def _store_bytes(inputs: CapacityInputs, mean_bytes: float) -> float:
-    """Bytes in the object store: all that is kept, or what local disks have let go."""
-    days = {
-        "local": 0.0,
-        "tiered": inputs.retention - inputs.local_retention,
-        "diskless": inputs.retention,
-    }
-    return mean_bytes * DAY_SECONDS * days[inputs.storage]
-
-
-def _network(inputs: CapacityInputs, peak_bytes: float) -> tuple[float, float]:
-    """Bytes a second into and out of all brokers at the peak."""
-    fetched = peak_bytes * inputs.groups
-    if inputs.storage == "diskless":
-        old = peak_bytes * inputs.lagging_groups
-        near = peak_bytes * (inputs.zones - 1) if inputs.zone_aware else 0.0
-        return peak_bytes + old + near, fetched + peak_bytes
-    uploaded = peak_bytes if inputs.storage == "tiered" else 0.0
-    old = peak_bytes * inputs.lagging_groups if inputs.storage == "tiered" else 0.0
-    followers = peak_bytes * (inputs.copies - 1)
-    return peak_bytes + followers + old, fetched + followers + uploaded
-
-
-def _brokers_by(
-    inputs: CapacityInputs,
-    deployment: Deployment,
-    peaks: tuple[float, float],
-    network: tuple[float, float],
-    disk_bytes: float,
-    partitions: int,
-) -> dict[str, int]:
-    usable = 1.0 - inputs.headroom
-    shares = broker_shares(inputs, deployment, peaks, network, disk_bytes)
-    by = {name: max(1, ceil(share / usable - 1e-9)) for name, share in shares.items()}
-    if disk_bytes:
-        room = disk_room(inputs, deployment) * usable - partition_bytes_max(inputs, deployment)
-        by["disk"] = max(1, ceil(disk_bytes / room - 1e-9))
-    by["partitions"] = ceil(partitions * inputs.copies / inputs.broker_partitions)
-    by["replicas and zones"] = max(inputs.copies, inputs.zones)
-    return by
-
-
-def broker_shares(
-    inputs: CapacityInputs,
-    deployment: Deployment,
-    peaks: tuple[float, float],
-    network: tuple[float, float],
-    disk_bytes: float,
-) -> dict[str, float]:
-    """Of each resource, how many brokers' worth the load takes, without headroom."""
-    written, read = peaks[0] * inputs.copies, peaks[1]
-    processes = max(PROCESS_CORES, inputs.broker_cores)
-    produce = deployment.ceiling(deployment.produce_name(inputs)) * MEGABYTE * processes
-    consume = deployment.ceiling("consume_mb_per_s") * MEGABYTE * processes
-    core_seconds = (
-        written / 1e9 * deployment.ceiling(deployment.produce_name(inputs, "cpu_s_per_gb"))
-        + read / 1e9 * deployment.ceiling("consume_cpu_s_per_gb")
-    )  # fmt: skip
-    return {
-        "throughput": written / produce + read / consume,
-        "cores": core_seconds / inputs.broker_cores,
-        "network": max(network) / inputs.broker_network,
-        "disk": disk_bytes / disk_room(inputs, deployment),
-    }
-
-
-def crossing(inputs: CapacityInputs) -> tuple[float, float, float]:
-    """Shares of produced, of replicated, and of fetched bytes that go between zones.
-
-    Replicas are spread evenly over zones. Of replication it is a multiple of produced bytes: how
-    many followers are elsewhere than their leader, in the mean.
+    Of replication it is a multiple of produced bytes: how many followers are elsewhere than their
+    leader, in the mean.
     """
+
+    produced: float
+    replicated: float
+    fetched: float
+
+
+def crossing(inputs: CapacityInputs) -> Crossing:
+    """What goes between zones, with replicas spread evenly over them."""
     zones, copies = inputs.zones, inputs.copies
     elsewhere = (zones - 1) / zones
     if inputs.storage == "diskless":
-        return (0.0, 0.0, 0.0) if inputs.zone_aware else (elsewhere, 0.0, elsewhere)
+        far = 0.0 if inputs.zone_aware else elsewhere
+        return Crossing(far, 0.0, far)
     whole, rest = divmod(copies, zones)
     squares = rest * (whole + 1) ** 2 + (zones - rest) * whole**2
     replicated = copies - squares / copies
-    if not inputs.zone_aware:
-        return elsewhere, replicated, elsewhere
-    return elsewhere, replicated, max(0.0, 1.0 - min(copies, zones) / zones)
+    near = max(0.0, 1.0 - min(copies, zones) / zones)
+    return Crossing(elsewhere, replicated, near if inputs.zone_aware else elsewhere)
