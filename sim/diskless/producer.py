@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
 from penstock.control import PartitionKey
-from penstock.diskless.writing.submission import Outcome, Submission
+from penstock.diskless.writing.submission import Submission
 from penstock.records import split_batches
-from penstock.records.appends import AppendResult
+from penstock.records.appends import AppendResult, Outcome
 from sim.diskless.batches import SEQUENCES, Batch, Identity, make, renumbered
 
 if TYPE_CHECKING:

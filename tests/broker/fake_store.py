@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from penstock.base.ids import TopicPartition
+from penstock.records import OffsetOutOfRange
+from penstock.records.appends import AppendResult
 from penstock.records.header import HEADER_BYTES, split_batches, stamp, validate_batch, verify_crc
 from penstock.storage.config import LogConfig
 
@@ -50,11 +52,15 @@ class FakeLog:
             self.batches.append((self.log_end_offset, end, data, header.max_timestamp))
             self.log_end_offset = end
             position += header.size_bytes
-        return SimpleNamespace(base_offset=base, log_append_time_ms=-1, log_start_offset=0)
+        return AppendResult(base, -1, 0)
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
     ) -> Any:
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            raise OffsetOutOfRange(
+                self.topic_partition, offset, self.log_start_offset, self.high_watermark
+            )
         buffers: list[bytes] = []
         size, following = 0, offset
         for _, end, data, _ in self.batches:

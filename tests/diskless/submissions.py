@@ -6,9 +6,9 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import ObjectLease
-from penstock.diskless.writing.submission import Outcome, Submission
+from penstock.diskless.writing.submission import Submission
 from penstock.records import split_batches
-from penstock.records.appends import AppendResult
+from penstock.records.appends import AppendResult, Outcome
 from penstock.storage.values import Lease
 from tests.storage.batches import batch
 

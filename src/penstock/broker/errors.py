@@ -70,12 +70,6 @@ class InvalidRequiredAcks(InvalidError):
     code: ClassVar[str] = "invalid_required_acks"
 
 
-class NotEnoughReplicas(RetriableError):
-    """Fewer replicas are in sync than `min.insync.replicas` asks for."""
-
-    code: ClassVar[str] = "not_enough_replicas"
-
-
 class TransactionsUnsupported(InvalidError):
     """A transactional producer; transactions are not served yet.
 

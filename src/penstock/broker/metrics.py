@@ -133,8 +133,8 @@ def log_samples(state: BrokerState) -> Iterator[Sample]:
         return
     yield Sample(BROKERS, len(image.brokers))
     for name, topic in state.topics.items():
-        yield Sample(TOPIC_PARTITIONS, len(topic.logs), (name,))
-        for index, log in enumerate(topic.views):
+        yield Sample(TOPIC_PARTITIONS, len(topic.partitions), (name,))
+        for index, log in enumerate(topic.partitions):
             if log is not None and log.high_watermark >= 0:
                 yield Sample(CURRENT_OFFSET, log.high_watermark, (name, str(index)))
                 yield Sample(OLDEST_OFFSET, log.log_start_offset, (name, str(index)))

@@ -130,7 +130,7 @@ class BrokerServer:
         state = self.state
         state.control.watch(self._image_noticed, self._marks_noticed)
         await state.control.start()
-        state.attach(loop.call_soon)
+        state.commits.attach(loop.call_soon)
         state.fetch_hub.attach(loop.call_soon, loop.call_later)
         state.store.attach(loop.call_soon_threadsafe)
         state.store.on_advance = state.fetch_hub.advanced

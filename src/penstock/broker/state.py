@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
-from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
@@ -29,12 +28,12 @@ from penstock.broker.errors import (
     DisklessUnsupported,
     NoObjectStore,
     NotLeader,
-    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.broker.metrics import RequestMetrics
 from penstock.broker.switching import TopicSwitches
+from penstock.partitions import GroupCommits, LocalPartition
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Registry
@@ -46,12 +45,11 @@ if TYPE_CHECKING:
     from penstock.broker.handlers.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.sinks import SinkService
-    from penstock.control import ControlPlane, MetadataImage, Partition, Topic
-    from penstock.diskless.partition import DisklessPartition
+    from penstock.control import ControlPlane, MetadataImage, Topic
+    from penstock.control import Partition as PartitionRow
     from penstock.diskless.service import DisklessService
+    from penstock.partitions import Partition
     from penstock.storage import LogStore, PartitionLog
-
-    Log = PartitionLog | DisklessPartition
 
 logger = logging.getLogger(__name__)
 
@@ -65,24 +63,18 @@ class Expiring(Protocol):
 
 
 class TopicState:
-    """A topic and the logs of its partitions, by index; None where another broker leads.
+    """A topic and its partitions, by index; None for one that this broker does not serve.
 
-    A diskless topic has `remotes` instead, all of them on every broker.
+    It serves local ones that it leads, and all diskless ones where there is an object store.
     """
 
-    __slots__ = ("diskless", "encoded_name", "logs", "remotes", "topic")
+    __slots__ = ("diskless", "encoded_name", "partitions", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.encoded_name = topic.name.encode()
-        self.logs: list[PartitionLog | None] = [None] * len(topic.partitions)
         self.diskless = is_diskless(topic)
-        self.remotes: list[DisklessPartition] = []
-
-    @property
-    def views(self) -> Sequence[Log | None]:
-        """What is known here of each partition, wherever its data lies."""
-        return self.remotes or self.logs
+        self.partitions: list[Partition | None] = [None] * len(topic.partitions)
 
 
 class BrokerState:
@@ -129,30 +121,11 @@ class BrokerState:
         self.stopping = False
         self.metrics = RequestMetrics()
         self.produce_waiting: dict[Expiring, None] = {}
-        self._call_soon: Callable[[Callable[[], None]], object] | None = None
-        self._commit_scheduled = False
+        self.commits = GroupCommits(store)
         self._refreshing = asyncio.Lock()
         self._placements: dict[str, Placement] = {}
         self._placed_for: MetadataImage | None = None
         self.switches = TopicSwitches(self)
-
-    def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Tell the state the loop that owns it."""
-        self._call_soon = call_soon
-
-    def commit_soon(self) -> None:
-        """Have the store write and sync what this loop iteration appends, once, at its end."""
-        if self._commit_scheduled:
-            return
-        if self._call_soon is None:
-            self.store.commit_pending()
-            return
-        self._commit_scheduled = True
-        self._call_soon(self._commit)
-
-    def _commit(self) -> None:
-        self._commit_scheduled = False
-        self.store.commit_pending()
 
     @property
     def metadata(self) -> MetadataImage:
@@ -181,7 +154,7 @@ class BrokerState:
     def _is_current(self, image: MetadataImage) -> bool:
         return image is self._settled
 
-    def shown(self, topic: Topic, rack: str = "") -> Sequence[Partition]:
+    def shown(self, topic: Topic, rack: str = "") -> Sequence[PartitionRow]:
         """A topic's partitions as clients are told of them.
 
         Of a diskless topic any live broker leads any partition: one of `rack`, if there is one.
@@ -196,91 +169,61 @@ class BrokerState:
             placement = self._placements[rack] = Placement(image.brokers, rack)
         return placement.partitions(topic)
 
-    def log(self, topic: str, partition: int) -> Log:
-        """The log of a partition that this broker leads, or a diskless partition.
+    def partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker serves.
 
         Raises:
             UnknownTopicOrPartition: no such topic, or no such partition.
-            NotLeader: another broker leads it.
+            NotLeader, NoObjectStore: as `partition_of`.
         """
         state = self.topics.get(topic)
         if state is None:
             raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
-        return self.log_of(state, partition)
+        return self.partition_of(state, index)
 
-    def local_log(self, topic: str, partition: int, what: str = "this call") -> PartitionLog:
-        """The local log of a partition that this broker leads; raises as `local_log_of`."""
-        state = self.topics.get(topic)
-        if state is None:
-            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
-        return self.local_log_of(state, partition, what)
-
-    def log_by_id(self, topic_id: UUID | None, partition: int) -> Log:
-        """As `log`, for a topic named by its id.
-
-        Raises:
-            UnknownTopicId: no topic has this id.
-            UnknownTopicOrPartition, NotLeader: as `log`.
-        """
-        state = None if topic_id is None else self.topics_by_id.get(topic_id.bytes)
-        if state is None:
-            raise UnknownTopicId(f"there is no topic of id {topic_id}")
-        return self.log_of(state, partition)
-
-    def log_of(self, state: TopicState, partition: int) -> Log:
-        """The log of one partition of a topic, or its diskless partition; raises as `log`."""
-        if state.diskless:
-            return self.remote_of(state, partition)
-        return self.local_log_of(state, partition, "this call")
-
-    def remote_of(self, state: TopicState, partition: int) -> DisklessPartition:
-        """A partition of a diskless topic.
+    def partition_of(self, state: TopicState, index: int) -> Partition:
+        """One partition of a topic.
 
         Raises:
             UnknownTopicOrPartition: no such partition.
-            NoObjectStore: this broker serves no diskless topics.
+            NotLeader: it is local, and another broker leads it.
+            NoObjectStore: it is diskless, and this broker serves no diskless topics.
         """
-        if not 0 <= partition < len(state.logs):
-            raise _no_partition(state, partition)
-        if not state.remotes:
-            raise NoObjectStore(
-                f"topic {state.topic.name!r} is diskless, and this broker has no object store"
+        name, partitions = state.topic.name, state.partitions
+        if not 0 <= index < len(partitions):
+            raise UnknownTopicOrPartition(
+                f"topic {name!r} has partitions 0 to {len(partitions) - 1}, not {index}"
             )
-        return state.remotes[partition]
+        partition = partitions[index]
+        if partition is not None:
+            return partition
+        if state.diskless:
+            raise NoObjectStore(f"topic {name!r} is diskless, and this broker has no object store")
+        leader = state.topic.partitions[index].leader
+        raise NotLeader(f"broker {leader}, not {self.node_id}, leads {name}-{index}")
 
-    def local_log_of(self, state: TopicState, partition: int, what: str) -> PartitionLog:
-        """The log of one partition of a topic that is not diskless; raises as `log`.
+    def local_log(self, topic: str, index: int, what: str = "this call") -> PartitionLog:
+        """The log of a partition, for `what` needs one.
 
         Raises:
-            DisklessUnsupported: it is diskless, which `what` does not serve.
+            DisklessUnsupported: it is diskless; and as `partition`.
         """
-        if not 0 <= partition < len(state.logs):
-            raise _no_partition(state, partition)
-        log = state.logs[partition]
-        if log is not None:
-            return log
-        if state.diskless:
+        partition = self.partition(topic, index)
+        if not isinstance(partition, LocalPartition):
             raise DisklessUnsupported(
-                f"topic {state.topic.name!r} is diskless (diskless.enable = true):"
+                f"topic {topic!r} is diskless (diskless.enable = true):"
                 f" {what} does not serve such topics yet"
             )
-        leader = state.topic.partitions[partition].leader
-        raise NotLeader(
-            f"broker {leader}, not {self.node_id}, leads {state.topic.name}-{partition}"
-        )
+        return partition.log
 
     async def look_up_marks(self, topics: Iterable[TopicState]) -> None:
         """Have the control plane say where the partitions of diskless topics begin and end."""
-        remotes = [remote for topic in topics for remote in topic.remotes]
-        if remotes and self.diskless is not None:
-            await self.diskless.look_up_marks(remotes)
-
-    def led_logs(self) -> Iterator[PartitionLog]:
-        """The local logs of all partitions that this broker leads."""
-        for state in self.topics.values():
-            for log in state.logs:
-                if log is not None:
-                    yield log
+        if self.diskless is None:
+            return
+        keys = [topic.topic for topic in topics if topic.diskless]
+        partitions = [one for topic in keys for one in self.diskless.partitions_of(topic)]
+        if partitions:
+            await self.diskless.look_up_marks(partitions)
 
     async def _make_logs(self, image: MetadataImage) -> None:
         """Make the logs of partitions that are new here, a few in each turn of the loop.
@@ -319,15 +262,19 @@ class BrokerState:
         state = TopicState(topic)
         if state.diskless:
             if self.diskless is not None:
-                state.remotes = self.diskless.partitions_of(topic)
+                state.partitions[:] = self.diskless.partitions_of(topic)
             return state
         for partition in topic.partitions:
             if partition.leader != self.node_id:
                 continue
             try:
-                state.logs[partition.index] = self._log(topic, partition.index)
+                log = self._log(topic, partition.index)
             except PenstockError:
                 logger.exception("cannot open the log of %s-%d", topic.name, partition.index)
+                continue
+            state.partitions[partition.index] = LocalPartition(
+                log, self.commits, in_sync=len(partition.isr)
+            )
         return state
 
     def _log(self, topic: Topic, index: int) -> PartitionLog:
@@ -355,12 +302,6 @@ class BrokerState:
                 count += 1
                 if count % LOGS_CHANGED_PER_TURN == 0:
                     await _next_turn()
-
-
-def _no_partition(state: TopicState, partition: int) -> UnknownTopicOrPartition:
-    return UnknownTopicOrPartition(
-        f"topic {state.topic.name!r} has partitions 0 to {len(state.logs) - 1}, not {partition}"
-    )
 
 
 async def _next_turn() -> None:

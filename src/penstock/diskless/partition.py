@@ -4,14 +4,13 @@ It holds no data. Where it begins and ends is what this broker last heard, from 
 from notices of other brokers, and from answers of the control plane; the control plane alone
 decides. Both ends only rise.
 
-`submit` takes the place of `append`: the answer comes when the object that holds the batches is
-committed. `read` answers with what is loaded, or not yet.
+What is appended is answered when the object that holds it is committed; `read` answers with what
+is loaded, or how to load it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
@@ -20,13 +19,14 @@ from penstock.control.batch_index.values import PartitionKey, PartitionMarks
 from penstock.diskless.reading.assembly import LEADER_EPOCH
 from penstock.diskless.reading.reader import Want
 from penstock.records import OffsetOutOfRange
-from penstock.records.appends import AppendResult
+from penstock.records.appends import Done
 from penstock.records.idempotence import ProducerState
 from penstock.storage.admission import prepared
+from penstock.storage.values import Later, Read
 
 if TYPE_CHECKING:
     from penstock.diskless.service import DisklessService
-    from penstock.storage import Lease, LogConfig, Read
+    from penstock.storage import Lease, LogConfig
 
 UNKNOWN: Final = -1
 
@@ -39,6 +39,8 @@ class DisklessPartition:
         "size_bytes", "topic_id", "topic_partition",
     )  # fmt: skip
 
+    append_takes: ClassVar[str] = "writing and committing the object"
+    everywhere: ClassVar[bool] = True
     segment_count: Final = 0
 
     def __init__(
@@ -62,6 +64,11 @@ class DisklessPartition:
     def __repr__(self) -> str:
         offsets = f"[{self.log_start_offset}, {self.high_watermark})"
         return f"<DisklessPartition {self.topic_partition} {offsets}>"
+
+    @property
+    def source(self) -> object:
+        """What is told to have grown: the partition itself."""
+        return self
 
     @property
     def known(self) -> bool:
@@ -99,17 +106,13 @@ class DisklessPartition:
         """As `learn`, where the size is not told."""
         return self.learn(PartitionMarks(log_start_offset, high_watermark, self.size_bytes))
 
-    def submit(
-        self,
-        batches: memoryview,
-        *,
-        now_ms: int,
-        lease: Lease | None,
-        done: Callable[[AppendResult | PenstockError], None],
+    def append(
+        self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
     ) -> None:
         """Check batches as a local log does, and hand them to the writer.
 
-        `done` is called once, later, from the event loop: when they are committed or refused.
+        `done` is called once, later, from the event loop: when they are committed or refused,
+        whatever `acks` says.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
@@ -127,12 +130,19 @@ class DisklessPartition:
         self._service.submit(self.key, batches, headers, append_time, lease, done)
 
     def read(
-        self, offset: int, *, max_bytes: int, at_least_one: bool, instantly: bool = True
-    ) -> Read | None:
-        """Whole batches from the one that holds `offset`, if they are loaded; else None.
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        at_least_one: bool,
+        instantly: bool = True,
+    ) -> Read | Later:
+        """Whole batches from the one that holds `offset`, if they are loaded; else how they are.
 
         Up to `max_bytes`; the first even if it is larger, with `at_least_one`. Without
-        `instantly` nothing is copied out of the cache.
+        `instantly` nothing is copied out of the cache. `end_offset` is where the partition ends:
+        nothing above it is ever loaded.
 
         Raises:
             OffsetOutOfRange: below the start, or above the end by what the control plane says.
@@ -144,13 +154,13 @@ class DisklessPartition:
             raise OffsetOutOfRange(
                 self.topic_partition, offset, self.log_start_offset, self.high_watermark
             )
-        return self._service.reader.read(
+        if offset == end_offset:
+            return Read([], 0, offset)
+        service = self._service
+        read = service.reader.read(
             self.key, offset, max_bytes=max_bytes, at_least_one=at_least_one, instantly=instantly
         )
-
-    def want(self, offset: int, max_bytes: int) -> Want:
-        """What to ask of `DisklessService.load` where `read` had nothing."""
-        return Want(self.key, offset, max_bytes)
+        return Later(service.load, Want(self.key, offset, max_bytes)) if read is None else read
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of a batch not above `epoch`: 0, which ends where the log does.

@@ -1,6 +1,6 @@
 """Diskless topics on one broker: writer, reader and what clears away, with their timers.
 
-    produce ──> DisklessPartition.submit ──> ObjectWriter ──> store, control plane
+    produce ──> DisklessPartition.append ──> ObjectWriter ──> store, control plane
                                                 │ committed: extents, marks, bytes
     fetch <── DisklessPartition.read <── Reader <┘ <── FetchPaths <── store
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records import BatchHeader
-    from penstock.records.appends import AppendResult
+    from penstock.records.appends import Done
     from penstock.records.idempotence import ProducerState
     from penstock.storage import Lease, LogConfig
 
@@ -309,7 +309,7 @@ class DisklessService:
         headers: list[BatchHeader],
         append_time: bool,
         lease: Lease | None,
-        done: Callable[[AppendResult | PenstockError], None],
+        done: Done,
     ) -> None:
         """Hand admitted batches to the writer.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
+
+from penstock.base.errors import PenstockError
 
 
 class AppendResult(NamedTuple):
@@ -18,3 +21,9 @@ class AppendResult(NamedTuple):
     duplicate: bool = False
     error: str | None = None
     message: str | None = None
+
+
+Outcome = AppendResult | PenstockError
+"""Where an append went, or was refused; or why it may not be there."""
+
+Done = Callable[[Outcome], None]

@@ -4,9 +4,10 @@ made once per call, because a frozen dataclass costs several times as much to ma
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -25,6 +26,17 @@ class Read(NamedTuple):
     buffers: list[Buffer]
     size_bytes: int
     next_offset: int
+
+
+class Later(NamedTuple):
+    """Bytes that have to be loaded before they are read.
+
+    `load` takes the `want`s of one request together, and how many bytes they may be altogether;
+    who waits for the partition is woken when they are there.
+    """
+
+    load: Callable[[Sequence[Any], int], None]
+    want: Any
 
 
 class OffsetAndTimestamp(NamedTuple):

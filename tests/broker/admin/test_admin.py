@@ -67,7 +67,7 @@ async def test_stopping_is_alive_but_not_ready(state: BrokerState, admin: AdminS
 
 async def test_a_partition_without_a_log_is_named(state: BrokerState, admin: AdminServer) -> None:
     await create(state, creation("orders", 2))
-    state.topics["orders"].logs[1] = None
+    state.topics["orders"].partitions[1] = None
     status, answer = await fetch(admin, "/health")
     assert status == 503
     assert "orders-1" in json.dumps(answer)
@@ -211,7 +211,7 @@ async def test_a_failing_view_is_an_error_of_its_own(
     state: BrokerState, admin: AdminServer
 ) -> None:
     await create(state, creation("orders"))
-    state.topics["orders"].logs = None  # type: ignore[assignment]
+    state.topics["orders"].partitions = None  # type: ignore[assignment]
     status, answer = await fetch(admin, "/v1/topics")
     assert (status, answer["error"]) == (500, "unknown_server_error")
     assert (await fetch(admin, "/v1/cluster"))[0] == 200

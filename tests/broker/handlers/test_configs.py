@@ -161,7 +161,7 @@ async def test_incremental_changes(state: BrokerState) -> None:
         "cleanup.policy": "delete,compact",
     }
     assert await alter(state, (TOPIC, "a", [("cleanup.policy", SUBTRACT, "delete")])) == ["none"]
-    log = state.log("a", 0)
+    log = state.partition("a", 0)
     assert log.config.cleanup_policy == ("compact",)
     assert log.config.segment_bytes == 2_097_152
 
@@ -186,7 +186,7 @@ async def test_a_change_without_effect_is_made_and_told(
     assert said is not None
     assert "cleanup.policy = 'compact': compact has no effect: nothing is compacted yet" in said
     assert "preallocate" not in said
-    assert state.log("a", 0).config.cleanup_policy == ("compact",)
+    assert state.partition("a", 0).config.cleanup_policy == ("compact",)
     # What was told once is not told again with the next change.
     assert await told(TOPIC, "a", compact) is None
     said = await told(BROKER, "", unclean)
@@ -244,9 +244,9 @@ async def test_validate_only_changes_nothing(state: BrokerState) -> None:
 async def test_broker_defaults_reach_topics(state: BrokerState) -> None:
     await create(state, creation("a"))
     assert await alter(state, (BROKER, "", [("log.retention.hours", SET, "2")])) == ["none"]
-    assert state.log("a", 0).config.retention_ms == 7_200_000
+    assert state.partition("a", 0).config.retention_ms == 7_200_000
     assert await alter(state, (BROKER, "1", [("log.retention.ms", SET, "9")])) == ["none"]
-    assert state.log("a", 0).config.retention_ms == 9
+    assert state.partition("a", 0).config.retention_ms == 9
     (result,) = await describe(state, (TOPIC, "a", ["retention.ms"]), synonyms=True)
     assert [(s.name, s.source) for s in result.configs[0].synonyms] == [
         ("log.retention.ms", 2),

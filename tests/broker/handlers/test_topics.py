@@ -42,7 +42,7 @@ async def test_creates_topics(state: BrokerState, version: int) -> None:
         ("a", "none"),
         ("b", "none"),
     ]
-    assert len(state.topics["a"].logs) == 3
+    assert len(state.topics["a"].partitions) == 3
     assert state.topics["a"].topic.configs == {"retention.ms": "60000"}
     if version >= 5:
         assert (answers[0].num_partitions, answers[0].replication_factor) == (3, 1)
@@ -100,7 +100,7 @@ async def test_others_get_their_turns_while_many_partitions_come_and_go(state: B
     before = turns
     await create(state, creation("large", count))
     assert made[0] - before >= 40
-    assert sum(log is not None for log in state.topics["large"].logs) == count
+    assert sum(log is not None for log in state.topics["large"].partitions) == count
     before = turns
     request = {"topics": [{"name": "large", "topic_id": None}], "timeout": 1000}
     await call(state, "DeleteTopics", 6, request)
@@ -136,7 +136,7 @@ async def test_a_refresh_that_is_given_up_is_taken_up_by_the_next(state: BrokerS
     await asyncio.sleep(0)
     given_up.cancel()
     await other
-    assert all(log is not None for log in state.topics["a"].logs)
+    assert all(log is not None for log in state.topics["a"].partitions)
     assert len(state.store.partitions) == 20 * LOGS_CHANGED_PER_TURN
     with pytest.raises(asyncio.CancelledError):
         await given_up
@@ -238,7 +238,7 @@ async def test_adds_partitions(state: BrokerState, version: int) -> None:
         "invalid_partitions",
         "unknown_topic_or_partition",
     ]
-    assert len(state.topics["a"].logs) == 4
+    assert len(state.topics["a"].partitions) == 4
 
 
 async def test_validates_more_partitions(state: BrokerState) -> None:
@@ -250,7 +250,7 @@ async def test_validates_more_partitions(state: BrokerState) -> None:
     }
     (answer,) = (await call(state, "CreatePartitions", 3, request)).results
     assert names(answer.error_code) == "none"
-    assert len(state.topics["a"].logs) == 2
+    assert len(state.topics["a"].partitions) == 2
 
 
 @pytest.mark.parametrize("version", versions("DeleteRecords"))

@@ -117,7 +117,7 @@ class House:
         configs.bind(lambda: self.state.image)
         loop = asyncio.get_running_loop()
         self.state.fetch_hub = FetchHub(self.state)
-        self.state.attach(loop.call_soon)
+        self.state.commits.attach(loop.call_soon)
         await self.serve_objects(configs)
         await self.state.refresh()
         self.sinks = SinkService(self.state)

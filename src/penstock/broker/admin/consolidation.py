@@ -123,4 +123,5 @@ def _key(state: BrokerState, request: Request) -> PartitionKey:
         topic = None
     if topic is None or not topic.diskless:
         raise UnknownTopicId(f"there is no diskless topic of id {text[:40]}")
-    return state.remote_of(topic, index).key
+    partition = state.partition_of(topic, index)
+    return partition.topic_id, index

@@ -19,14 +19,15 @@ from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.errors import NoObjectStore
 from penstock.diskless.formats.extent_json import extent_to_json
+from penstock.diskless.partition import DisklessPartition
 from penstock.records import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.state import BrokerState, Log
+    from penstock.broker.state import BrokerState
     from penstock.control.batch_index.values import DisklessExtent
-    from penstock.diskless.partition import DisklessPartition
+    from penstock.partitions import Partition
 
 OBJECT_EXTENTS_PER_PAGE: Final = 1_000
 """Extents in one answer; `next_start` says where to go on."""
@@ -79,7 +80,7 @@ def flag(query: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def wanted(log: Log, query: Mapping[str, str]) -> tuple[int, int]:
+def wanted(log: Partition, query: Mapping[str, str]) -> tuple[int, int]:
     """The offsets [start, end) that a request asks for, within the log.
 
     Raises:
@@ -147,13 +148,14 @@ async def partition_extents(state: BrokerState, request: Request) -> dict[str, A
     topic = request.path_params["topic"]
     index = number("partition", request.path_params["partition"], INT_MAX)
     place = state.topics.get(topic)
-    if place is None or index >= len(place.logs):
+    if place is None or index >= len(place.partitions):
         await state.refresh()  # another broker may have made it just now
         place = state.topics.get(topic)
-    if place is not None and place.diskless:
-        return await object_extents(state, state.remote_of(place, index), request.query_params)
+    partition = state.partition(topic, index)
+    if isinstance(partition, DisklessPartition):
+        return await object_extents(state, partition, request.query_params)
     log = state.local_log(topic, index)
-    start, end = wanted(log, request.query_params)
+    start, end = wanted(partition, request.query_params)
     extents = log.extents(start, end) if start < end else []
     return {
         "topic": topic,

@@ -188,7 +188,7 @@ def _missing_logs(state: BrokerState) -> str:
     missing = [
         f"{name}-{partition.index}"
         for name, topic in state.topics.items()
-        for partition, log in zip(topic.topic.partitions, topic.logs, strict=True)
+        for partition, log in zip(topic.topic.partitions, topic.partitions, strict=True)
         if log is None and partition.leader == state.node_id and not topic.diskless
     ]
     if not missing:

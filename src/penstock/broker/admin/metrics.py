@@ -83,7 +83,7 @@ async def _groups(state: BrokerState) -> list[Sample]:
 def high_watermark(state: BrokerState, topic: str, partition: int) -> int | None:
     """The end of a partition for consumers; None where this broker does not lead it."""
     found = state.topics.get(topic)
-    if found is None or not 0 <= partition < len(found.views):
+    if found is None or not 0 <= partition < len(found.partitions):
         return None
-    log = found.views[partition]
+    log = found.partitions[partition]
     return None if log is None or log.high_watermark < 0 else log.high_watermark

@@ -64,7 +64,7 @@ async def topic(state: BrokerState, request: Request) -> dict[str, Any]:
         **_summary(found),
         "configs": dict(found.topic.configs),
         "switch": state.switches.view(found.topic.topic_id),
-        "partitions": [_partition(state, found, index) for index in range(len(found.views))],
+        "partitions": [_partition(state, found, index) for index in range(len(found.partitions))],
     }
 
 
@@ -113,9 +113,9 @@ async def group(state: BrokerState, request: Request) -> dict[str, Any]:
 
 
 def _summary(state: TopicState) -> dict[str, Any]:
-    logs = [log for log in state.views if log is not None]
+    logs = [log for log in state.partitions if log is not None]
     partitions = state.topic.partitions
-    unknown = state.diskless and not state.remotes  # this broker has no object store
+    unknown = state.diskless and not logs  # this broker has no object store
     return {
         "topic": state.topic.name,
         "topic_id": str(state.topic.topic_id),
@@ -133,7 +133,7 @@ def _summary(state: TopicState) -> dict[str, Any]:
 
 
 def _partition(state: BrokerState, topic: TopicState, index: int) -> dict[str, Any]:
-    partition, log = state.shown(topic.topic)[index], topic.views[index]
+    partition, log = state.shown(topic.topic)[index], topic.partitions[index]
     row: dict[str, Any] = {
         "partition": index,
         "leader": partition.leader,

@@ -1,7 +1,7 @@
 """One fetch request: read what there is, or wait until there is enough.
 
-A request that finds less than `min_bytes`, and no error, becomes a waiter on the logs of its
-partitions. When high watermarks rise, the hub wakes the waiters once, after the producers'
+A request that finds less than `min_bytes`, and no error, becomes a waiter on the sources of
+its partitions. When high watermarks rise, the hub wakes the waiters once, after the producers'
 answers have left, and reads at the same place are made once for all of them. The request is
 answered when there is enough, when a partition fails, or when `max_wait` has passed.
 
@@ -23,8 +23,8 @@ Source: KIP-74 (limits), KIP-227, KIP-320 (leader epochs); Kafka's `DelayedFetch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
@@ -38,6 +38,7 @@ from penstock.broker.errors import (
 from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
 from penstock.broker.leader_epochs import check_epoch
 from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
+from penstock.storage.values import Later
 from penstock.wire.kafka.fetch import (
     FLEXIBLE_FROM,
     TOPIC_IDS_FROM,
@@ -48,16 +49,15 @@ from penstock.wire.kafka.fetch import (
 from penstock.wire.kafka.framing import response_prefix
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState, Log
+    from penstock.broker.state import BrokerState
     from penstock.diskless.partition import DisklessPartition
-    from penstock.diskless.reading.reader import Want
-    from penstock.storage import PartitionLog, Read
+    from penstock.partitions import Partition
+    from penstock.storage import Read
 
 logger = logging.getLogger(__name__)
 
 SharedReads = dict[tuple[int, int, int, int], "Read"]
 READ_COMMITTED: Final = 1
-_OUT_OF_RANGE: Final = "offset_out_of_range"
 
 
 class FetchHub:
@@ -65,7 +65,7 @@ class FetchHub:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._waiting: dict[Log, dict[FetchOperation, None]] = {}
+        self._waiting: dict[object, dict[FetchOperation, None]] = {}
         self._operations: dict[FetchOperation, None] = {}
         self._woken: dict[FetchOperation, None] = {}
         self._turn = 0
@@ -88,10 +88,10 @@ class FetchHub:
         self._turn += 1
         return self._turn
 
-    def advanced(self, logs: Iterable[Log]) -> None:
-        """High watermarks rose: wake who waits for them, once the answers have left."""
-        for log in logs:
-            waiting = self._waiting.get(log)
+    def advanced(self, sources: Iterable[object]) -> None:
+        """Sources have grown: wake who waits for them, once the answers have left."""
+        for source in sources:
+            waiting = self._waiting.get(source)
             if waiting:
                 self._wake_soon(waiting)
 
@@ -99,7 +99,7 @@ class FetchHub:
         """The diskless partitions that requests wait for."""
         from penstock.diskless.partition import DisklessPartition
 
-        return [log for log in self._waiting if isinstance(log, DisklessPartition)]
+        return [one for one in self._waiting if isinstance(one, DisklessPartition)]
 
     def image_changed(self) -> None:
         """Partitions may be gone or led elsewhere: everyone looks again."""
@@ -118,23 +118,23 @@ class FetchHub:
             if operation in self._operations:
                 operation.look_again(reads)
 
-    def add(self, operation: FetchOperation, logs: list[Log], seconds: float) -> Any:
-        """Let a request wait on its logs; returns the handle of its timeout."""
+    def add(self, operation: FetchOperation, sources: list[object], seconds: float) -> Any:
+        """Let a request wait on its sources; returns the handle of its timeout."""
         self._operations[operation] = None
-        for log in logs:
-            self._waiting.setdefault(log, {})[operation] = None
+        for source in sources:
+            self._waiting.setdefault(source, {})[operation] = None
         if self._call_later is None:
             return None
         return self._call_later(seconds, operation.expire)
 
-    def remove(self, operation: FetchOperation, logs: list[Log]) -> None:
+    def remove(self, operation: FetchOperation, sources: list[object]) -> None:
         self._operations.pop(operation, None)
-        for log in logs:
-            waiting = self._waiting.get(log)
+        for source in sources:
+            waiting = self._waiting.get(source)
             if waiting is not None:
                 waiting.pop(operation, None)
                 if not waiting:
-                    del self._waiting[log]
+                    del self._waiting[source]
 
     def finish_all(self) -> None:
         """Answer all waiting requests with what there is, because the broker stops."""
@@ -146,8 +146,8 @@ class FetchOperation:
     """A fetch request between its arrival and its answer."""
 
     __slots__ = (
-        "_committed", "_context", "_found", "_hub", "_logs", "_plan", "_request", "_size",
-        "_state", "_timer", "_wanted",
+        "_committed", "_context", "_found", "_hub", "_later", "_plan", "_request", "_size",
+        "_sources", "_state", "_timer",
     )  # fmt: skip
 
     def __init__(
@@ -166,9 +166,9 @@ class FetchOperation:
         self._committed = request.isolation_level == READ_COMMITTED
         self._found: dict[FetchPartition, PartitionAnswer] = {}
         self._size = 0
-        self._logs: list[Log] = []
+        self._sources: list[object] = []
         self._timer: Any = None
-        self._wanted: list[Want] | None = None
+        self._later: list[Later] = []
 
     def start(self) -> None:
         """Answer at once if there is enough, else wait."""
@@ -176,7 +176,7 @@ class FetchOperation:
         if self._plan.error or self._satisfied(None) or seconds <= 0 or self._state.stopping:
             self._answer()
             return
-        self._timer = self._hub.add(self, self._logs, seconds)
+        self._timer = self._hub.add(self, self._sources, seconds)
         self._context.abandon = self._leave
 
     def look_again(self, reads: SharedReads) -> None:
@@ -194,7 +194,7 @@ class FetchOperation:
         self._answer()
 
     def _leave(self) -> None:
-        self._hub.remove(self, self._logs)
+        self._hub.remove(self, self._sources)
         self._context.abandon = None
         if self._timer is not None:
             self._timer.cancel()
@@ -207,27 +207,25 @@ class FetchOperation:
         self._size = 0
         news = False
         budget = min(self._request.max_bytes, self._state.settings.fetch_max_bytes)
-        logs: list[Log] = []
+        sources: list[object] = []
         image_count, committed = self._state.image_count, self._committed
+        rack = self._request.rack
         for partition in self._in_turn():
             try:
-                log = partition.log
-                if log is None or partition.image_count != image_count:
-                    log = self._log(partition)
-                logs.append(log)
-                end = log.last_stable_offset if committed else log.high_watermark
-                if partition.remote is not None:
-                    answer = self._read_remote(partition.remote, partition, budget - self._size)
-                    news = news or (answer is not None and answer.preferred_replica >= 0)
-                elif (
+                source = partition.source
+                if source is None or partition.image_count != image_count:
+                    source = self._source(partition)
+                sources.append(source.source)
+                end = source.last_stable_offset if committed else source.high_watermark
+                if (
                     partition.offset == end
                     and not partition.sent_error
-                    and partition.leader_epoch in (-1, log.leader_epoch)
+                    and not rack
+                    and partition.leader_epoch in (-1, source.leader_epoch)
                 ):
                     continue
-                else:
-                    local = cast("PartitionLog", log)
-                    answer = self._read(local, partition, budget - self._size, reads)
+                answer = self._read(source, partition, end, budget - self._size, reads)
+                news = news or (answer is not None and answer.preferred_replica >= 0)
             except Exception as error:
                 answer = _error_answer(partition, error)
             news = news or partition.sent_error != (0 if answer is None else answer.error)
@@ -236,10 +234,9 @@ class FetchOperation:
             found[partition] = answer
             self._size += answer.size_bytes
         if not waits:
-            self._logs = logs
-        if self._wanted and self._state.diskless is not None:
-            wanted, self._wanted = self._wanted, None
-            self._state.diskless.load(wanted, budget - self._size)
+            self._sources = sources
+        if self._later:
+            self._load(budget - self._size)
             if not self._size:
                 return news
         return news or not self._plan.partitions or self._size >= self._request.min_bytes
@@ -251,9 +248,9 @@ class FetchOperation:
         start = self._hub.turn() % len(partitions)
         return partitions[start:] + partitions[:start]
 
-    def _log(self, partition: FetchPartition) -> Log:
+    def _source(self, partition: FetchPartition) -> Partition:
         state, key = self._state, partition.key
-        partition.log = None
+        partition.source = None
         if self._context.version >= TOPIC_IDS_FROM:
             topic = state.topics_by_id.get(key)
             if topic is None:
@@ -262,93 +259,73 @@ class FetchOperation:
             topic = state.topics_by_name.get(key)
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {key!r}")
-        partition.remote = None
-        log: Log
-        if topic.diskless:
-            log = partition.remote = state.remote_of(topic, partition.index)
-        else:
-            log = state.local_log_of(topic, partition.index, "Fetch")
-        partition.log = log
+        partition.source = state.partition_of(topic, partition.index)
         partition.image_count = state.image_count
-        return log
+        return partition.source
 
     def _read(
         self,
-        log: PartitionLog,
+        source: Partition,
         partition: FetchPartition,
+        end: int,
         budget: int,
         reads: SharedReads | None,
     ) -> PartitionAnswer | None:
-        """The records at a partition's offset; None when there are none."""
+        """The records at a partition's offset; None when there are none, or none yet."""
         if partition.leader_epoch >= 0:
-            check_epoch(log, partition.leader_epoch)
-        end = log.last_stable_offset if self._committed else log.high_watermark
+            check_epoch(source, partition.leader_epoch)
+        if source.everywhere and self._request.rack:
+            state, key = self._state, (source.topic_id, partition.index)
+            nearer = preferred(state.metadata, self._request.rack, state.node_id, key)
+            if nearer >= 0:
+                answer = self._headers(source, partition)
+                answer.preferred_replica = nearer
+                return answer
         offset = partition.offset
-        if offset == end or (end < offset <= log.log_end_offset):
+        if offset == end:
             return None
-        if not log.log_start_offset <= offset <= end:
-            return self._headers(log, partition, error_number(_OUT_OF_RANGE))
         first = self._size == 0
         limit = min(partition.max_bytes, budget)
         if limit <= 0 and not first:
             return None
-        place = (id(log), offset, max(limit, 0) if first else -limit, end)
+        place = (id(source), offset, max(limit, 0) if first else -limit, end)
         read = None if reads is None else reads.get(place)
         if read is None:
-            read = log.read(offset, max_bytes=max(limit, 0), end_offset=end, at_least_one=first)
+            found = source.read(
+                offset,
+                max_bytes=max(limit, 0),
+                end_offset=end,
+                at_least_one=first,
+                instantly=self._size < COPIED_BYTES_MAX,
+            )
+            if isinstance(found, Later):
+                self._later.append(found)
+                return None
+            read = found
             if reads is not None and len(reads) < READS_SHARED_MAX:
                 reads[place] = read
         if not read.size_bytes:
             return None
-        answer = self._headers(log, partition, 0)
+        answer = self._headers(source, partition)
         answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
         return answer
 
-    def _read_remote(
-        self, remote: DisklessPartition, partition: FetchPartition, budget: int
-    ) -> PartitionAnswer | None:
-        """What is loaded of a diskless partition at its offset; None when there is nothing yet."""
-        if partition.leader_epoch >= 0:
-            check_epoch(remote, partition.leader_epoch)
-        if self._request.rack:
-            state = self._state
-            nearer = preferred(state.metadata, self._request.rack, state.node_id, remote.key)
-            if nearer >= 0:
-                answer = self._headers(remote, partition, 0)
-                answer.preferred_replica = nearer
-                return answer
-        offset = partition.offset
-        if offset == remote.high_watermark:
-            return None
-        first = self._size == 0
-        limit = min(partition.max_bytes, budget)
-        if limit <= 0 and not first:
-            return None
-        read = remote.read(
-            offset,
-            max_bytes=max(limit, 0),
-            at_least_one=first,
-            instantly=self._size < COPIED_BYTES_MAX,
-        )
-        if read is None:
-            self._wanted = self._wanted or []
-            self._wanted.append(remote.want(offset, partition.max_bytes))
-            return None
-        if not read.size_bytes:
-            return None
-        answer = self._headers(remote, partition, 0)
-        answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
-        return answer
+    def _load(self, max_bytes: int) -> None:
+        """Have what is not here loaded, together from each place where it lies."""
+        wants: dict[Callable[[Sequence[Any], int], None], list[Any]] = {}
+        for load, want in self._later:
+            wants.setdefault(load, []).append(want)
+        self._later = []
+        for load, wanted in wants.items():
+            load(wanted, max_bytes)
 
-    def _headers(self, log: Log, partition: FetchPartition, error: int) -> PartitionAnswer:
-        if error:
-            return PartitionAnswer(partition.index, error)
+    def _headers(self, source: Partition, partition: FetchPartition) -> PartitionAnswer:
         return PartitionAnswer(
             partition.index,
             0,
-            log.high_watermark,
-            log.last_stable_offset,
-            log.log_start_offset,
+            source.high_watermark,
+            source.last_stable_offset,
+            source.log_start_offset,
             aborted=self._committed,
         )
 
@@ -373,19 +350,19 @@ class FetchOperation:
 
     def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
         """A partition that has nothing to read: left out of a session's answer if unchanged."""
-        log = partition.log
-        if log is None or partition.image_count != self._state.image_count:
+        source = partition.source
+        if source is None or partition.image_count != self._state.image_count:
             try:
-                log = self._log(partition)
+                source = self._source(partition)
             except PenstockError as error:
                 return _error_answer(partition, error)
         if (
             self._plan.incremental
-            and partition.sent_high_watermark == log.high_watermark
-            and partition.sent_log_start_offset == log.log_start_offset
+            and partition.sent_high_watermark == source.high_watermark
+            and partition.sent_log_start_offset == source.log_start_offset
         ):
             return None
-        return self._headers(log, partition, 0)
+        return self._headers(source, partition)
 
     def _remember(self, partition: FetchPartition, answer: PartitionAnswer) -> None:
         if answer.error:

@@ -35,8 +35,7 @@ from penstock.broker.limits import FETCH_SESSION_IDLE_SECONDS
 from penstock.wire.kafka.fetch import FetchRequest, PartitionRequest
 
 if TYPE_CHECKING:
-    from penstock.broker.state import Log
-    from penstock.diskless.partition import DisklessPartition
+    from penstock.partitions import Partition
 
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
@@ -53,13 +52,12 @@ _NOTHING: Final[Told] = {}
 class FetchPartition:
     """One partition of a request or of a session, and what its last answer said.
 
-    `log` is what the topic and index led to when the state's `image_count` was the one here;
-    `remote` is the same where the topic is diskless, else None.
+    `source` is what the topic and index led to when the state's `image_count` was the one here.
     """
 
     __slots__ = (
-        "image_count", "index", "key", "leader_epoch", "log", "max_bytes", "offset",
-        "remote", "sent_error", "sent_high_watermark", "sent_log_start_offset",
+        "image_count", "index", "key", "leader_epoch", "max_bytes", "offset", "sent_error",
+        "sent_high_watermark", "sent_log_start_offset", "source",
     )  # fmt: skip
 
     def __init__(self, key: bytes, row: PartitionRequest) -> None:
@@ -68,8 +66,7 @@ class FetchPartition:
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.index, self.leader_epoch, self.offset, _, self.max_bytes = row
-        self.log: Log | None = None
-        self.remote: DisklessPartition | None = None
+        self.source: Partition | None = None
         self.image_count = -1
 
     def update(self, row: PartitionRequest) -> None:

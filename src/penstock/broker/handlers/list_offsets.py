@@ -28,10 +28,10 @@ from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.leader_epochs import check_epoch
 from penstock.broker.state import BrokerState
+from penstock.diskless.partition import DisklessPartition
 from penstock.wire.kafka.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
-    from penstock.diskless.partition import DisklessPartition
     from penstock.diskless.service import DisklessService
     from penstock.storage import PartitionLog
 
@@ -82,11 +82,14 @@ async def _list_later(
     for topic in request.topics:
         found = state.topics.get(topic.name)
         if found is not None and found.diskless:
-            indexes = range(len(found.remotes))
+            indexes = range(len(found.partitions))
             remote += [
-                (found.remotes[item.partition_index], item)
+                (partition, item)
                 for item in topic.partitions
                 if item.partition_index in indexes and _known(item.timestamp, context.version)
+                if isinstance(
+                    partition := found.partitions[item.partition_index], DisklessPartition
+                )
             ]
     answers = await service.positions([(one, item.timestamp) for one, item in remote])
     return _listed(
@@ -120,14 +123,14 @@ def _listed(
                     raise UnsupportedVersion(
                         f"timestamp {item.timestamp} in version {context.version} of ListOffsets"
                     )
-                log = state.log(topic.name, item.partition_index)
-                check_epoch(log, getattr(item, "current_leader_epoch", -1))
+                partition = state.partition(topic.name, item.partition_index)
+                check_epoch(partition, getattr(item, "current_leader_epoch", -1))
                 found = known.get(id(item))
                 if isinstance(found, PenstockError):
                     raise found
                 if found is None:
-                    local = state.local_log(topic.name, item.partition_index, "ListOffsets")
-                    found = _position(local, item.timestamp, committed=committed)
+                    log = state.local_log(topic.name, item.partition_index, "ListOffsets")
+                    found = _position(log, item.timestamp, committed=committed)
                 offset, timestamp, epoch = found
                 answer |= {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
             except Exception as error:
@@ -169,14 +172,13 @@ def offset_for_leader_epoch(
     remote = _diskless(state, (topic.topic for topic in request.topics))
     if remote is None:
         return _epoch_ends(state, request)
-    return _end_later(state, remote, request)
+    return _end_later(state, request)
 
 
-async def _end_later(state: BrokerState, service: DisklessService, request: Any) -> dict[str, Any]:
+async def _end_later(state: BrokerState, request: Any) -> dict[str, Any]:
     """As `_epoch_ends`, after a look at where diskless partitions end."""
     names = {topic.topic for topic in request.topics}
-    remote = [one for name in names if name in state.topics for one in state.topics[name].remotes]
-    await service.look_up_marks(remote)
+    await state.look_up_marks(state.topics[name] for name in names if name in state.topics)
     return _epoch_ends(state, request)
 
 
@@ -187,9 +189,9 @@ def _epoch_ends(state: BrokerState, request: Any) -> dict[str, Any]:
         for item in topic.partitions:
             answer = {"partition": item.partition}
             try:
-                log = state.log(topic.topic, item.partition)
-                check_epoch(log, getattr(item, "current_leader_epoch", -1))
-                epoch, end_offset = log.end_offset_for_epoch(item.leader_epoch)
+                partition = state.partition(topic.topic, item.partition)
+                check_epoch(partition, getattr(item, "current_leader_epoch", -1))
+                epoch, end_offset = partition.end_offset_for_epoch(item.leader_epoch)
                 answer |= {"leader_epoch": epoch, "end_offset": end_offset}
             except Exception as error:
                 answer["error_code"] = _error(error)

@@ -22,8 +22,8 @@ from penstock.broker.state import BrokerState, TopicState
 from penstock.storage import StorageError
 
 if TYPE_CHECKING:
-    from penstock.broker.state import Log
     from penstock.diskless.service import DisklessService
+    from penstock.partitions import Partition
 
 Entry = dict[str, Any]
 _Asked = Sequence[tuple[TopicState, frozenset[int] | None]]
@@ -54,17 +54,17 @@ def _local(state: BrokerState, asked: _Asked) -> Entry:
         return _offline(directory, failed)
     return {
         "log_dir": directory,
-        "topics": _topics(asked, lambda topic: topic.logs),
+        "topics": _topics(asked, lambda topic: () if topic.diskless else topic.partitions),
         "total_bytes": room.total,
         "usable_bytes": room.free,
     }
 
 
 async def _remote(state: BrokerState, service: DisklessService, asked: _Asked) -> Entry:
-    def led(topic: TopicState) -> Iterable[Log | None]:
+    def led(topic: TopicState) -> Iterable[Partition | None]:
         shown = state.shown(topic.topic)
-        for partition, remote in zip(shown, topic.remotes, strict=False):
-            yield remote if partition.leader == state.node_id else None
+        for row, partition in zip(shown, topic.partitions, strict=True):
+            yield partition if topic.diskless and row.leader == state.node_id else None
 
     try:
         await state.look_up_marks(topic for topic, _ in asked)
@@ -77,7 +77,9 @@ def _offline(log_dir: str, error: PenstockError) -> Entry:
     return {"log_dir": log_dir, "error_code": error_of(error)[0], "topics": ()}
 
 
-def _topics(asked: _Asked, logs_of: Callable[[TopicState], Iterable[Log | None]]) -> list[Entry]:
+def _topics(
+    asked: _Asked, logs_of: Callable[[TopicState], Iterable[Partition | None]]
+) -> list[Entry]:
     topics: list[Entry] = []
     for topic, indexes in asked:
         partitions = [

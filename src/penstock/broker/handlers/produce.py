@@ -1,12 +1,9 @@
-"""Produce: append each partition's batches, sync once, answer.
+"""Produce: append each partition's batches, answer when what their topics promise holds.
 
-All partitions of a request are appended in the event loop's turn; one `store.flush` covers them,
-and `state.commit_soon()` makes the requests of one loop iteration share one journal write and
-one sync. The answer leaves from the flush's callback. Errors are per partition; a partition that
-fails does not keep the others from being stored.
-
-Batches for diskless topics go to the writer of objects instead, and their results come when the
-object is committed; a request that has both kinds is answered when all of it is done.
+All partitions of a request are appended in the event loop's turn. A partition says by its own
+callback when the promise holds: after the sync that the requests of one turn share, or when its
+object is committed; the request is answered when all of its partitions have. Errors are per
+partition; a partition that fails does not keep the others from being stored.
 
 A partition of a request holds one whole batch from offset 0 on, as in Kafka since RecordBatch v2.
 
@@ -19,7 +16,6 @@ Source: KIP-98 (idempotence, in the storage), KIP-467 (record errors), Kafka's `
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +23,6 @@ from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import (
     InvalidRequiredAcks,
-    NotEnoughReplicas,
     TransactionsUnsupported,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -51,10 +46,9 @@ from penstock.wire.kafka.produce import (
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
-    from penstock.diskless.partition import DisklessPartition
-    from penstock.records.appends import AppendResult
+    from penstock.partitions import Partition
+    from penstock.records.appends import Outcome
 
-    _Remote = tuple[PartitionResult, DisklessPartition, memoryview | None]
 logger = logging.getLogger(__name__)
 
 _ALL: Final = -1
@@ -74,40 +68,41 @@ def produce(
     if refusal is not None:
         _Pending(state, context, request, _refused(request, refusal)).answer()
         return
-    now_ms = state.clock.now_ms()
+    now_ms, acks = state.clock.now_ms(), request.acks
     by_id = context.version >= TOPIC_IDS_FROM
     topics = state.topics_by_id if by_id else state.topics_by_name
     results: list[TopicResult] = []
-    remote: list[_Remote] = []
-    appended = False
+    pending = _Pending(state, context, request, results)
     for key, partitions in request.topics:
         topic = topics.get(key)
         topic_results: list[PartitionResult] = []
+        results.append((key, topic_results))
         for index, records in partitions:
+            result = PartitionResult(index)
+            topic_results.append(result)
             try:
                 if topic is None:
                     raise _unknown(key, by_id=by_id)
-                if topic.diskless:
-                    result = PartitionResult(index)
-                    remote.append((result, state.remote_of(topic, index), records))
-                    topic_results.append(result)
-                    continue
-                result = _append(state, topic, index, records, now_ms, lease, request.acks)
-                appended = True
+                served = topic.partitions
+                partition = served[index] if 0 <= index < len(served) else None
+                if partition is None:
+                    partition = state.partition_of(topic, index)
+                if not records:
+                    raise InvalidRecord(
+                        f"the records of {topic.topic.name}-{index} are null or empty"
+                    )
+                check_single(records)
+                done = partial(pending.appended, result)
+                partition.append(records, now_ms=now_ms, acks=acks, lease=lease, done=done)
+                pending.appends.append((result, partition))
             except Exception as error:
-                result = _failed(index, topic, error)
-            topic_results.append(result)
-        results.append((key, topic_results))
-    pending = _Pending(state, context, request, results)
-    if remote:
-        pending.submit(remote, now_ms, lease, appended=appended)
-    if not appended:
-        if not pending.outstanding:
-            pending.answer()
+                _fail(result, topic, error)
+    if not pending.appends:
+        pending.answer()
         return
+    pending.outstanding = len(pending.appends)
     state.produce_waiting[pending] = None
-    state.store.flush(pending.durable)
-    state.commit_soon()
+    state.commits.flush()
 
 
 def refuse_old(
@@ -123,53 +118,19 @@ def refuse_old(
     pending.answer()
 
 
-def _append(
-    state: BrokerState,
-    topic: TopicState,
-    index: int,
-    records: memoryview | None,
-    now_ms: int,
-    lease: Lease | None,
-    acks: int,
-) -> PartitionResult:
-    logs = topic.logs
-    log = logs[index] if 0 <= index < len(logs) else None
-    if log is None:
-        log = state.local_log_of(topic, index, "Produce")
-    if acks == _ALL and log.config.min_insync_replicas > 1:
-        _check_in_sync(topic, index, log.config.min_insync_replicas)
-    if not records:
-        raise InvalidRecord(f"the records of {topic.topic.name}-{index} are null or empty")
-    check_single(records)
-    done = log.append(records, now_ms=now_ms, lease=lease)
-    return PartitionResult(
-        index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset
-    )
-
-
-def _check_in_sync(topic: TopicState, index: int, needed: int) -> None:
-    in_sync = len(topic.topic.partitions[index].isr)
-    if in_sync < needed:
-        raise NotEnoughReplicas(
-            f"{topic.topic.name}-{index} has {in_sync} replicas in sync,"
-            f" min.insync.replicas = {needed}"
-        )
-
-
 def _unknown(key: bytes, *, by_id: bool) -> PenstockError:
     if by_id:
         return UnknownTopicId(f"there is no topic of id {key.hex()}")
     return UnknownTopicOrPartition(f"there is no topic {key.decode(errors='replace')!r}")
 
 
-def _failed(index: int, topic: TopicState | None, error: Exception) -> PartitionResult:
+def _fail(result: PartitionResult, topic: TopicState | None, error: Exception) -> None:
     if not isinstance(error, PenstockError):
         name = "?" if topic is None else topic.topic.name
-        logger.error("producing to %s-%d failed", name, index, exc_info=error)
-    number, message = error_of(error)
+        logger.error("producing to %s-%d failed", name, result.index, exc_info=error)
+    result.error, result.message = error_of(error)
     records = error.records if isinstance(error, InvalidRecord) else ()
-    record_errors = [(record, message) for record in records]
-    return PartitionResult(index, number, message=message, record_errors=record_errors)
+    result.record_errors = [(record, result.message) for record in records]
 
 
 def _refusal(request: ProduceRequest) -> PenstockError | None:
@@ -191,15 +152,11 @@ def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]
 
 
 class _Pending:
-    """A request whose batches are appended and wait for their sync, or for their objects.
-
-    `outstanding` has the results of diskless partitions that are not known yet, by identity;
-    `_remote` the identities of all of them.
-    """
+    """A request whose batches are appended, until what their topics promise holds."""
 
     __slots__ = (
-        "_answered", "_context", "_remote", "_request", "_results", "_state", "_syncing",
-        "deadline", "outstanding",
+        "_answered", "_context", "_request", "_results", "_state", "appends", "deadline",
+        "outstanding",
     )  # fmt: skip
 
     def __init__(
@@ -214,39 +171,14 @@ class _Pending:
         self._request = request
         self._results = results
         self._answered = False
-        self._syncing = True
-        self._remote: Collection[int] = ()
-        self.outstanding: dict[int, PartitionResult] = {}
+        self.appends: list[tuple[PartitionResult, Partition]] = []
+        self.outstanding = 0
         self.deadline = context.started + request.timeout_ms / 1000
 
-    def submit(
-        self, remote: Sequence[_Remote], now_ms: int, lease: Lease | None, *, appended: bool
-    ) -> None:
-        """Hand over what goes into objects; with `appended`, a sync is waited for as well."""
-        self._syncing = appended
-        self.outstanding = outstanding = {id(result): result for result, _, _ in remote}
-        self._remote = frozenset(outstanding)
-        self._state.produce_waiting[self] = None
-        for result, partition, records in remote:
-            try:
-                if not records:
-                    where = partition.topic_partition
-                    raise InvalidRecord(f"the records of {where} are null or empty")
-                check_single(records)
-                partition.submit(
-                    records, now_ms=now_ms, lease=lease, done=partial(self._placed, result)
-                )
-            except Exception as error:
-                del outstanding[id(result)]
-                failed = _failed(result.index, None, error)
-                result.error, result.message = failed.error, failed.message
-                result.record_errors = failed.record_errors
-
-    def _placed(self, result: PartitionResult, outcome: AppendResult | PenstockError) -> None:
-        """The object of one partition's batches is committed, or it is not."""
-        if self._answered or id(result) not in self.outstanding:
+    def appended(self, result: PartitionResult, outcome: Outcome) -> None:
+        """The promise of one partition's topic holds, or it does not."""
+        if self._answered:
             return
-        del self.outstanding[id(result)]
         if isinstance(outcome, PenstockError):
             result.error, result.message = error_of(outcome)
         elif outcome.error is not None:
@@ -255,34 +187,18 @@ class _Pending:
             result.base_offset = outcome.base_offset
             result.log_append_time_ms = outcome.log_append_time_ms
             result.log_start_offset = outcome.log_start_offset
-        if not self.outstanding and not self._syncing:
-            self.answer()
-
-    def durable(self, error: PenstockError | None) -> None:
-        """The sync is done, or failed for good."""
-        self._syncing = False
-        if error is not None:
-            self._fail(*error_of(error))
+        self.outstanding -= 1
         if not self.outstanding:
             self.answer()
 
     def expire(self) -> None:
         """The client's timeout passed before the end; the records may yet become durable."""
         number = error_number("request_timed_out")
-        for result in self.outstanding.values():
-            result.error = number
-            result.message = "writing and committing the object took longer than the timeout"
-        if self._syncing:
-            self._fail(number, "the sync took longer than the timeout")
+        for result, partition in self.appends:
+            if result.error == 0 and result.base_offset < 0:
+                result.error = number
+                result.message = f"{partition.append_takes} took longer than the timeout"
         self.answer()
-
-    def _fail(self, number: int, message: str) -> None:
-        """Fail what the sync was for."""
-        for _, results in self._results:
-            for result in results:
-                if result.error == 0 and id(result) not in self._remote:
-                    result.error, result.message = number, message
-                    result.base_offset = -1
 
     def answer(self) -> None:
         """Send the response, once; with acks=0 an error closes the connection instead."""

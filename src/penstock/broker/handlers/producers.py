@@ -5,16 +5,12 @@ Source: KIP-664.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.state import BrokerState
-
-if TYPE_CHECKING:
-    from penstock.records.idempotence import ProducerState
 
 Entry = dict[str, Any]
 
@@ -33,17 +29,9 @@ async def describe_producers(state: BrokerState, context: RequestContext, reques
     }
 
 
-async def _producers(state: BrokerState, topic: str, index: int) -> Sequence[ProducerState]:
-    found = state.topics.get(topic)
-    if found is not None and found.diskless:
-        partition = state.remote_of(found, index)
-        return await partition.producers()
-    return state.local_log(topic, index, "DescribeProducers").producers()
-
-
 async def _described(state: BrokerState, topic: str, index: int) -> Entry:
     try:
-        producers = await _producers(state, topic, index)
+        producers = await state.partition(topic, index).producers()
     except PenstockError as error:
         number, message = error_of(error)
         return {

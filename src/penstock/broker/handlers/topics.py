@@ -225,18 +225,13 @@ async def _trimmed(state: BrokerState, name: str, partition: Any) -> Entry:
     index = partition.partition_index
     answer: Entry = {"partition_index": index, "low_watermark": -1}
     try:
-        found = state.topics.get(name)
-        if found is not None and found.diskless:
-            remote = state.remote_of(found, index)
-            answer["low_watermark"] = await remote.delete_records(partition.offset)
-            return answer
-        log = state.local_log(name, index, "DeleteRecords")
-        if "delete" not in log.config.cleanup_policy:
+        found = state.partition(name, index)
+        policy = found.config.cleanup_policy
+        if "delete" not in policy:
             raise PolicyViolation(
-                f"topic {name!r}: cleanup.policy is {','.join(log.config.cleanup_policy)},"
-                " without delete"
+                f"topic {name!r}: cleanup.policy is {','.join(policy)}, without delete"
             )
-        answer["low_watermark"] = log.delete_records(partition.offset)
+        answer["low_watermark"] = await found.delete_records(partition.offset)
     except PenstockError as error:
         answer["error_code"], _ = error_of(error)
     return answer

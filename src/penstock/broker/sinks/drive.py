@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.broker.sinks.metrics import SinkCounters
     from penstock.broker.state import BrokerState
     from penstock.control import SinkCommit, SinkLane
-    from penstock.diskless.partition import DisklessPartition
+    from penstock.partitions import Partition
     from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class _Survey:
         self.logs: dict[LaneKey, PartitionLog] = {}
         self.appended: dict[LaneKey, int] = {}
         self.behind: set[LaneKey] = set()
-        self.remotes: dict[LaneKey, DisklessPartition] = {}
+        self.remotes: dict[LaneKey, Partition] = {}
 
 
 class Drive:
@@ -135,9 +135,11 @@ class Drive:
                 self._skip(lane.topic, lane.partition, row)
                 continue
             if not has_producer(lane):
-                survey.remotes[key] = self._state.remote_of(topic, lane.partition)
+                survey.remotes[key] = self._state.partition_of(topic, lane.partition)
                 continue
-            log = self._state.local_log_of(topic, lane.partition, "an open commit of a sink")
+            log = self._state.local_log(
+                topic.topic.name, lane.partition, "an open commit of a sink"
+            )
             survey.logs[key] = log
             last = self._last[key] = last_sequence(log, lane.producer_id)
             try:
@@ -218,8 +220,7 @@ class Drive:
 
         self._unsynced.append((synced, size_bytes))
         self._unsynced_bytes += size_bytes
-        self._state.store.flush(durable)
-        self._state.commit_soon()
+        self._state.commits.flush_then(durable)
 
     async def _wait_for_oldest(self) -> None:
         synced, size_bytes = self._unsynced.popleft()

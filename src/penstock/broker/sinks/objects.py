@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from penstock.broker.sinks.metrics import SinkCounters
     from penstock.broker.state import BrokerState
     from penstock.control import SinkCommit
-    from penstock.diskless.partition import DisklessPartition
     from penstock.diskless.service import DisklessService
+    from penstock.partitions import Partition
 
 
 def service_of(state: BrokerState) -> DisklessService:
@@ -55,7 +55,7 @@ def check_size(state: BrokerState, manifest: Manifest, remotes: Collection[LaneK
 async def commit_objects(
     done: SinkCommit,
     manifest: Manifest,
-    remotes: Mapping[LaneKey, DisklessPartition],
+    remotes: Mapping[LaneKey, Partition],
     *,
     state: BrokerState,
     directory: Path,

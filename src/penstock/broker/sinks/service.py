@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.base.errors import CorruptError, InvalidError, PenstockError
 from penstock.broker.errors import (
-    NotEnoughReplicas,
     ShuttingDown,
     UnknownTopicOrPartition,
 )
@@ -62,12 +61,12 @@ from penstock.broker.sinks.objects import check_size, commit_objects
 from penstock.broker.sinks.pieces import PieceReader, check_blobs, remove_blobs
 from penstock.broker.sinks.staging import StagingArea
 from penstock.control import SinkCommit, SinkLane
-from penstock.diskless.partition import DisklessPartition
-from penstock.storage import PartitionLog
+from penstock.partitions import LocalPartition, Partition
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.broker.state import BrokerState
+    from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -258,9 +257,9 @@ class SinkService:
         try:
             await self._state.refresh()
             await self._verify(manifest, now_ms)
-            logs = self._logs(manifest)
-            local = {key: log for key, log in logs.items() if isinstance(log, PartitionLog)}
-            remotes = {key: log for key, log in logs.items() if isinstance(log, DisklessPartition)}
+            found = self._partitions(manifest)
+            local = {key: one.log for key, one in found.items() if isinstance(one, LocalPartition)}
+            remotes = {key: one for key, one in found.items() if key not in local}
             check_size(self._state, manifest, remotes)
             begun = SinkCommit(
                 query_id=query,
@@ -297,7 +296,7 @@ class SinkService:
         return saved
 
     async def _commit_at_once(
-        self, begun: SinkCommit, manifest: Manifest, remotes: Mapping[LaneKey, DisklessPartition]
+        self, begun: SinkCommit, manifest: Manifest, remotes: Mapping[LaneKey, Partition]
     ) -> SinkCommit:
         """Commit a batch for diskless partitions alone, which needs no intent."""
         query = begun.query_id
@@ -337,11 +336,11 @@ class SinkService:
 
     async def _verify(self, manifest: Manifest, now_ms: int) -> None:
         """See that every section can be appended, and that the blobs are durable."""
-        logs = self._logs(manifest)
+        partitions = self._partitions(manifest)
         directory = self.area.directory
         try:
             await asyncio.to_thread(check_blobs, directory, manifest.blobs)
-            configs = {key: log.config for key, log in logs.items()}
+            configs = {key: one.config for key, one in partitions.items()}
             reader = PieceReader(directory, runs_to_verify(manifest), configs)
             while await asyncio.to_thread(reader.verify, now_ms):
                 pass
@@ -352,9 +351,9 @@ class SinkService:
         except OSError as error:
             raise StagingUnavailable(f"reading {directory} failed: {error}") from error
 
-    def _logs(self, manifest: Manifest) -> dict[LaneKey, PartitionLog | DisklessPartition]:
+    def _partitions(self, manifest: Manifest) -> dict[LaneKey, Partition]:
         state = self._state
-        logs: dict[LaneKey, PartitionLog | DisklessPartition] = {}
+        partitions: dict[LaneKey, Partition] = {}
         for key, (name, _) in manifest.lanes().items():
             topic = state.topics.get(name)
             if topic is None:
@@ -364,24 +363,17 @@ class SinkService:
                     f"topic {name!r} has id {topic.topic.topic_id}, the blobs were staged for"
                     f" {key.topic_id}: it was made anew since"
                 )
-            if key.partition >= len(topic.logs):
+            count = len(topic.partitions)
+            if key.partition >= count:
                 raise InvalidCommit(
-                    f"topic {name!r} has partitions 0 to {len(topic.logs) - 1}, not {key.partition}"
+                    f"topic {name!r} has partitions 0 to {count - 1}, not {key.partition}"
                 )
-            if topic.diskless:
-                logs[key] = state.remote_of(topic, key.partition)
-                continue
-            log = logs[key] = state.local_log_of(topic, key.partition, "the exactly-once sink")
-            if log.fence is not None:
-                raise log.fence
-            needed = log.config.min_insync_replicas
-            in_sync = len(topic.topic.partitions[key.partition].isr)
-            if in_sync < needed:
-                raise NotEnoughReplicas(
-                    f"{log.topic_partition} has {in_sync} replicas in sync,"
-                    f" min.insync.replicas = {needed}"
-                )
-        return logs
+            found = partitions[key] = state.partition_of(topic, key.partition)
+            if isinstance(found, LocalPartition):
+                if found.log.fence is not None:
+                    raise found.log.fence
+                found.check_in_sync()
+        return partitions
 
     async def _lanes(
         self,

@@ -119,6 +119,5 @@ class LocalShare:
             else:
                 durable.set_exception(error)
 
-        self._broker.store.flush(ended)
-        self._broker.commit_soon()
+        self._broker.commits.flush_then(ended)
         await durable

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.control.batch_index.values import BatchEntry, CommitAnswer, ObjectLease
-from penstock.diskless.writing.submission import Outcome, Submission
+from penstock.diskless.writing.submission import Submission
 from penstock.objects.port import Buffer
+from penstock.records.appends import Outcome
 
 
 class LeaseKeys(NamedTuple):

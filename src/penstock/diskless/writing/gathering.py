@@ -61,8 +61,9 @@ from penstock.diskless.writing.effects import (
 )
 from penstock.diskless.writing.leases import LeaseBook
 from penstock.diskless.writing.objects import Happening, ObjectPhase, OpenObject, WalObject, lanes
-from penstock.diskless.writing.submission import Outcome, Submission, check
+from penstock.diskless.writing.submission import Submission, check
 from penstock.objects import ObjectExists
+from penstock.records.appends import Outcome
 
 _DOUBLINGS_MAX: Final = 16
 _UNWRITTEN: Final = (ObjectPhase.WAITING, ObjectPhase.PUTTING, ObjectPhase.PAUSED)

@@ -30,9 +30,10 @@ from penstock.diskless.limits import (
 )
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.objects import OpenObject, WalObject
-from penstock.diskless.writing.submission import Outcome, Submission, check
+from penstock.diskless.writing.submission import Submission, check
 from penstock.objects import ObjectStore
 from penstock.records import BatchHeader
+from penstock.records.appends import Outcome
 
 
 class ObjectPlace(NamedTuple):

@@ -6,23 +6,16 @@ batches of an idempotent producer must be all of one, and their sequences must a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import BatchEntry
 from penstock.diskless.errors import MixedBatches, SubmissionTooLarge
 from penstock.diskless.limits import OBJECT_BATCHES_MAX
 from penstock.records import BatchHeader, OutOfOrderSequence
-from penstock.records.appends import AppendResult
+from penstock.records.appends import Done
 from penstock.storage.values import Lease
-
-Outcome = AppendResult | PenstockError
-"""Where a submission went, or was refused by the control plane; or why it may not be there."""
-
-Done = Callable[[Outcome], None]
 
 _PAIR: Final = Struct("<ii")
 _LENGTH_OVERHEAD_BYTES: Final = 12

@@ -1,0 +1,7 @@
+"""One port for a partition of any kind: what its topic promises is the partition's own affair."""
+
+from penstock.partitions.commits import GroupCommits
+from penstock.partitions.local import LocalPartition
+from penstock.partitions.port import Partition
+
+__all__ = ["GroupCommits", "LocalPartition", "Partition"]

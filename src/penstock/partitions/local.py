@@ -1,0 +1,128 @@
+"""A partition whose records lie in a log of this broker, which leads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from penstock.partitions.errors import NotEnoughReplicas
+from penstock.storage.values import Read
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from penstock.base.ids import TopicPartition
+    from penstock.partitions.commits import GroupCommits
+    from penstock.records.appends import Done
+    from penstock.records.idempotence import ProducerState
+    from penstock.storage import Lease, LogConfig, PartitionLog
+
+_ALL: Final = -1
+
+
+class LocalPartition:
+    """A log and the commits that make it durable. `in_sync` counts the replicas in sync."""
+
+    __slots__ = ("_commits", "in_sync", "log")
+
+    append_takes: ClassVar[str] = "the sync"
+    everywhere: ClassVar[bool] = False
+
+    def __init__(self, log: PartitionLog, commits: GroupCommits, *, in_sync: int = 1) -> None:
+        self.log = log
+        self.in_sync = in_sync
+        self._commits = commits
+
+    @property
+    def source(self) -> object:
+        """What the store says has grown: the log."""
+        return self.log
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.log.topic_partition
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.log.topic_id
+
+    @property
+    def config(self) -> LogConfig:
+        return self.log.config
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.log.leader_epoch
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.log.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return self.log.segment_count
+
+    def append(
+        self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
+    ) -> None:
+        """As `Partition.append`: they are durable after the sync of this turn of the loop.
+
+        Raises:
+            NotEnoughReplicas: fewer than `min.insync.replicas`, and `acks` asks for all.
+            PenstockError: as `PartitionLog.append`.
+        """
+        log = self.log
+        if acks == _ALL and self.in_sync < log.config.min_insync_replicas:
+            self.check_in_sync()
+        self._commits.add(done, log.append(batches, now_ms=now_ms, lease=lease))
+
+    def check_in_sync(self) -> None:
+        """Raise NotEnoughReplicas for fewer replicas in sync than `min.insync.replicas`."""
+        needed = self.log.config.min_insync_replicas
+        if self.in_sync < needed:
+            raise NotEnoughReplicas(
+                f"{self.log.topic_partition} has {self.in_sync} replicas in sync,"
+                f" min.insync.replicas = {needed}"
+            )
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        at_least_one: bool,
+        instantly: bool = True,
+    ) -> Read:
+        """As `Partition.read`; what is appended and not durable yet reads as nothing."""
+        log = self.log
+        if log.high_watermark < offset <= log.log_end_offset:
+            return Read([], 0, offset)
+        return log.read(
+            offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
+        )
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return self.log.end_offset_for_epoch(epoch)
+
+    async def delete_records(self, before_offset: int) -> int:
+        """As `Partition.delete_records`; raises OffsetOutOfRange."""
+        return self.log.delete_records(before_offset)
+
+    async def producers(self) -> list[ProducerState]:
+        return self.log.producers()

@@ -1,0 +1,112 @@
+"""What request handlers may ask of a partition, wherever its records lie.
+
+Forms: `LocalPartition` over a log on this broker's disk, `diskless.DisklessPartition` over
+objects of a store. One contract suite runs over both (`tests/partitions`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from penstock.base.ids import TopicPartition
+    from penstock.records.appends import Done
+    from penstock.records.idempotence import ProducerState
+    from penstock.storage import Lease, LogConfig, Read
+    from penstock.storage.values import Later
+
+
+class Partition(Protocol):
+    """See the module's text. Belongs to the event loop."""
+
+    append_takes: ClassVar[str]
+    """What an append waits for, as a sentence names it."""
+
+    everywhere: ClassVar[bool]
+    """Whether every broker serves it, so that a consumer may be sent to a nearer one."""
+
+    @property
+    def source(self) -> object:
+        """What is told to have grown when there is more to read: a log, or the partition."""
+        ...
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+    @property
+    def topic_id(self) -> UUID: ...
+    @property
+    def config(self) -> LogConfig: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int:
+        """Where consumers end; -1 while it is not known."""
+        ...
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it all transactions are decided."""
+        ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def segment_count(self) -> int: ...
+
+    def append(
+        self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
+    ) -> None:
+        """Check batches and take them in, all or none of them.
+
+        `done` is called once, after this has returned: when what the topic promises with `acks`
+        holds, or does not. Until then `batches` must not change; with a lease, its bytes are used
+        until it is released.
+
+        Raises:
+            CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
+            BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
+            OutOfOrderSequence, InvalidProducerEpoch: their producer's state refuses them.
+            PenstockError: the partition takes no appends now; nothing of it happened.
+        """
+        ...
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        at_least_one: bool,
+        instantly: bool = True,
+    ) -> Read | Later:
+        """Whole batches from the one that holds `offset`, below `end_offset`; or how to load them.
+
+        Up to `max_bytes`; the first even if it is larger, with `at_least_one`. Nothing
+        at `end_offset`. Without `instantly`, what would have to be copied is loaded later.
+
+        Raises:
+            OffsetOutOfRange: below the start, or above the end.
+            PenstockError: what lies there cannot be read now.
+        """
+        ...
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
+        ...
+
+    async def delete_records(self, before_offset: int) -> int:
+        """Move the start up to an offset; -1 is the high watermark. Returns the new start.
+
+        Raises an error of the code `offset_out_of_range` for an offset beyond the end.
+        """
+        ...
+
+    async def producers(self) -> list[ProducerState]:
+        """The idempotent producers that the partition remembers."""
+        ...

@@ -1,0 +1,139 @@
+"""What every kind of partition does alike, on a broker that has both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import PenstockError
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.partitions import Partition
+from penstock.records import CorruptBatch, OffsetOutOfRange, OutOfOrderSequence, split_batches
+from penstock.records.appends import AppendResult, Outcome
+from penstock.records.idempotence import ProducerState
+from penstock.storage.values import Later
+from tests.broker.diskless.conftest import Cluster
+from tests.storage.batches import batch
+
+SECONDS = 60.0
+
+
+@pytest.fixture(params=["local", "diskless"])
+async def partition(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Partition]:
+    cluster = Cluster(tmp_path)
+    try:
+        broker = await cluster.start()
+        client = await cluster.connect(broker)
+        diskless = "true" if request.param == "diskless" else "false"
+        topic = {
+            "name": "t",
+            "num_partitions": 1,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [{"name": "diskless.enable", "value": diskless}],
+        }
+        await client.call("CreateTopics", 7, {"topics": [topic], "timeout": 5000})
+        yield broker.state.partition("t", 0)
+    finally:
+        await cluster.stop()
+
+
+async def append(partition: Partition, data: memoryview, *, acks: int = -1) -> AppendResult:
+    """Append and wait; `done` must not be called before `append` has returned."""
+    outcomes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    now_ms = SYSTEM_CLOCK.now_ms()
+    # `set_result` fails the second time: `done` is called once.
+    partition.append(data, now_ms=now_ms, acks=acks, lease=None, done=outcomes.set_result)
+    assert not outcomes.done()
+    outcome = await asyncio.wait_for(outcomes, SECONDS)
+    if isinstance(outcome, PenstockError):
+        raise outcome
+    return outcome
+
+
+async def read(partition: Partition, offset: int, *, max_bytes: int = 1 << 20) -> bytes:
+    """What there is from an offset on, loaded where it must be."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            found = partition.read(
+                offset,
+                max_bytes=max_bytes,
+                end_offset=partition.high_watermark,
+                at_least_one=True,
+            )
+            if not isinstance(found, Later):
+                return b"".join(found.buffers)
+            found.load([found.want], max_bytes)
+            await asyncio.sleep(0)
+
+
+async def test_an_append_is_done_when_consumers_can_have_it(partition: Partition) -> None:
+    assert (partition.log_start_offset, partition.high_watermark) == (0, 0)
+    assert await append(partition, batch(3)) == AppendResult(0, -1, 0)
+    assert partition.high_watermark == partition.last_stable_offset == 3
+    assert await append(partition, batch(2), acks=1) == AppendResult(3, -1, 0)
+    assert partition.log_end_offset == partition.high_watermark == 5
+    headers = split_batches(await read(partition, 0))
+    assert [(header.base_offset, header.next_offset) for header in headers] == [(0, 3), (3, 5)]
+    assert partition.size_bytes == sum(header.size_bytes for header in headers)
+
+
+async def test_a_read_gives_whole_batches_from_the_one_that_holds_the_offset(
+    partition: Partition,
+) -> None:
+    for _ in range(3):
+        await append(partition, batch(2))
+    assert split_batches(await read(partition, 3, max_bytes=1))[0].base_offset == 2
+    assert await read(partition, 6) == b""
+    with pytest.raises(OffsetOutOfRange, match=r"offset 7 is not within \[0, 6\]"):
+        await read(partition, 7)
+
+
+async def test_what_is_refused_at_once_has_not_happened(partition: Partition) -> None:
+    broken = batch()
+    broken[70] ^= 1
+    with pytest.raises(CorruptBatch):
+        await append(partition, broken)
+    assert partition.high_watermark == 0
+    assert (await append(partition, batch())).base_offset == 0
+
+
+async def test_a_producer_is_remembered(partition: Partition) -> None:
+    sent = {"producer_id": 9, "epoch": 0}
+    first = bytes(batch(2, sequence=0, **sent))
+    await append(partition, memoryview(bytearray(first)))
+    await append(partition, batch(1, sequence=2, **sent))
+    again = await append(partition, memoryview(bytearray(first)))
+    assert (again.base_offset, again.duplicate) == (0, True)
+    (known,) = await partition.producers()
+    assert known == ProducerState(9, 0, 2, known.last_timestamp, 2)
+    try:
+        skipped = await append(partition, batch(1, sequence=7, **sent))
+    except OutOfOrderSequence:
+        pass  # a log knows at once
+    else:
+        assert skipped.error == OutOfOrderSequence.code
+    assert partition.high_watermark == 3
+
+
+async def test_records_are_deleted_up_to_an_offset(partition: Partition) -> None:
+    for _ in range(3):
+        await append(partition, batch(2))
+    assert await partition.delete_records(3) == partition.log_start_offset == 3
+    with pytest.raises(OffsetOutOfRange, match=r"offset 2 is not within \[3, 6\]"):
+        await read(partition, 2)
+    with pytest.raises(PenstockError) as refused:
+        await partition.delete_records(7)
+    assert refused.value.code == OffsetOutOfRange.code
+    assert await partition.delete_records(-1) == 6
+    assert await read(partition, 6) == b""
+
+
+async def test_the_epoch_ends_where_the_log_does(partition: Partition) -> None:
+    await append(partition, batch(4))
+    epoch = partition.leader_epoch
+    assert partition.end_offset_for_epoch(epoch) == (epoch, 4)
+    assert partition.end_offset_for_epoch(-1) == (-1, -1)
