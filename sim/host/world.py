@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from random import Random
 
-from penstock.host.backoff import Backoff
+from penstock.base.retry import Backoff
 from penstock.host.client_machine import ClientTerms
 from penstock.host.credits import Credit
 from penstock.host.delivery import Delivery

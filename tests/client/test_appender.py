@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ from penstock.client.errors import (
     UnsupportedByBroker,
 )
 from penstock.client.lanes import Lane, Pieces
-from penstock.client.retry import RetryPolicy
+from penstock.client.limits import RETRY
 from penstock.records.columnar import encode_batches
 from penstock.testing import Broker
 from tests.client.half_broker import HalfBroker
@@ -227,7 +228,7 @@ async def test_without_a_broker_it_does_not_start() -> None:
 
 
 async def test_appends_time_out_while_the_broker_is_down_and_go_on_when_it_is_back() -> None:
-    retry = RetryPolicy(delivery_timeout_ms=400)
+    retry = replace(RETRY, timeout_ms=400)
     with Broker(admin=False) as broker:
         await asyncio.to_thread(broker.create_topic, "orders", 1)
         async with running(broker.bootstrap, retry=retry) as appender:
@@ -275,7 +276,7 @@ async def test_stopping_fails_what_does_not_end_in_time() -> None:
 
 async def test_a_broker_that_does_not_answer_costs_its_connection() -> None:
     with silent_broker() as bootstrap:
-        retry = RetryPolicy(delivery_timeout_ms=500)
+        retry = replace(RETRY, timeout_ms=500)
         async with running(bootstrap, request_timeout_ms=1_000, retry=retry) as appender:
             (error,) = await results([put(appender, Lane(5, 0, "orders", 0, True), [b"x"], 0)])
             assert isinstance(error, TimedOut)
@@ -314,7 +315,7 @@ async def test_nonsense_costs_the_connection_and_the_batch_is_tried_again(answer
 
 async def test_a_partition_without_a_leader_is_waited_for_and_given_up() -> None:
     with silent_broker(leader=-1) as bootstrap:
-        retry = RetryPolicy(delivery_timeout_ms=300)
+        retry = replace(RETRY, timeout_ms=300)
         async with running(bootstrap, retry=retry) as appender:
             (error,) = await results([put(appender, Lane(5, 0, "orders", 0, True), [b"x"], 0)])
             assert isinstance(error, TimedOut)

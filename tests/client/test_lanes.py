@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.base.errors import PenstockError
 from penstock.client.errors import BrokerFenced, Disconnected, MessageTooLarge, TimedOut
 from penstock.client.lanes import EarlierFailed, Lane, LaneState, Pieces
+from penstock.client.limits import RETRY
 from penstock.client.produce import Acknowledged, ProduceRequest
-from penstock.client.retry import RetryPolicy
 
 NOT_LEADER, OUT_OF_ORDER, TOO_LARGE = 6, 45, 10
 WHERE = Lane(7, 0, "orders", 0, True)
@@ -30,7 +32,7 @@ class Ended:
 
 
 def lane(*, idempotent: bool = True) -> LaneState:
-    retry = RetryPolicy(attempts_max=4, delivery_timeout_ms=1000)
+    retry = replace(RETRY, attempts_max=4, timeout_ms=1000)
     return LaneState(WHERE._replace(idempotent=idempotent), retry)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.errors import BrokerFenced, Disconnected, MessageTooLarge, TimedOut
+from penstock.client.limits import RETRY
 from penstock.client.produce import (
     Acknowledged,
     Batch,
@@ -17,7 +18,6 @@ from penstock.client.produce import (
     produce_call,
     read_acknowledgements,
 )
-from penstock.client.retry import RetryPolicy
 from penstock.wire.kafka.decoder import decoder
 
 NOT_LEADER, OUT_OF_ORDER, DUPLICATE, TOO_LARGE = 6, 45, 46, 10
@@ -26,7 +26,7 @@ ONE = {0: 1}
 
 def core(**options: object) -> ProduceCore:
     values: dict[str, object] = {
-        "retry": RetryPolicy(attempts_max=5, delivery_timeout_ms=1000),
+        "retry": replace(RETRY, attempts_max=5, timeout_ms=1000),
         "idempotent": True,
         **options,
     }
@@ -187,7 +187,7 @@ def test_a_broker_that_checks_sequences_gets_every_batch_once(
     script: list[str], count: int
 ) -> None:
     """A model of the broker: it takes batches in sequence only, and knows the last five."""
-    subject = core(retry=RetryPolicy(attempts_max=10**6, delivery_timeout_ms=10**9))
+    subject = core(retry=replace(RETRY, attempts_max=10**6, timeout_ms=10**9))
     subject.add(batches(count))
     log: list[int] = []
     plan = iter(script)
@@ -250,17 +250,3 @@ def test_reads_acknowledgements_with_the_first_record_error() -> None:
         responses = (type("T", (), {"partition_responses": (Item,)}),)
 
     assert read_acknowledgements(Answer) == {2: Acknowledged(2, 87, -1, "bad record")}
-
-
-@pytest.mark.parametrize("chance", [0.0, 0.5, 0.999])
-def test_pauses_grow_to_their_bound(chance: float) -> None:
-    policy = RetryPolicy(
-        attempts_max=10, backoff_first_ms=20, backoff_max_ms=100, delivery_timeout_ms=10_000
-    )
-    pauses = [policy.pause_seconds(n, elapsed_ms=0, chance=chance) for n in range(1, 10)]
-    assert all(pause is not None and 0.01 <= pause <= 0.1 for pause in pauses)
-    assert policy.pause_seconds(10, elapsed_ms=0, chance=chance) is None
-    assert policy.pause_seconds(1, elapsed_ms=10_000, chance=chance) is None
-    last = policy.pause_seconds(9, elapsed_ms=9_999, chance=chance)
-    assert last is not None
-    assert last <= 0.001

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.host.backoff import Backoff
 from penstock.host.client_machine import ClientTerms, Event
 from penstock.host.credits import Credit
 from penstock.host.delivery import Delivery
@@ -68,7 +67,6 @@ class Pair:
             delivery_timeout_ms=delivery_timeout_ms,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            backoff=Backoff(),
         )
         self.server_terms = server_terms
         self.server: ServerMachine | None = None

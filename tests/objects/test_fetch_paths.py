@@ -383,14 +383,15 @@ async def test_reads_that_are_not_answered_are_tried_again_thrice_at_most(paths:
     assert await paths.recent(part("a", 0, 7)) == [CONTENT[:7]]
     assert len(paths.hot.gets) == 3
     first, second = paths.clock.pauses
-    assert limits.GET_PAUSE_SECONDS / 2 <= first <= limits.GET_PAUSE_SECONDS
-    assert limits.GET_PAUSE_SECONDS <= second <= 2 * limits.GET_PAUSE_SECONDS
+    ceiling = limits.GET_BACKOFF.pause_seconds(1)
+    assert ceiling / 2 <= first <= ceiling
+    assert ceiling <= second <= 2 * ceiling
     assert paths.metric("fetch_retries_total", "hot") == 2
     paths.cold.fail = lambda _number, _get: StoreThrottled("SlowDown")
     (answer,) = await paths.lagging(part("a", 0, 7))
     assert isinstance(answer, StoreThrottled)
     assert len(paths.cold.gets) == limits.GET_ATTEMPTS_MAX
-    assert paths.clock.pauses[2] >= limits.GET_PAUSE_SECONDS / 2 * limits.THROTTLED_PAUSES
+    assert paths.clock.pauses[2] >= ceiling / 2 * limits.THROTTLED_PAUSES
     assert sum(paths.metric("lagging_rate_limit_wait_seconds").counts) == limits.GET_ATTEMPTS_MAX
 
 

@@ -17,7 +17,6 @@ from penstock.outbox.errors import BatchConflict, InvalidPayload, OutboxBug
 from penstock.outbox.layout import hour_directory, temporary_name
 from penstock.outbox.writer.files import CALLS
 from penstock.outbox.writer.payload import as_buffers, checksum
-from penstock.outbox.writer.retry import RetryPolicy
 from penstock.outbox.writer.safe_write import SafeWrite, WritePlan
 from penstock.outbox.writer.table import NO_HANDLE, TRANSITIONS, Action, Event, Step
 
@@ -267,12 +266,3 @@ def test_checksums_of_small_and_large_buffers_agree() -> None:
         parts = [dice.randbytes(size) for size in sizes]
         views = [memoryview(part) for part in parts]
         assert checksum(views, 7) == crc32c(b"".join(parts), 7)
-
-
-def test_pauses_double_with_full_jitter_and_end() -> None:
-    policy = RetryPolicy(attempts_max=6, backoff_first_ms=100, backoff_max_ms=500)
-    ceilings = [policy.pause_seconds(failures, chance=1.0) for failures in range(1, 7)]
-    assert ceilings == [0.1, 0.2, 0.4, 0.5, 0.5, None]
-    assert policy.pause_seconds(3, chance=0.0) == 0.0
-    assert policy.pause_seconds(3, chance=0.5) == 0.2
-    assert RetryPolicy(attempts_max=10**6).pause_seconds(10**5, chance=1.0) == 2.0

@@ -13,6 +13,7 @@ import math
 import selectors
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.apps.bench_broker import Bed
@@ -130,12 +131,12 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
     """
     from penstock.client.appender import Appender
     from penstock.client.lanes import Lane
-    from penstock.client.retry import RetryPolicy
+    from penstock.client.limits import RETRY
 
     appender = Appender(
         bed.bootstrap,
         client_id="penstock-bench",
-        retry=RetryPolicy(delivery_timeout_ms=bed.timeout_ms),
+        retry=replace(RETRY, timeout_ms=bed.timeout_ms),
         request_timeout_ms=bed.timeout_ms,
         api_timeout_ms=bed.timeout_ms,
     )

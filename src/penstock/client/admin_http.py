@@ -21,7 +21,6 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.client import limits
 from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 
-_MILLISECONDS: Final = 1_000
 _TROUBLE: Final = (OSError, UnicodeError, http.client.HTTPException)
 
 
@@ -185,10 +184,8 @@ class AdminHttp:
         )
 
     def _pause(self, attempt: int, deadline: float) -> None:
-        longest_ms = min(
-            limits.ADMIN_BACKOFF_FIRST_MS << min(attempt, 10), limits.ADMIN_BACKOFF_MAX_MS
-        )
-        seconds = longest_ms * (0.5 + self._randomness.uniform() / 2) / _MILLISECONDS
+        chance = self._randomness.uniform()
+        seconds = limits.ADMIN_BACKOFF.pause_seconds(attempt + 1, chance=chance)
         left = deadline - self._clock.monotonic()
         if left > 0:
             threading.Event().wait(min(seconds, left))

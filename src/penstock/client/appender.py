@@ -30,6 +30,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.base.errors import BugError, InvalidError, PenstockError
+from penstock.base.retry import RetryPolicy
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.client import limits
 from penstock.client.errors import (
@@ -42,7 +43,6 @@ from penstock.client.lanes import Done, Lane, LaneState, Pieces, Settled
 from penstock.client.pipeline import Pipeline, connect
 from penstock.client.produce import ProduceRequest, produce_call, read_acknowledgements
 from penstock.client.producers import ProducerIdentities
-from penstock.client.retry import RetryPolicy
 from penstock.client.session import Session
 
 logger = logging.getLogger(__name__)
@@ -116,13 +116,13 @@ class Appender:
         bootstrap: str | Sequence[str],
         *,
         client_id: str = "penstock",
-        retry: RetryPolicy | None = None,
+        retry: RetryPolicy = limits.RETRY,
         request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
         connect_timeout_ms: int = limits.APPENDER_CONNECT_TIMEOUT_MS,
         api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
-        self._retry = retry or RetryPolicy()
+        self._retry = retry
         self._client_id = client_id.encode()
         self._request_timeout_ms = request_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
@@ -516,10 +516,7 @@ class Appender:
         return 0.0 if self._loop is None else self._loop.time() * 1000
 
     def _backoff_seconds(self, failures: int) -> float:
-        counted = min(failures, self._retry.attempts_max - 1)
-        chance = self._randomness.uniform()
-        pause = self._retry.pause_seconds(counted, elapsed_ms=0, chance=chance)
-        return limits.BACKOFF_MAX_MS / 1000 if pause is None else pause
+        return self._retry.backoff.pause_seconds(failures, chance=self._randomness.uniform())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

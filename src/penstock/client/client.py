@@ -42,7 +42,6 @@ from penstock.client.groups import GroupCalls
 from penstock.client.pool import Unanswered
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
 from penstock.client.reader import Reader, ReadLimits, fetch_once
-from penstock.client.retry import RetryPolicy
 from penstock.client.session import Session
 from penstock.client.writer import (
     Progress,
@@ -129,7 +128,7 @@ class Client(AdminCalls, GroupCalls):
             request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
             api_timeout_ms=api_timeout_ms,
-            retry=RetryPolicy(delivery_timeout_ms=delivery_timeout_ms),
+            retry=replace(limits.RETRY, timeout_ms=delivery_timeout_ms),
         )
         self._identities = ProducerIdentities(self._session)
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
 from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.retry import RetryPolicy
 from penstock.client.produce import Acknowledged, Batch, ProduceCore, ProduceRequest
-from penstock.client.retry import RetryPolicy
 
 _SEQUENCES: Final = 2**31
 

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.base.retry import Backoff, RetryPolicy
+
 REQUEST_TIMEOUT_MS: Final = 30_000
 """Longest wait for one answer."""
 CONNECT_TIMEOUT_MS: Final = 10_000
 """Longest wait for one TCP connection."""
 DELIVERY_TIMEOUT_MS: Final = 120_000
 """Longest time from the first attempt of a call or batch to giving it up."""
-ATTEMPTS_MAX: Final = 200
+ATTEMPTS_MAX: Final = 300
 """Attempts of one call or batch within its delivery timeout."""
 BACKOFF_FIRST_MS: Final = 20
-"""Pause before the first retry; it doubles, with jitter, up to `BACKOFF_MAX_MS`."""
+"""Ceiling of the pause before the first retry; it doubles up to `BACKOFF_MAX_MS`."""
 BACKOFF_MAX_MS: Final = 1_000
+RETRY: Final = RetryPolicy(
+    backoff=Backoff(first_ms=BACKOFF_FIRST_MS, ceiling_ms=BACKOFF_MAX_MS),
+    attempts_max=ATTEMPTS_MAX,
+    timeout_ms=DELIVERY_TIMEOUT_MS,
+)
 METADATA_MAX_AGE_MS: Final = 300_000
 """Age at which metadata is asked for again although nothing failed."""
 
@@ -70,6 +77,5 @@ ADMIN_ANSWER_BYTES_MAX: Final = 64 << 20
 """Bytes that are read of an answer of admin HTTP."""
 ADMIN_ATTEMPTS_MAX: Final = 1_000
 """Attempts of one call of admin HTTP within its time."""
-ADMIN_BACKOFF_FIRST_MS: Final = 50
-"""Pause before the second attempt; it doubles, with jitter, up to `ADMIN_BACKOFF_MAX_MS`."""
-ADMIN_BACKOFF_MAX_MS: Final = 2_000
+ADMIN_BACKOFF: Final = Backoff(first_ms=50, ceiling_ms=2_000, steady=0.5)
+"""Pauses between them."""

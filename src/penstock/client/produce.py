@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.base.errors import PenstockError
+from penstock.base.retry import RetryPolicy
 from penstock.client import limits
 from penstock.client.errors import (
     TimedOut,
@@ -34,7 +35,6 @@ from penstock.client.errors import (
     is_retriable,
 )
 from penstock.client.protocol import Call
-from penstock.client.retry import RetryPolicy
 from penstock.wire.kafka.apis import APIS, PRODUCE
 from penstock.wire.kafka.primitives import uvarint
 
@@ -189,10 +189,10 @@ class ProduceCore:
         if batch.first_sent_ms < 0:
             batch.first_sent_ms = now_ms
         elapsed_ms = now_ms - batch.first_sent_ms
-        if elapsed_ms >= self._retry.delivery_timeout_ms:
+        if elapsed_ms >= self._retry.timeout_ms:
             reason = (
                 f"produce to {self.topic}-{batch.partition}: the partition has had no leader for"
-                f" {elapsed_ms:.0f} ms (limit {self._retry.delivery_timeout_ms} ms)"
+                f" {elapsed_ms:.0f} ms (limit {self._retry.timeout_ms} ms)"
             )
             self._fail(batch, TimedOut(reason))
 
@@ -327,7 +327,7 @@ class ProduceCore:
             text = (
                 f"produce to {self.topic}-{batch.partition} given up after {batch.failures}"
                 f" attempts in {elapsed_ms:.0f} ms (limits {self._retry.attempts_max} and"
-                f" {self._retry.delivery_timeout_ms} ms); the last failure: {reason}"
+                f" {self._retry.timeout_ms} ms); the last failure: {reason}"
             )
             self._fail(batch, TimedOut(text))
             return

@@ -1,6 +1,6 @@
 """The shell that every call goes through: addresses, metadata, leaders, coordinators, retries.
 
-Decisions are the cores' (`retry`, `metadata`, `protocol`); here sockets are used, the clock is
+Decisions are the cores' (`base.retry`, `metadata`, `protocol`); here sockets are used, the clock is
 read and pauses are made. One `Session` serves all threads of a client: the metadata cache is
 behind a lock that is never held during I/O.
 """
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.retry import RetryPolicy
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client.connection import Connection
 from penstock.client.errors import (
@@ -30,7 +32,6 @@ from penstock.client.metadata import (
     from_response,
 )
 from penstock.client.pool import ConnectionPool, unreachable
-from penstock.client.retry import RetryPolicy
 
 DEFAULT_PORT: Final = 9092
 LEADER_NOT_AVAILABLE: Final = 5
@@ -91,12 +92,7 @@ class Session:
             timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
         )
-        self._call_retry = RetryPolicy(
-            attempts_max=retry.attempts_max,
-            backoff_first_ms=retry.backoff_first_ms,
-            backoff_max_ms=retry.backoff_max_ms,
-            delivery_timeout_ms=api_timeout_ms,
-        )
+        self._call_retry = replace(retry, timeout_ms=api_timeout_ms)
         self._lock = threading.Lock()
         self._cache = MetadataCache()
         self._coordinators: dict[str, Node] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.base.retry import Backoff
+
 WAITING_OPERATIONS_MAX: Final = 10_000
 """Operations that may wait for the database's thread; more are refused as busy."""
 
@@ -38,8 +40,8 @@ IDLE_TRANSACTION_SECONDS: Final = 2.0
 MIGRATION_TIMEOUT_SECONDS: Final = 120.0
 """What one migration is given, and how long others that start meanwhile wait for it."""
 
-RECONNECT_SECONDS_MAX: Final = 1.0
-"""The longest pause between attempts to connect; jittered, and shorter at first."""
+BACKOFF: Final = Backoff(first_ms=20, ceiling_ms=1_000, steady=0.5)
+"""Pauses between attempts to connect, and to do an operation."""
 
 LISTEN_PROBE_SECONDS: Final = 10.0
 """How often the listening connection is asked whether it still is one."""

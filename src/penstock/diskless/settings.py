@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.errors import InvalidSetting
+from penstock.base.retry import Backoff
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.control.limits import OBJECT_LEASES_PER_CALL_MAX
 from penstock.diskless import limits
@@ -281,6 +282,11 @@ class DisklessSettings:
         if self.commit_interval_ms != UNSET:
             return self.commit_interval_ms
         return limits.LOCAL_COMMIT_INTERVAL_MS if local else limits.REMOTE_COMMIT_INTERVAL_MS
+
+    @property
+    def backoff(self) -> Backoff:
+        """Pauses before repetitions."""
+        return Backoff(first_ms=self.retry_backoff_ms, ceiling_ms=self.retry_backoff_max_ms)
 
     @property
     def lease_life_ms(self) -> int:

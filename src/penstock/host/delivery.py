@@ -31,8 +31,8 @@ from typing import Final
 
 from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
+from penstock.base.retry import Backoff
 from penstock.host import limits
-from penstock.host.backoff import Backoff
 from penstock.host.client_machine import (
     ClientMachine,
     ClientState,
@@ -59,7 +59,8 @@ from penstock.host.publication import NO_POSITION, Publication
 from penstock.wire.frames import Frame
 
 _STARTED: Final = ClientState.STARTED
-_BACKOFF: Final = Backoff()
+BACKOFF: Final = Backoff(first_ms=50, ceiling_ms=5_000)
+"""Pauses between attempts to connect, and before what an agent did not take."""
 
 
 class Delivery:
@@ -76,7 +77,7 @@ class Delivery:
         buffer_bytes_max: int,
         buffer_frames_max: int,
         delivery_timeout_ms: int,
-        backoff: Backoff = _BACKOFF,
+        backoff: Backoff = BACKOFF,
     ) -> None:
         self.machine = ClientMachine(terms, producer_id=producer_id, producer_epoch=producer_epoch)
         self.resend = resend
@@ -353,7 +354,7 @@ class Delivery:
         publication.failures += 1
         publication.failed_by = str(error)
         # No jitter here: what is retried comes from producers that had credit, one by one.
-        pause_ms = error.retry_after_ms or self.backoff.pause_ms(publication.failures, chance=1.0)
+        pause_ms = error.retry_after_ms or self.backoff.pause_ms(publication.failures)
         lane.recovering = True
         lane.resume_at_ms = max(lane.resume_at_ms, now_ms + pause_ms)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.base.retry import Backoff
+
 KEY_BYTES_MAX: Final = 512
 """S3 allows 1,024 with the prefix of the store before the key."""
 
@@ -65,8 +67,8 @@ LAGGING_RANGE_BYTES_MAX: Final = 64 << 20
 GET_ATTEMPTS_MAX: Final = 3
 """How often a read is tried that the store did not answer."""
 
-GET_PAUSE_SECONDS: Final = 0.05
-"""Ceiling of the random pause before the second attempt; it doubles for the third."""
+GET_BACKOFF: Final = Backoff(first_ms=50, steady=0.5)
+"""Pauses between them."""
 
 THROTTLED_PAUSES: Final = 4
 """How much longer the pause is where the store asked for fewer requests."""

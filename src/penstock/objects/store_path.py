@@ -164,10 +164,9 @@ class StorePath:
             await self._pause(wait)
 
     def _backoff(self, attempt: int, error: StoreUnavailable) -> float:
-        ceiling = limits.GET_PAUSE_SECONDS * float(2 ** (attempt - 1))
-        if isinstance(error, StoreThrottled):
-            ceiling *= limits.THROTTLED_PAUSES
-        return ceiling * (0.5 + self._randomness.uniform() / 2)
+        chance = self._randomness.uniform()
+        seconds = limits.GET_BACKOFF.pause_seconds(attempt, chance=chance)
+        return seconds * limits.THROTTLED_PAUSES if isinstance(error, StoreThrottled) else seconds
 
     async def _attempt(self, job: Job) -> memoryview:
         began = self._clock.monotonic()

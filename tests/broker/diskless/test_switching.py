@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.retry import Backoff
 from penstock.broker.errors import NotLeader
 from penstock.broker.server import BrokerServer
 from penstock.broker.switching import desk, patience
@@ -218,7 +219,7 @@ async def test_store_that_fails_leaves_a_local_topic(
         await put(key, pieces)
 
     monkeypatch.setattr(store, "put", refuse)
-    monkeypatch.setattr("penstock.diskless.switching.copying.PUT_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.diskless.switching.copying.PUT_BACKOFF", Backoff(first_ms=1))
     refused = await altered(client, "t", diskless_enable="true")
     assert refused.error_code != 0
     assert "the store is away" in refused.error_message

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.retry import Backoff
 from penstock.broker.server import BrokerServer
 from penstock.broker.switching import coordinating, joining
 from penstock.control import ControlUnavailable, SwitchRequest, SwitchShare, TopicSwitch
@@ -206,7 +207,7 @@ async def test_broker_that_cannot_says_why(house: House, monkeypatch: pytest.Mon
         await put(key, pieces)
 
     monkeypatch.setattr(house.cluster.objects, "put", refuse)
-    monkeypatch.setattr("penstock.diskless.switching.copying.PUT_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.diskless.switching.copying.PUT_BACKOFF", Backoff(first_ms=1))
     answer = await altered(house.clients[2], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
     assert "broker 1: the store is away" in answer.error_message

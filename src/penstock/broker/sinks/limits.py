@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.base.retry import Backoff
+
 MANIFEST_BYTES_MAX: Final = 16 << 20
 """Body of one posted commit, as JSON."""
 
@@ -38,10 +40,8 @@ STAGED_LOOK_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 60.0
 """Time between two looks for orphaned blobs."""
 
-REDRIVE_SECONDS_MIN: Final = 0.1
-"""Pause before an interrupted commit is driven on; doubled with every attempt that fails."""
-
-REDRIVE_SECONDS_MAX: Final = 30.0
+REDRIVE_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000)
+"""Pauses before an interrupted commit is driven on."""
 
 QUERY_LENGTH_MAX: Final = 249
 OWNER_LENGTH_MAX: Final = 1024

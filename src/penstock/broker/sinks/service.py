@@ -46,8 +46,7 @@ from penstock.broker.sinks.errors import (
     UnknownSink,
 )
 from penstock.broker.sinks.limits import (
-    REDRIVE_SECONDS_MAX,
-    REDRIVE_SECONDS_MIN,
+    REDRIVE_BACKOFF,
     SWEEP_SECONDS,
 )
 from penstock.broker.sinks.manifest import (
@@ -480,9 +479,9 @@ class SinkService:
 
     def _again(self, query: str) -> None:
         """Have a query's intent driven on after a pause."""
-        attempts = self._due.get(query, (0, 0.0))[0]
-        pause = min(REDRIVE_SECONDS_MAX, REDRIVE_SECONDS_MIN * 2.0 ** min(attempts, 32))
-        self._due[query] = attempts + 1, self._state.clock.monotonic() + pause
+        attempts = self._due.get(query, (0, 0.0))[0] + 1
+        pause = REDRIVE_BACKOFF.pause_seconds(attempts)
+        self._due[query] = attempts, self._state.clock.monotonic() + pause
         self._wake.set()
 
     async def _keep_up(self) -> None:

@@ -38,17 +38,16 @@ from penstock.control.drivers.postgres_failures import (
 )
 from penstock.control.errors import ControlBusy, ControlUnavailable, DatabaseSlow
 from penstock.control.limits import (
+    BACKOFF,
     CONNECT_TIMEOUT_SECONDS,
     IDLE_TRANSACTION_SECONDS,
     LOCK_TIMEOUT_SECONDS,
     OPERATION_ATTEMPTS_MAX,
     OPERATION_TIMEOUT_SECONDS,
-    RECONNECT_SECONDS_MAX,
     STATEMENT_TIMEOUT_SECONDS,
     WAITING_OPERATIONS_MAX,
 )
 
-_FIRST_PAUSE_SECONDS: Final = 0.02
 _CLIENT_GRACE_SECONDS: Final = 2.0
 _PLANNER: Final = {
     "jit": "off",
@@ -136,12 +135,6 @@ async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Async
 def _abandon(attempt: asyncio.Future[_Asyncpg]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().terminate()
-
-
-def backoff(number: int, randomness: Randomness) -> float:
-    """Seconds before attempt `number` (from 0): doubling, bounded, half of it by chance."""
-    longest = min(RECONNECT_SECONDS_MAX, _FIRST_PAUSE_SECONDS * (1 << min(number, 10)))
-    return longest * (0.5 + 0.5 * randomness.uniform())
 
 
 class Connections:
@@ -236,7 +229,7 @@ class Connections:
                     break
             finally:
                 self._slots.release()
-            seconds = backoff(number, self._randomness)
+            seconds = BACKOFF.pause_seconds(number + 1, chance=self._randomness.uniform())
             if loop.time() + seconds >= deadline:
                 break
             await pause(seconds)
@@ -295,8 +288,9 @@ class Connections:
             connection = await connect(self._url)
         except DATABASE_ERRORS as cause:
             self._failure = cause
-            self._not_before = loop.time() + backoff(self._failures, self._randomness)
             self._failures += 1
+            chance = self._randomness.uniform()
+            self._not_before = loop.time() + BACKOFF.pause_seconds(self._failures, chance=chance)
             raise _Failed(of_connecting(cause, where=self.where)) from cause
         self._failure, self._failures = None, 0
         return connection

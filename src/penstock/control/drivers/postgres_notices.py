@@ -29,9 +29,10 @@ from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.base.system import Randomness
 from penstock.control.batch_index.values import PartitionKey, PartitionMarks
-from penstock.control.drivers.postgres_connections import Connection, Connections, backoff, connect
+from penstock.control.drivers.postgres_connections import Connection, Connections, connect
 from penstock.control.drivers.postgres_failures import DATABASE_ERRORS
 from penstock.control.limits import (
+    BACKOFF,
     CONNECT_TIMEOUT_SECONDS,
     LISTEN_PROBE_SECONDS,
     NOTICE_BYTES_MAX,
@@ -127,8 +128,8 @@ class Listener:
                 failures = 0
             except DATABASE_ERRORS as error:
                 logger.warning("no notices of other brokers for now: %s", error)
-            await pause(backoff(failures, self._randomness))
             failures += 1
+            await pause(BACKOFF.pause_seconds(failures, chance=self._randomness.uniform()))
 
     async def _listen(self) -> None:
         """Listen until the connection is lost, which is looked at now and then."""

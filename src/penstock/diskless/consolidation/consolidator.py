@@ -35,7 +35,7 @@ from penstock.diskless.consolidation.counters import ConsolidationCounters
 from penstock.diskless.consolidation.limits import (
     BACKLOGS_MAX,
     SWAP_ATTEMPTS_MAX,
-    SWAP_PAUSE_SECONDS,
+    SWAP_BACKOFF,
 )
 from penstock.diskless.errors import CorruptObject
 from penstock.diskless.settings import DisklessSettings
@@ -176,12 +176,11 @@ class Consolidator:
         return await self._store.get(key, start, size_bytes)
 
     async def _swap(self, swap: SegmentSwap) -> None:
-        seconds = SWAP_PAUSE_SECONDS
-        for _ in range(SWAP_ATTEMPTS_MAX - 1):
+        for failures in range(1, SWAP_ATTEMPTS_MAX):
             try:
                 return await self._plane.swap_extents(swap)
             except ControlUnavailable as error:
                 logger.info("the swap of object %d is repeated: %s", swap.object_id, error)
-            await self._pause(seconds * self._randomness.uniform())
-            seconds *= 2
+            chance = self._randomness.uniform()
+            await self._pause(SWAP_BACKOFF.pause_seconds(failures, chance=chance))
         return await self._plane.swap_extents(swap)

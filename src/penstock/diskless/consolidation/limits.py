@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.base.retry import Backoff
+
 CHUNK_BYTES: Final = 8 << 20
 """Bytes of extents that are read and checked together; a larger extent is a chunk of its own."""
 
@@ -32,5 +34,5 @@ REMEMBERED_MAX: Final = 100_000
 SWAP_ATTEMPTS_MAX: Final = 5
 """How often a swap is repeated whose outcome is unknown."""
 
-SWAP_PAUSE_SECONDS: Final = 0.2
-"""Pause before the first repetition; it doubles."""
+SWAP_BACKOFF: Final = Backoff(first_ms=200)
+"""Pauses before the repetitions."""

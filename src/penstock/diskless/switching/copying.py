@@ -33,7 +33,7 @@ from penstock.diskless.switching.limits import (
     CHUNK_BYTES,
     OBJECT_BYTES,
     PUT_ATTEMPTS_MAX,
-    PUT_PAUSE_SECONDS,
+    PUT_BACKOFF,
     RENEWALS_PER_LIFE,
 )
 from penstock.objects import StoreUnavailable
@@ -132,8 +132,7 @@ class TopicCopy:
         """Write an object; a key that was tried is not used again."""
         partition = copy.log.topic_partition.partition
         base_offset = segment.parts[0].base_offset
-        seconds = PUT_PAUSE_SECONDS
-        for _ in range(PUT_ATTEMPTS_MAX - 1):
+        for failures in range(1, PUT_ATTEMPTS_MAX):
             lease = await self._plane.lease_segment(
                 self._topic_id, partition, base_offset=base_offset
             )
@@ -143,8 +142,7 @@ class TopicCopy:
                 logger.info("object %s is written anew: %s", lease.key, error)
             else:
                 return lease
-            await self._pause(seconds)
-            seconds *= 2
+            await self._pause(PUT_BACKOFF.pause_seconds(failures))
         lease = await self._plane.lease_segment(self._topic_id, partition, base_offset=base_offset)
         await self._store.put(lease.key, segment.pieces)
         return lease

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.base.retry import Backoff
+
 CHUNK_BYTES: Final = 1 << 20
 """Bytes that are read from a log, and checked, in one turn; a larger batch is one of its own."""
 
@@ -13,8 +15,8 @@ OBJECT_BYTES: Final = 32 << 20
 PUT_ATTEMPTS_MAX: Final = 5
 """Keys under which the writing of one object is tried."""
 
-PUT_PAUSE_SECONDS: Final = 0.2
-"""Pause before the second attempt; it doubles."""
+PUT_BACKOFF: Final = Backoff(first_ms=200)
+"""Pauses between them."""
 
 RENEWALS_PER_LIFE: Final = 4
 """How often within their life the leases of what is copied are renewed."""

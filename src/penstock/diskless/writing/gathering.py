@@ -65,7 +65,6 @@ from penstock.diskless.writing.submission import Submission, check
 from penstock.objects import ObjectExists
 from penstock.records.appends import Outcome
 
-_DOUBLINGS_MAX: Final = 16
 _UNWRITTEN: Final = (ObjectPhase.WAITING, ObjectPhase.PUTTING, ObjectPhase.PAUSED)
 
 
@@ -430,9 +429,7 @@ class Gathering:
             self._effects.append(LeaseKeys(count))
 
     def _pause_ms(self, failures: int, chance: float) -> float:
-        settings = self.settings
-        ceiling_ms = settings.retry_backoff_ms << min(failures - 1, _DOUBLINGS_MAX)
-        return max(1.0, min(ceiling_ms, settings.retry_backoff_max_ms) * chance)
+        return self.settings.backoff.pause_ms(failures, chance=chance)
 
     def _next_wake_ms(self) -> float:
         wake_ms = inf

@@ -133,10 +133,8 @@ class StagedObjects:
         failure: Exception | None = None
         for attempt in range(STAGED_PUT_ATTEMPTS_MAX):
             if attempt:
-                ceiling_ms = min(
-                    settings.retry_backoff_max_ms, settings.retry_backoff_ms << (attempt - 1)
-                )
-                await pause(self._randomness.uniform() * ceiling_ms / 1000)
+                chance = self._randomness.uniform()
+                await pause(settings.backoff.pause_seconds(attempt, chance=chance))
             lease = await self._lease()
             try:
                 async with asyncio.timeout(settings.put_timeout_ms / 1000):

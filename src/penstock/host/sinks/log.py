@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.base.crc import warm_up
@@ -33,7 +33,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.client.appender import Appender
 from penstock.client.errors import ClientClosed, UnknownTopic
 from penstock.client.lanes import Lane, Pieces
-from penstock.client.retry import RetryPolicy
+from penstock.client.limits import RETRY
 from penstock.host.errors import SinkUnavailable
 from penstock.host.port import (
     ACCEPTED,
@@ -136,7 +136,7 @@ class LogSink:
         self._appender = Appender(
             options.bootstrap,
             client_id=options.client_id,
-            retry=RetryPolicy(delivery_timeout_ms=options.delivery_timeout_ms),
+            retry=replace(RETRY, timeout_ms=options.delivery_timeout_ms),
             request_timeout_ms=options.request_timeout_ms,
             api_timeout_ms=options.api_timeout_ms,
             randomness=randomness,

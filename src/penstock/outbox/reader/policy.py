@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from penstock.base.retry import Backoff
 from penstock.outbox.settings import check_numbers
 
 
@@ -113,4 +114,5 @@ class ReadPolicy:
         return self.attempts_max + self.missing_grace_ms // max(1, self.pause_max_ms) + 1
 
     def _pause_ms(self, attempts: int) -> int:
-        return max(1, min(self.pause_first_ms << min(attempts - 1, 16), self.pause_max_ms))
+        backoff = Backoff(first_ms=self.pause_first_ms, ceiling_ms=self.pause_max_ms)
+        return int(backoff.pause_ms(attempts))

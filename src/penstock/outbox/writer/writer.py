@@ -34,6 +34,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.metrics import Sample
+from penstock.base.retry import Backoff, RetryPolicy
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.outbox.errors import (
     AdmissionTimedOut,
@@ -66,7 +67,6 @@ from penstock.outbox.writer.jobs import Job, Late, SendResult, WriteResult, publ
 from penstock.outbox.writer.limiter import Admission, Limiter
 from penstock.outbox.writer.payload import Payload, as_buffers, checksum
 from penstock.outbox.writer.publisher import PointerPublisher
-from penstock.outbox.writer.retry import RetryPolicy
 from penstock.outbox.writer.safe_write import WritePlan, Written
 
 __all__ = ["OutboxWriter", "SendResult", "WriteResult"]
@@ -101,8 +101,7 @@ class OutboxWriter:
         self._randomness = randomness
         self._retry = RetryPolicy(
             attempts_max=settings.attempts_max,
-            backoff_first_ms=settings.backoff_first_ms,
-            backoff_max_ms=settings.backoff_max_ms,
+            backoff=Backoff(first_ms=settings.backoff_first_ms, ceiling_ms=settings.backoff_max_ms),
         )
         self._limiter: Limiter[Job] = Limiter(
             bytes_max=settings.in_flight_bytes,

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
 from penstock.spark.pipeline import frames, joining, schemas
@@ -41,8 +42,7 @@ from penstock.spark.pipeline.state import QueryState
 from penstock.spark.workers import ship
 
 POLL_SECONDS: Final = 0.2
-PAUSE_MIN_SECONDS: Final = 1.0
-PAUSE_MAX_SECONDS: Final = 60.0
+BACKOFF: Final = Backoff(first_ms=1_000, ceiling_ms=60_000)
 
 
 class QueryFailed(PenstockError):
@@ -189,8 +189,7 @@ class PipelineRunner:
             self._book.failed(running.plan.name, error)
             self.stop()
             raise QueryFailed(running.plan.name, cause_of(error)) from error
-        pause = min(PAUSE_MIN_SECONDS * 2 ** (running.failures - 1), PAUSE_MAX_SECONDS)
-        running.start_at = self._clock.monotonic() + pause
+        running.start_at = self._clock.monotonic() + BACKOFF.pause_seconds(running.failures)
         self._book.restarting(running.plan.name, error)
 
     def _take_in(self, name: str) -> None:

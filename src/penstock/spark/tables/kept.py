@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from penstock.base.retry import Backoff
 from penstock.spark.errors import InvalidOption
 
 TABLES_MAX_DEFAULT: Final = 32
-RETRY_SECONDS_MIN: Final = 2.0
-RETRY_SECONDS_MAX: Final = 120.0
+RETRY_BACKOFF: Final = Backoff(first_ms=2_000, ceiling_ms=120_000)
 DELTA: Final = "delta"
 
 Phase = Literal["running", "retrying", "stopped", "waiting", "blocked", "done"]
@@ -109,13 +109,12 @@ class KeptTables:
         if state is None:
             return
         failures = state.failures + 1
-        pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2.0 ** min(failures - 1, 16))
         self.states[topic] = TableState(
             wanted=state.wanted,
             phase="stopped" if by_hand else "retrying",
             problem=problem,
             failures=failures,
-            retry_at=now + pause,
+            retry_at=now + RETRY_BACKOFF.pause_seconds(failures),
         )
 
     def worked(self, topic: str) -> None:
