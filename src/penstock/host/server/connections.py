@@ -220,11 +220,7 @@ class Connections:
         self._report(type(error).__name__, f"{who} sent what it may not: {error}")
 
     def introduce(
-        self,
-        connection: HostConnection,
-        producer_id: int,
-        topics: Sequence[str],
-        done: Introduced,
+        self, connection: HostConnection, producer_id: int, topics: Sequence[str], done: Introduced
     ) -> None:
         task = asyncio.get_running_loop().create_task(self._introduce(producer_id, topics))
         self._slots[connection].introduction = task
