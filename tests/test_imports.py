@@ -19,10 +19,8 @@ REMAINING: set[frozenset[str]] = {
         {
             "penstock.broker.coordinator",
             "penstock.broker.fetch.operation",
-            "penstock.broker.fetch.sessions",
             "penstock.broker.handlers.metadata",
             "penstock.broker.handlers.producer_ids",
-            "penstock.broker.leader_epochs",
             "penstock.broker.metrics",
             "penstock.broker.sinks",
             "penstock.broker.sinks.drive",
@@ -37,7 +35,12 @@ REMAINING: set[frozenset[str]] = {
             "penstock.broker.topic_admin",
         }
     ),
-    frozenset({"penstock.diskless.partition", "penstock.diskless.service"}),
+    frozenset(
+        {
+            "penstock.diskless.partition",
+            "penstock.diskless.service",
+        }
+    ),
     frozenset(
         {
             "penstock.storage.appended",

@@ -26,7 +26,7 @@ from penstock.storage.settings import StorageSettings
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "penstock"
 ROOMS: Mapping[type[Any], tuple[str, ...]] = {
-    LogConfig: ("storage", "diskless", "broker"),
+    LogConfig: ("storage", "diskless", "partitions", "broker"),
     BrokerSettings: ("broker", "apps/wiring.py"),
     StorageSettings: ("storage",),
     DirectorySettings: ("apps/configuration.py",),
