@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.partitions.errors import NotEnoughReplicas
 from penstock.storage.values import Read
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from penstock.base.ids import TopicPartition
     from penstock.partitions.commits import GroupCommits
     from penstock.records.appends import Done
     from penstock.records.idempotence import ProducerState
-    from penstock.storage import Lease, LogConfig, PartitionLog
+    from penstock.storage import Lease, PartitionLog
 
 _ALL: Final = -1
 
@@ -22,60 +20,28 @@ _ALL: Final = -1
 class LocalPartition:
     """A log and the commits that make it durable. `in_sync` counts the replicas in sync."""
 
-    __slots__ = ("_commits", "in_sync", "log")
+    __slots__ = ("_commits", "in_sync", "log", "source")
 
     append_takes: ClassVar[str] = "the sync"
     everywhere: ClassVar[bool] = False
 
+    # What the log says; getters in C, as fetches ask for some of these thousands of times.
+    topic_partition = property(attrgetter("log.topic_partition"))
+    topic_id = property(attrgetter("log.topic_id"))
+    config = property(attrgetter("log.config"))
+    leader_epoch = property(attrgetter("log.leader_epoch"))
+    log_start_offset = property(attrgetter("log.log_start_offset"))
+    high_watermark = property(attrgetter("log.high_watermark"))
+    last_stable_offset = high_watermark  # there are no transactions yet
+    log_end_offset = property(attrgetter("log.log_end_offset"))
+    size_bytes = property(attrgetter("log.size_bytes"))
+    segment_count = property(attrgetter("log.segment_count"))
+
     def __init__(self, log: PartitionLog, commits: GroupCommits, *, in_sync: int = 1) -> None:
         self.log = log
+        self.source: object = log
         self.in_sync = in_sync
         self._commits = commits
-
-    @property
-    def source(self) -> object:
-        """What the store says has grown: the log."""
-        return self.log
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return self.log.topic_partition
-
-    @property
-    def topic_id(self) -> UUID:
-        return self.log.topic_id
-
-    @property
-    def config(self) -> LogConfig:
-        return self.log.config
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.log.leader_epoch
-
-    @property
-    def log_start_offset(self) -> int:
-        return self.log.log_start_offset
-
-    @property
-    def high_watermark(self) -> int:
-        return self.log.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        return self.log.last_stable_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.log.log_end_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return self.log.size_bytes
-
-    @property
-    def segment_count(self) -> int:
-        return self.log.segment_count
 
     def append(
         self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done

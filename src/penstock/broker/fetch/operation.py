@@ -221,7 +221,10 @@ class FetchOperation:
                     partition.offset == end
                     and not partition.sent_error
                     and not rack
-                    and partition.leader_epoch in (-1, source.leader_epoch)
+                    and (
+                        partition.leader_epoch == -1
+                        or partition.leader_epoch == source.leader_epoch
+                    )
                 ):
                     continue
                 answer = self._read(source, partition, end, budget - self._size, reads)
