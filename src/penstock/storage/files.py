@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from penstock.base.durable import sync_directory
 from penstock.storage.errors import DiskFull
 from penstock.storage.limits import BUFFERS_PER_CALL_MAX
 from penstock.storage.values import Buffer
@@ -80,11 +81,7 @@ class Files:
             return file.read(max_bytes)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(path)
 
     def write_new(self, path: str, data: bytes) -> None:
         """Write a small file of a new directory, unsynced."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.base.durable import sync_directory
 from penstock.base.errors import PenstockError
 from penstock.broker.sinks.errors import CorruptBlob, InvalidCommit
 from penstock.broker.sinks.limits import (
@@ -182,15 +183,6 @@ def check_blobs(directory: Path, blobs: Sequence[Blob]) -> None:
             os.fsync(descriptor)
     if blobs:
         sync_directory(directory)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def remove_blobs(directory: Path, names: Sequence[str]) -> None:

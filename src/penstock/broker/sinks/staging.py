@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.base.crc import crc32c
+from penstock.base.durable import sync_directory
 from penstock.base.errors import PenstockError
 from penstock.broker.sinks.errors import (
     BlobExists,
@@ -33,7 +34,6 @@ from penstock.broker.sinks.limits import (
     UPLOAD_BUFFER_BYTES,
 )
 from penstock.broker.sinks.manifest import check_blob_name
-from penstock.broker.sinks.pieces import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError
 from penstock.formats import ValueFormat
 from penstock.spark.pipeline import spec as language
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.journal import write_durably
 from penstock.spark.pipeline.spec import PipelineSpec
 
 NAME: Final = "definition.json"

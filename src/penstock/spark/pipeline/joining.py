@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError, PenstockError
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.holding import HoldingLot
-from penstock.spark.pipeline.journal import Entry, Journal, write_durably
+from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import WRITTEN

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError, InvalidError
 
 ENTRIES_KEPT: Final = 100
@@ -156,19 +157,3 @@ class Journal:
 
     def _write(self, entry: Entry) -> None:
         write_durably(self._path(entry.batch_id), json.dumps(asdict(entry)).encode())
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file as a whole; after a crash it is the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

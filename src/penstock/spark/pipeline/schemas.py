@@ -12,11 +12,11 @@ from typing import ClassVar, Final
 
 from pyspark.sql import SparkSession
 
+from penstock.base.durable import write_durably
 from penstock.base.errors import InvalidError
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.infer import infer_json
 from penstock.spark.pipeline.broker_check import asking
-from penstock.spark.pipeline.journal import write_durably
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.spec import PipelineSpec, Source
 

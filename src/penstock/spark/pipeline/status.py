@@ -22,11 +22,12 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.durable import write_durably
 from penstock.base.errors import PenstockError
 from penstock.client.admin_http import AdminHttp
 from penstock.client.errors import AdminUnavailable, InvalidArgument
 from penstock.spark.pipeline.admin import Run
-from penstock.spark.pipeline.journal import Entry, Journal, write_durably
+from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.positions import TOPICS, Positions, from_json

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.durable import sync_directory
 from penstock.client.admin_http import Body
 from penstock.client.limits import BUFFERS_PER_SEND_MAX
 from penstock.spark.admin_http import BrokerAdmin
@@ -97,7 +98,7 @@ class BlobStore:
             raise
         finally:
             os.close(descriptor)
-        _flush_directory(directory)
+        sync_directory(directory)
 
     def _upload(self, name: str, pieces: list[Any], size_bytes: int) -> None:
         answer = self._address.call(
@@ -123,11 +124,3 @@ def _write_all(descriptor: int, pieces: list[Any]) -> None:
                 written -= len(group.pop(0))
             if written:
                 group[0] = group[0][written:]
-
-
-def _flush_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
@@ -33,7 +34,6 @@ from penstock.spark.pipeline import frames, joining, rules, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.holding import HoldingLot
-from penstock.spark.pipeline.journal import write_durably
 from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.replay.chunks import Ranges, chunk, chunk_count, records_in
 from penstock.spark.pipeline.replay.locking import locked
