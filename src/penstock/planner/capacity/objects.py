@@ -13,7 +13,7 @@ from penstock.planner.capacity.ceilings import (
     Deployment,
 )
 from penstock.planner.capacity.inputs import CapacityInputs
-from penstock.planner.capacity.sizing import DAY_SECONDS, MONTH_DAYS, REQUEST_BYTES, Sizing
+from penstock.planner.capacity.sizing import MONTH_DAYS, MONTH_SECONDS, REQUEST_BYTES, Sizing
 from penstock.planner.latency import (
     DisklessLatency,
     Distribution,
@@ -22,22 +22,7 @@ from penstock.planner.latency import (
     objects_per_second,
     waiting,
 )
-from penstock.planner.results import Figure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
-    """Requests to the object store a second, at the mean rate."""
-
-    puts: float
-    segment_puts: float
-    consolidation_gets: float
-    zone_gets: float
-    replay_gets: float
-    extents_per_object: float
-    object_bytes: float
-    replay_bytes: float
-    """Bytes a second of old data that a broker reads before consolidation."""
+from penstock.planner.results import Figure, figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,36 +103,6 @@ def latencies(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) ->
     )
 
 
-def store_requests(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Requests:
-    """Of diskless topics, on all brokers."""
-    puts = puts_per_second(inputs, deployment, sizing)
-    object_bytes, messages_per_object = (
-        sizing.write_bytes_per_second / puts,
-        sizing.messages_per_second / puts,
-    )
-    led = max(1.0, sizing.partitions / sizing.brokers)
-    extents = max(1.0, min(led, messages_per_object))
-    settings = deployment.diskless
-    by_bytes = sizing.write_bytes_per_second / settings.consolidation_segment_bytes
-    by_extents = puts * extents / settings.consolidation_min_extents
-    on = settings.consolidation_interval_ms > 0
-    readers = max(1.0, min(extents, sizing.brokers / inputs.zones))
-    zone_gets = puts * readers * (inputs.zones - 1) if inputs.zone_aware and inputs.groups else 0.0
-    limit = deployment.fetching.lagging_rate_limit or inf
-    extent_bytes = object_bytes / extents
-    wanted = sizing.write_bytes_per_second * inputs.lagging_groups / max(1.0, extent_bytes)
-    return Requests(
-        puts=puts,
-        segment_puts=max(by_bytes, by_extents) if on else 0.0,
-        consolidation_gets=puts * extents if on else 0.0,
-        zone_gets=zone_gets,
-        replay_gets=min(wanted, limit * sizing.brokers),
-        extents_per_object=extents,
-        object_bytes=object_bytes,
-        replay_bytes=extent_bytes * limit,
-    )
-
-
 def puts_per_second(
     inputs: CapacityInputs,
     deployment: Deployment,
@@ -176,6 +131,7 @@ def with_rate(inputs: CapacityInputs, messages_per_second: float) -> CapacityInp
 _MODEL: Final = "Penstock's latency model: Lindley's recursion over an interval, PUTs and commits"
 _SUM: Final = "sums of independent lognormal parts, by quantiles"
 _SETTINGS: Final = "Penstock's settings of diskless topics"
+_STORE: Final = "object store"
 
 
 def latency_figures(
@@ -183,7 +139,7 @@ def latency_figures(
 ) -> list[Figure]:
     """From a message's send to its answer, and to a consumer."""
     source = _SUM if found.diskless is None else _MODEL
-    figure = partial(Figure, group="latency at the peak", unit="ms", source=source)
+    row = partial(Figure, group="latency at the peak", unit="ms", source=source)
     if found.diskless is None:
         parts = (
             f"linger {inputs.linger:g} ms + round trip {inputs.round_trip:g} ms + append and sync:"
@@ -196,9 +152,9 @@ def latency_figures(
             f" {found.diskless.interval_ms:.3g} ms + PUT + turn + commit"
         )
     rows = [
-        *_quantiles(figure, "produce", "produced to acknowledged", found.acknowledged, parts),
+        *_quantiles(row, "produce", "produced to acknowledged", found.acknowledged, parts),
         *_quantiles(
-            figure, "end_to_end", "produced to consumed", found.consumed,
+            row, "end_to_end", "produced to consumed", found.consumed,
             f"the above + delivery: p50 {deployment.said('delivery_p50_ms')},"
             f" p99 {deployment.said('delivery_p99_ms')}",
         ),
@@ -219,69 +175,126 @@ def latency_figures(
     waits = "an object closes so long after its first request, which waits for all of it"
     return [
         *rows,
-        figure(name="object_interval_ms", label="an object gathers",
-               value=found.diskless.interval_ms, setting="diskless.commit.interval.ms",
-               formula=f"{configured} ms, less when diskless.buffer.max.bytes is full before, more"
-               " while PUTs or commits take longer", source=_SETTINGS),
-        *_quantiles(figure, "gathering", "of it: waiting", found.diskless.wait, waits),
-        *_quantiles(figure, "put", "of it: PUT", put, put_from),
-        *_quantiles(figure, "commit", "of it: commit", commit, commit_from),
-        *_quantiles(figure, "object_write", "of it: PUT, turn and commit", found.diskless.write,
+        row(name="object_interval_ms", label="an object gathers",
+            value=found.diskless.interval_ms, setting="diskless.commit.interval.ms",
+            formula=f"{configured} ms, less when diskless.buffer.max.bytes is full before, more"
+            " while PUTs or commits take longer", source=_SETTINGS),
+        *_quantiles(row, "gathering", "of it: waiting", found.diskless.wait, waits),
+        *_quantiles(row, "put", "of it: PUT", put, put_from),
+        *_quantiles(row, "commit", "of it: commit", commit, commit_from),
+        *_quantiles(row, "object_write", "of it: PUT, turn and commit", found.diskless.write,
                     "max(PUT, what the object before still takes) + commit"),
     ]  # fmt: skip
 
 
 def _quantiles(
-    figure: partial[Figure], name: str, label: str, of: Distribution, formula: str
+    row: partial[Figure], name: str, label: str, of: Distribution, formula: str
 ) -> list[Figure]:
     return [
-        figure(name=f"{name}_p{percent}_ms", label=f"{label}, p{percent}",
-               value=of.quantile(percent / 100), formula=formula)
+        row(name=f"{name}_p{percent}_ms", label=f"{label}, p{percent}",
+            value=of.quantile(percent / 100), formula=formula)
         for percent in (50, 99)
     ]  # fmt: skip
 
 
-def request_figures(
-    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, asked: Requests
-) -> list[Figure]:
-    """Requests to the object store."""
-    figure = partial(Figure, group="object store", unit="requests/s", source=_MODEL)
-    month = DAY_SECONDS * MONTH_DAYS
-    puts, gets = asked.puts + asked.segment_puts, asked.consolidation_gets + asked.zone_gets
-    settings = deployment.diskless
-    return [
-        figure(name="object_bytes", label="bytes of an object", value=asked.object_bytes,
-               unit="bytes", formula="written / PUTs a second; at most"
-               f" diskless.buffer.max.bytes = {settings.buffer_bytes_max:,}", source=_SETTINGS),
-        figure(name="object_puts_per_second", label="PUTs of objects", value=asked.puts,
-               formula=f"{sizing.brokers} brokers × 1 / (interval + time until the next request)"),
-        figure(name="segment_puts_per_second", label="PUTs of segments",
-               value=asked.segment_puts, source=_SETTINGS,
-               formula="written / diskless.consolidation.segment.bytes, or extents /"
-               " diskless.consolidation.min.extents where that is more"),
-        figure(name="consolidation_gets_per_second", label="GETs of consolidation",
-               value=asked.consolidation_gets, source=_SETTINGS,
-               formula=f"objects × {asked.extents_per_object:.3g} extents, each read once"),
-        figure(name="zone_gets_per_second", label="GETs of recent data",
-               value=asked.zone_gets, source="Penstock: a rack has its own leaders",
-               formula="objects × brokers of other zones that read them, once for all groups;"
-               " none where leaders read what they wrote"),
-        figure(name="replay_gets_per_second", label="GETs of old data",
-               value=asked.replay_gets,
-               setting="diskless.fetch.lagging.consumer.request.rate.limit",
-               formula=f"lagging groups {inputs.lagging_groups} × written / extent, at most"
-               f" {deployment.fetching.lagging_rate_limit} a broker", source=_SETTINGS),
-        figure(name="replay_bytes_per_second", label="old data a broker reads, not consolidated",
-               value=asked.replay_bytes, unit="bytes/s", source=_SETTINGS,
-               formula="rate limit × bytes of a partition in an object"),
-        figure(name="store_puts_per_month", label="PUTs in a month", value=puts * month,
-               unit="requests", formula=f"PUTs of objects and segments × 86,400 s × {MONTH_DAYS}"),
-        figure(name="store_gets_per_month", label="GETs in a month",
-               value=(gets + asked.replay_gets) * month, unit="requests",
-               formula=f"all GETs × 86,400 s × {MONTH_DAYS}"),
-        figure(name="prefix_share", label="share of what one prefix takes",
-               value=asked.puts / STORE_PREFIX_PUTS_PER_SECOND, unit="",
-               formula=f"PUTs of objects / {STORE_PREFIX_PUTS_PER_SECOND:,} a second; keys are"
-               f" spread over {WAL_PREFIXES} prefixes",
-               source="Amazon S3: 3,500 PUT and 5,500 GET requests a second per prefix"),
-    ]  # fmt: skip
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Requests of diskless topics to the store a second, on all brokers, at the mean rate."""
+
+    inputs: CapacityInputs
+    deployment: Deployment
+    sizing: Sizing
+    puts: float
+
+    @property
+    def extents(self) -> float:
+        """Extents of an object."""
+        led = max(1.0, self.sizing.partitions / self.sizing.brokers)
+        return max(1.0, min(led, self.sizing.messages_per_second / self.puts))
+
+    @property
+    def extent_bytes(self) -> float:
+        return self.object_bytes / self.extents
+
+    @property
+    def consolidated(self) -> bool:
+        return self.deployment.diskless.consolidation_interval_ms > 0
+
+    @property
+    def replay_limit(self) -> float:
+        """Requests for old data that a broker makes a second at most."""
+        return self.deployment.fetching.lagging_rate_limit or inf
+
+    @figure("bytes of an object", "bytes", group=_STORE, source=_SETTINGS,
+            formula="written / PUTs a second; at most diskless.buffer.max.bytes ="
+            " {deployment.diskless.buffer_bytes_max:,}")
+    def object_bytes(self) -> float:
+        return self.sizing.write_bytes_per_second / self.puts
+
+    @figure("PUTs of objects", "requests/s", group=_STORE, source=_MODEL,
+            formula="{sizing.brokers} brokers × 1 / (interval + time until the next request)")
+    def object_puts_per_second(self) -> float:
+        return self.puts
+
+    @figure("PUTs of segments", "requests/s", group=_STORE, source=_SETTINGS,
+            formula="written / diskless.consolidation.segment.bytes, or extents /"
+            " diskless.consolidation.min.extents where that is more")
+    def segment_puts_per_second(self) -> float:
+        settings = self.deployment.diskless
+        by_bytes = self.sizing.write_bytes_per_second / settings.consolidation_segment_bytes
+        by_extents = self.puts * self.extents / settings.consolidation_min_extents
+        return max(by_bytes, by_extents) if self.consolidated else 0.0
+
+    @figure("GETs of consolidation", "requests/s", group=_STORE, source=_SETTINGS,
+            formula="objects × {extents:.3g} extents, each read once")
+    def consolidation_gets_per_second(self) -> float:
+        return self.puts * self.extents if self.consolidated else 0.0
+
+    @figure("GETs of recent data", "requests/s", group=_STORE,
+            source="Penstock: a rack has its own leaders",
+            formula="objects × brokers of other zones that read them, once for all groups; none"
+            " where leaders read what they wrote")
+    def zone_gets_per_second(self) -> float:
+        zones = self.inputs.zones
+        if not (self.inputs.zone_aware and self.inputs.groups):
+            return 0.0
+        return self.puts * max(1.0, min(self.extents, self.sizing.brokers / zones)) * (zones - 1)
+
+    @figure("GETs of old data", "requests/s", group=_STORE, source=_SETTINGS,
+            setting="diskless.fetch.lagging.consumer.request.rate.limit",
+            formula="lagging groups {inputs.lagging_groups} × written / extent, at most"
+            " {deployment.fetching.lagging_rate_limit} a broker")
+    def replay_gets_per_second(self) -> float:
+        old = self.sizing.write_bytes_per_second * self.inputs.lagging_groups
+        return min(old / max(1.0, self.extent_bytes), self.replay_limit * self.sizing.brokers)
+
+    @figure("old data a broker reads, not consolidated", "bytes/s", group=_STORE,
+            source=_SETTINGS, formula="rate limit × bytes of a partition in an object")
+    def replay_bytes_per_second(self) -> float:
+        return self.extent_bytes * self.replay_limit
+
+    @figure("PUTs in a month", "requests", group=_STORE, source=_MODEL,
+            formula=f"PUTs of objects and segments × 86,400 s × {MONTH_DAYS}")
+    def store_puts_per_month(self) -> float:
+        return (self.puts + self.segment_puts_per_second) * MONTH_SECONDS
+
+    @figure("GETs in a month", "requests", group=_STORE, source=_MODEL,
+            formula=f"all GETs × 86,400 s × {MONTH_DAYS}")
+    def store_gets_per_month(self) -> float:
+        gets = self.consolidation_gets_per_second + self.zone_gets_per_second
+        return (gets + self.replay_gets_per_second) * MONTH_SECONDS
+
+    @figure("share of what one prefix takes", group=_STORE,
+            formula=f"PUTs of objects / {STORE_PREFIX_PUTS_PER_SECOND:,} a second; keys are spread"
+            f" over {WAL_PREFIXES} prefixes",
+            source="Amazon S3: 3,500 PUT and 5,500 GET requests a second per prefix")
+    def prefix_share(self) -> float:
+        return self.puts / STORE_PREFIX_PUTS_PER_SECOND
+# fmt: on
+
+
+def store_requests(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Requests:
+    """What diskless topics ask of the store."""
+    puts = puts_per_second(inputs, deployment, sizing)
+    return Requests(inputs=inputs, deployment=deployment, sizing=sizing, puts=puts)

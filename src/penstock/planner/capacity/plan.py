@@ -33,7 +33,6 @@ from penstock.planner.capacity.objects import (
     latency_figures,
     object_latency,
     puts_per_second,
-    request_figures,
     store_requests,
     with_rate,
 )
@@ -213,7 +212,7 @@ def capacity_plan(inputs: CapacityInputs, deployment: Deployment | None = None) 
         *durability_findings(inputs),
     ]
     if asked is not None:
-        figures += request_figures(inputs, deployed, sizing, asked)
+        figures += figures_of(asked)
         findings += store_findings(inputs, deployed, sizing, asked, latency)
     figures += room_figures(rooms(inputs, deployed, sizing, asked))
     return Plan(
