@@ -7,6 +7,8 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,13 @@ def main(infile, outfile):
 """
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder of a short name: the path of a Unix socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="d-", dir="/tmp") as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(
     ("daemon", "data_source"),
@@ -35,12 +44,12 @@ def main(infile, outfile):
         ("penstock.spark.daemon", "os"),
     ],
 )
-def test_a_worker_that_was_left(tmp_path: Path, daemon: str, data_source: str, fails: bool) -> None:
-    (tmp_path / f"{WORKER}.py").write_text(CODE.format(data_source=data_source, fails=fails))
+def test_a_worker_that_was_left(folder: Path, daemon: str, data_source: str, fails: bool) -> None:
+    (folder / f"{WORKER}.py").write_text(CODE.format(data_source=data_source, fails=fails))
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
     }
     with subprocess.Popen(
