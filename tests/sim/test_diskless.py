@@ -18,7 +18,7 @@ from sim.host.scheduler import Violation
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(600)
-SEEDS = 400
+SEEDS = 800
 PROCESSES = 2
 PLANT_SEEDS = 400
 """The shyest of the planted bugs need some dozens."""

@@ -15,12 +15,14 @@ from typing import Final
 
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.storage.config import (
-    GZIP_LEVELS,
     NO_COMPACTION,
     NO_RESERVE,
     NO_TIERS,
     NOT_COMPACTED,
     ONE_REPLICA,
+    gzip_level,
+    lz4_level,
+    zstd_level,
 )
 
 UNSET: Final = -(2**31)
@@ -31,26 +33,9 @@ UNSET: Final = -(2**31)
 class TopicDefaults:
     """What a topic gets when it does not say."""
 
-    compression_gzip_level: int = setting(
-        -1,
-        name="compression.gzip.level",
-        doc="Level of batches that the broker compresses with gzip; -1 is zlib's own, 6.",
-        choices=GZIP_LEVELS,
-    )
-    compression_lz4_level: int = setting(
-        9,
-        name="compression.lz4.level",
-        doc="Level of batches that the broker compresses with lz4; 9 is the fast one, as in Kafka.",
-        minimum=1,
-        maximum=17,
-    )
-    compression_zstd_level: int = setting(
-        3,
-        name="compression.zstd.level",
-        doc="Level of batches that the broker compresses with zstd.",
-        minimum=-131_072,
-        maximum=22,
-    )
+    compression_gzip_level: int = gzip_level()
+    compression_lz4_level: int = lz4_level()
+    compression_zstd_level: int = zstd_level()
     compression_type: str = setting(
         "producer",
         name="compression.type",

@@ -10,7 +10,7 @@ Source: Kafka's `TopicConfig` and `LogConfig`; KIP-1030 (defaults and bounds of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
 
@@ -29,6 +29,38 @@ NO_RESERVE: Final = NoEffect(why="segment files grow as they are written")
 THROTTLED_REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
 
 
+def gzip_level() -> Any:
+    """The setting `compression.gzip.level`, of a topic and of a broker's topics that do not say."""
+    return setting(
+        -1,
+        name="compression.gzip.level",
+        doc="Level of batches that the broker compresses with gzip; -1 is zlib's own, 6.",
+        choices=GZIP_LEVELS,
+    )
+
+
+def lz4_level() -> Any:
+    """As `gzip_level`, of lz4."""
+    return setting(
+        9,
+        name="compression.lz4.level",
+        doc="Level of batches that the broker compresses with lz4; 9 is the fast one, as in Kafka.",
+        minimum=1,
+        maximum=17,
+    )
+
+
+def zstd_level() -> Any:
+    """As `gzip_level`, of zstd."""
+    return setting(
+        3,
+        name="compression.zstd.level",
+        doc="Level of batches that the broker compresses with zstd.",
+        minimum=-131_072,
+        maximum=22,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """How the partitions of a topic are stored."""
@@ -40,26 +72,9 @@ class LogConfig:
         choices=("delete", "compact"),
         no_effect=NOT_COMPACTED,
     )
-    compression_gzip_level: int = setting(
-        -1,
-        name="compression.gzip.level",
-        doc="Level of batches that the broker compresses with gzip; -1 is zlib's own, 6.",
-        choices=GZIP_LEVELS,
-    )
-    compression_lz4_level: int = setting(
-        9,
-        name="compression.lz4.level",
-        doc="Level of batches that the broker compresses with lz4; 9 is the fast one, as in Kafka.",
-        minimum=1,
-        maximum=17,
-    )
-    compression_zstd_level: int = setting(
-        3,
-        name="compression.zstd.level",
-        doc="Level of batches that the broker compresses with zstd.",
-        minimum=-131_072,
-        maximum=22,
-    )
+    compression_gzip_level: int = gzip_level()
+    compression_lz4_level: int = lz4_level()
+    compression_zstd_level: int = zstd_level()
     compression_type: str = setting(
         "producer",
         name="compression.type",
