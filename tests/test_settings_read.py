@@ -33,8 +33,8 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     PlaceSettings: ("apps/wiring.py",),
     DisklessSettings: ("diskless", "apps/wiring.py"),
     FetchSettings: ("objects",),
-    HostSettings: ("host/server", "apps/host_wiring.py"),
-    SinkSettings: ("host/sinks", "apps/host_wiring.py"),
+    HostSettings: ("host/server", "apps/host/wiring.py"),
+    SinkSettings: ("host/sinks", "apps/host/wiring.py"),
 }
 HOLDERS = {
     "broker", "config", "configuration", "diskless", "directories", "effective", "places",

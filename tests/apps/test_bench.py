@@ -18,13 +18,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from penstock.apps.bench_broker import Bed, look_for
-from penstock.apps.bench_interrupts import deferred, interruptible, run_async
-from penstock.apps.bench_log import load_steps
-from penstock.apps.bench_machine import filesystem
-from penstock.apps.bench_requests import WARM_UP_REQUESTS, request_step
-from penstock.apps.bench_steps import Step, measure, percentile, quantiles_ms, ratios, runs_of
-from penstock.apps.bench_target import SPACE_BYTES, check_space
+from penstock.apps.bench.broker import Bed, look_for
+from penstock.apps.bench.interrupts import deferred, interruptible, run_async
+from penstock.apps.bench.log import load_steps
+from penstock.apps.bench.machine import filesystem
+from penstock.apps.bench.requests import WARM_UP_REQUESTS, request_step
+from penstock.apps.bench.steps import Step, measure, percentile, quantiles_ms, ratios, runs_of
+from penstock.apps.bench.target import SPACE_BYTES, check_space
 from penstock.apps.wiring import DirectoryUnusable
 from penstock.base.errors import PenstockError
 from penstock.objects import open_store

@@ -14,7 +14,7 @@ import pytest
 from compat.conftest import missing
 from compat.parts import PartMissing, kcat
 
-from penstock.apps.checkup.brokers import clock_skew_ms
+from penstock.apps.doctor.brokers import clock_skew_ms
 from penstock.client import Client
 from penstock.testing import Broker
 from tests.apps.conftest import Run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.checkup import Check, Finding, look
+from penstock.apps.doctor import Check, Finding, look
 from penstock.testing import Agent, Broker
 from tests.apps.conftest import Run
 from tests.ports import free_port

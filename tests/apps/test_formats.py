@@ -8,8 +8,8 @@ import click
 import pyarrow as pa
 import pytest
 
-from penstock.apps.formats import parse_format, render, render_json
-from penstock.apps.positions import At, parse_position
+from penstock.apps.log.formats import parse_format, render, render_json
+from penstock.apps.log.positions import At, parse_position
 from penstock.records.columnar import HEADERS_TYPE
 
 

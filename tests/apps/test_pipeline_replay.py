@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from penstock.apps.pipeline_replay import whoami
+from penstock.apps.pipeline.replay import whoami
 from penstock.client import Client
 from penstock.spark.pipeline.holding import SCHEMA, HoldingLot
 from penstock.spark.pipeline.parsing import load

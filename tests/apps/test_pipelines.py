@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import pytest
 
-from penstock.apps.pipeline_run import DEFAULT_LISTEN
+from penstock.apps.pipeline.run import DEFAULT_LISTEN
 from penstock.testing import Broker
 from tests.apps.conftest import Run
 from tests.apps.test_serve import environment

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apps.plan_check_host import SYNC_ROUNDS_MAX
+from penstock.apps.plan.check_host import SYNC_ROUNDS_MAX
 from penstock.planner.host_check import CHAINS
 
 from .conftest import Run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.plan_cost import our_price_text
+from penstock.apps.plan.cost import our_price_text
 from tests.apps.conftest import Run
 
 

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.apps.plan_output import plan_inputs
+from penstock.apps.plan.output import plan_inputs
 from penstock.apps.session import State, write_table
 from penstock.base.settings import setting
 from penstock.planner.errors import ImpossiblePlan

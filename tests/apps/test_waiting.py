@@ -16,12 +16,12 @@ from queue import Queue
 import click
 import pytest
 
-from penstock.apps.configs import config
-from penstock.apps.consume import consume
-from penstock.apps.groups import group
-from penstock.apps.produce import produce
+from penstock.apps.log.configs import config
+from penstock.apps.log.consume import consume
+from penstock.apps.log.groups import group
+from penstock.apps.log.produce import produce
+from penstock.apps.log.topics import topic as topic_commands
 from penstock.apps.session import FIRST_NOTICE_SECONDS, NOTICE_SECONDS, State
-from penstock.apps.topics import topic as topic_commands
 from penstock.apps.waiting import LOOK_SECONDS, Silence
 from penstock.client.client import Waits
 from penstock.client.pool import Unanswered

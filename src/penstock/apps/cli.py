@@ -19,21 +19,21 @@ from penstock.apps.session import State
 from penstock.base.errors import PenstockError
 
 _COMMANDS: Final = {
-    "serve": ("penstock.apps.serve", "serve", "Run a broker."),
-    "topic": ("penstock.apps.topics", "topic", "Topics: create, list, describe, alter, delete."),
-    "produce": ("penstock.apps.produce", "produce", "Write records to a topic."),
-    "consume": ("penstock.apps.consume", "consume", "Read records of a topic."),
-    "group": ("penstock.apps.groups", "group", "Consumer groups: list, describe, seek, delete."),
-    "config": ("penstock.apps.configs", "config", "Configurations of topics and brokers."),
-    "log": ("penstock.apps.log_verify", "log", "Stored batches: whether they can be read."),
-    "diskless": ("penstock.apps.diskless", "diskless", "Objects of diskless topics."),
-    "host": ("penstock.apps.host", "host", "The agent that producers of this host send to."),
-    "outbox": ("penstock.apps.outbox", "outbox", "Payloads as files, pointers on a topic."),
-    "pipeline": ("penstock.apps.pipelines", "pipeline", "Spark pipelines that are files."),
-    "table": ("penstock.apps.tables", "table", "Delta tables beside topics."),
-    "plan": ("penstock.apps.plan", "plan", "Size it, cost it, check the host."),
-    "bench": ("penstock.apps.bench", "bench", "Measure this host, for plans to compute with."),
-    "doctor": ("penstock.apps.doctor", "doctor", "Find out what is wrong, and how to mend it."),
+    "serve": ("serve", "serve", "Run a broker."),
+    "topic": ("log.topics", "topic", "Topics: create, list, describe, alter, delete."),
+    "produce": ("log.produce", "produce", "Write records to a topic."),
+    "consume": ("log.consume", "consume", "Read records of a topic."),
+    "group": ("log.groups", "group", "Consumer groups: list, describe, seek, delete."),
+    "config": ("log.configs", "config", "Configurations of topics and brokers."),
+    "log": ("log.verify", "log", "Stored batches: whether they can be read."),
+    "diskless": ("diskless.command", "diskless", "Objects of diskless topics."),
+    "host": ("host.command", "host", "The agent that producers of this host send to."),
+    "outbox": ("outbox.command", "outbox", "Payloads as files, pointers on a topic."),
+    "pipeline": ("pipeline.command", "pipeline", "Spark pipelines that are files."),
+    "table": ("tables", "table", "Delta tables beside topics."),
+    "plan": ("plan.command", "plan", "Size it, cost it, check the host."),
+    "bench": ("bench.command", "bench", "Measure this host, for plans to compute with."),
+    "doctor": ("doctor.command", "doctor", "Find out what is wrong, and how to mend it."),
 }
 
 STATUS_FAILED: Final = 1

@@ -12,7 +12,8 @@ import click
 class LazyGroup(click.Group):
     """A group whose commands live in modules of their own.
 
-    `entries` has, by the command's name, the module, the name in it, and the line of help.
+    `entries` has, by the command's name, the module in `penstock.apps`, the name in it, and the
+    line of help.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
-        command: click.Command = getattr(import_module(entry[0]), entry[1])
+        command: click.Command = getattr(import_module(f"penstock.apps.{entry[0]}"), entry[1])
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

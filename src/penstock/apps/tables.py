@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.outbox_options import parse_duration, parse_size
+from penstock.apps.outbox.options import parse_duration, parse_size
 from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, write_json, write_table
 from penstock.base.errors import InvalidError
 

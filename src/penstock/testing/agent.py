@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from penstock.apps.configuration import Given
-from penstock.apps.host_wiring import build_agent, configure_host
+from penstock.apps.host.wiring import build_agent, configure_host
 from penstock.apps.wiring import address
 from penstock.testing.loop_thread import End, LoopThread
 

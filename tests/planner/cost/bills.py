@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.apps.plan_cost import load_prices
+from penstock.apps.plan.cost import load_prices
 from penstock.planner.cost import PRESETS, CostInputs, OptionCost, Prices, all_options
 from penstock.planner.inputs import read_inputs
 

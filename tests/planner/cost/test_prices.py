@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apps.plan_cost import our_price_text
+from penstock.apps.plan.cost import our_price_text
 from penstock.planner.cost import read_prices
 from penstock.planner.errors import InvalidPlanFile
 from tests.planner.cost.bills import PRICES

@@ -1,0 +1,1 @@
+"""`penstock bench`: what this host can do, as plans compute with it."""

@@ -1,0 +1,273 @@
+"""The broker that is measured: one of our own in a process of its own, or one that runs already.
+
+A broker of our own is `penstock serve` with its defaults, on a free port of loopback, in a
+directory that goes with it. It does not see the settings that the environment has for other
+brokers, and what it is told (URLs, options, which may be secrets) stands in a file that only its
+owner may read, not on its command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.apps.bench.interrupts import deferred
+from penstock.apps.configuration import ENVIRONMENT_PREFIXES, dotted, known_names
+from penstock.base.errors import PenstockError, UnavailableError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+START_TIMEOUT_SECONDS: Final = 30.0
+STOP_TIMEOUT_SECONDS: Final = 10.0
+STDERR_BYTES_SHOWN: Final = 500
+_READY: Final = re.compile(rb"penstock ready kafka=(\S+) ")
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_LISTENING: Final = "0A"
+
+
+class OwnBroker:
+    """`penstock serve` as a child; `stop` ends it."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
+        self._said = directory / "stderr"
+        told = directory / "broker.toml"
+        lines = [f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items()]
+        told.touch(mode=0o600)
+        told.write_text("".join(lines))
+        command = [sys.executable, "-m", "penstock", "serve", "--config", str(told)]
+        command += ["--data-dir", str(directory / "broker"), "--listener", "127.0.0.1:0"]
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                [*command, "-X", "admin.listener="],
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                process_group=0,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ready(self) -> str:
+        """Wait until it serves; its address.
+
+        Raises:
+            UnavailableError: it does not start.
+        """
+        if self._process.stdout is None:
+            raise UnavailableError("the broker's output cannot be read")
+        line, deadline = b"", SYSTEM_CLOCK.monotonic() + START_TIMEOUT_SECONDS
+        while not line.endswith(b"\n"):
+            left = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
+            if not select.select([self._process.stdout], [], [], left)[0]:
+                raise UnavailableError(f"no broker started within {START_TIMEOUT_SECONDS:g} s")
+            piece = os.read(self._process.stdout.fileno(), 4096)
+            if not piece:
+                self._process.wait(STOP_TIMEOUT_SECONDS)
+                raise UnavailableError(f"no broker started: {self.failure()}")
+            line += piece
+        found = _READY.search(line)
+        if found is None:
+            raise UnavailableError(f"no broker started: it said {line[:100]!r}")
+        return found.group(1).decode()
+
+    def failure(self) -> str:
+        """Why it has ended; empty while it runs."""
+        status = self._process.poll()
+        if status is None:
+            return ""
+        said = self._said.read_text(errors="replace").strip()[-STDERR_BYTES_SHOWN:]
+        last = said.splitlines()[-1:] or ["it said nothing"]
+        return f"it ended with status {status}: {last[0].removeprefix('penstock: ')}"
+
+    def stop(self) -> None:
+        """End it, in good order if it does so in time."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+
+@contextmanager
+def own_broker(directory: Path, settings: Mapping[str, object]) -> Iterator[tuple[OwnBroker, str]]:
+    """A running broker and its address; it ends with the context.
+
+    Raises:
+        UnavailableError: it does not start, or it ended while it was measured.
+    """
+    broker = None
+    try:
+        with deferred():
+            broker = OwnBroker(directory, settings)
+        yield broker, broker.ready()
+    except PenstockError as error:
+        failure = "" if broker is None else broker.failure()
+        if not failure or failure in str(error):
+            raise
+        raise UnavailableError(f"the broker that was measured is gone: {failure}") from error
+    finally:
+        if broker is not None:
+            broker.stop()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would be settings of the broker."""
+    names = known_names()
+
+    def is_setting(variable: str) -> bool:
+        prefixes = [one for one in ENVIRONMENT_PREFIXES if variable.startswith(one)]
+        return any([dotted(variable.removeprefix(prefix)) in names for prefix in prefixes])
+
+    return {name: value for name, value in os.environ.items() if not is_setting(name)}
+
+
+@dataclass(slots=True)
+class Bed:
+    """A broker to measure: a client of it, topics of our own, and its process if it can be seen."""
+
+    bootstrap: str
+    client: Client
+    connect: Callable[[], Client]
+    pid: int | None
+    timeout_ms: int
+    prefix: str = field(
+        default_factory=lambda: f"penstock-bench-{SYSTEM_RANDOMNESS.uuid().hex[:8]}"
+    )
+    _count: int = 0
+
+    @contextmanager
+    def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Iterator[str]:
+        """A new topic, which is deleted in the end.
+
+        Raises:
+            PenstockError: it cannot be created, or not deleted.
+        """
+        self._count += 1
+        name = f"{self.prefix}-{self._count}"
+        try:
+            with deferred():  # what is interrupted here could take effect after the deletion
+                self.client.create_topic(name, partitions, configs)
+            yield name
+        finally:
+            self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        from penstock.client import UnknownTopic
+
+        try:
+            with deferred(), suppress(UnknownTopic):
+                self.client.delete_topic(name)
+        except PenstockError as error:
+            error.add_note(f"topic {name} may be left behind")
+            raise
+
+    def cpu_seconds(self) -> float | None:
+        """Processor time of the broker so far; None where it cannot be seen."""
+        return None if self.pid is None else cpu_seconds(self.pid)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """User and system time of a process so far; None where the kernel does not say.
+
+    By its threads in nanoseconds, where the kernel has that, else in ticks.
+
+    Raises:
+        UnavailableError: there is no such process any more.
+    """
+    if not Path("/proc/self/stat").exists():
+        return None
+    process = Path("/proc") / str(pid)
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        if not (process / "schedstat").exists():
+            return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        total = 0
+        for task in (process / "task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
+    except OSError:
+        raise UnavailableError(f"the broker's process {pid} is gone") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What this host knows of a broker that runs already."""
+
+    here: bool
+    pid: int | None
+    why_not: str = ""
+
+
+def look_for(client: Client) -> Seen:
+    """Find the process of a running broker.
+
+    Raises:
+        BrokersUnreachable: no broker answers.
+    """
+    nodes = list(client.metadata([]).nodes.values())
+    if len(nodes) != 1:
+        return Seen(False, None, f"the cluster has {len(nodes)} brokers")
+    node = nodes[0]
+    if not _is_of_this_host(node.host):
+        return Seen(False, None, f"the broker is at {node.address}, not on this host")
+    pid = _listener(node.port)
+    if pid is None:
+        return Seen(True, None, "the process that listens there cannot be seen by this user")
+    if pid == os.getpid():
+        return Seen(True, None, "the broker runs in the process that measures it")
+    return Seen(True, pid)
+
+
+def _is_of_this_host(host: str) -> bool:
+    """Whether an address can be bound here."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with suppress(OSError), closing(socket.socket(family, kind, protocol)) as probe:
+            probe.bind(address)
+            return True
+    return False
+
+
+def _listener(port: int) -> int | None:
+    """The Penstock process that listens on a TCP port of this host."""
+    inodes = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        with suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*") if inodes else ():
+        with suppress(OSError):
+            if b"penstock" in (process / "cmdline").read_bytes() or process.name == str(
+                os.getpid()
+            ):
+                for file in (process / "fd").iterdir():
+                    with suppress(OSError):
+                        if os.readlink(file) in inodes:
+                            return int(process.name)
+    return None

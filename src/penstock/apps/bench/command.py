@@ -1,0 +1,228 @@
+"""`penstock bench`: measures a host and writes a calibration, which plans compute with.
+
+About a minute of rounds: in each, every measurement takes its share once, and the median over the
+rounds counts. What is made meanwhile (a broker, files, topics, objects, a database schema) goes
+again, also when the measurement fails or is interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.configuration import DEFAULT_DIRECTORY
+from penstock.apps.session import (
+    State,
+    client_options,
+    parse_pairs,
+    write_json,
+    write_table,
+)
+from penstock.base.errors import InvalidError
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.planner.calibration import Calibration, Measured, calibration_document
+
+if TYPE_CHECKING:
+    from penstock.apps.bench.target import Places
+
+SECONDS: Final = 60.0
+QUICK_SECONDS: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A calibration, and what to know of it."""
+
+    subject: str
+    calibration: Calibration
+    notes: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """As it is written: a calibration, with ratios and notes beside."""
+        from penstock.apps.bench.steps import ratios
+
+        return calibration_document(self.calibration) | {
+            "subject": self.subject,
+            "ratios": ratios(self.calibration.measured),
+            "notes": list(self.notes),
+        }
+
+
+@click.command("bench", short_help="Measure this host, for plans to compute with.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    help=f"Directory whose disk is measured. [default: {DEFAULT_DIRECTORY} if there, else .]",
+)
+@click.option("--quick", is_flag=True, help=f"About {QUICK_SECONDS:g} seconds in all.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 3600),
+    help=f"About so many in all. [default: {SECONDS:g}]",
+)
+@click.option("--store", metavar="URL", help="Object store: s3://bucket/prefix, file:///directory.")
+@click.option(
+    "--store-option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the store."
+)
+@click.option("--control", metavar="URL", help="PostgreSQL database, instead of SQLite.")
+@click.option("--write", "path", type=click.Path(path_type=Path), help="Write a calibration.")
+@click.option("--explain", is_flag=True, help="Show how each figure was measured.")
+@client_options
+def bench(
+    state: State,
+    data_dir: Path | None,
+    quick: bool,
+    seconds: float | None,
+    store: str | None,
+    options: tuple[str, ...],
+    control: str | None,
+    path: Path | None,
+    explain: bool,
+) -> None:
+    """Measure this host: loopback, disk, a broker, an object store, commits.
+
+    By default a broker of its own is measured, with a directory as the object store and SQLite
+    below --data-dir; nothing is left of them. With -b HOST:PORT a running broker is measured, with
+    topics that are deleted again: it gets all the load that it can take.
+
+    `penstock plan capacity --calibration FILE` reads what --write writes.
+    """
+    from penstock.apps.bench.target import Places
+
+    if quick and seconds is not None:
+        raise click.UsageError("--quick and --seconds exclude each other")
+    if options and not store:
+        raise click.UsageError("--store-option: needs --store")
+    default = Path(DEFAULT_DIRECTORY)
+    places = Places(
+        data_dir=data_dir or (default if default.is_dir() else Path()),
+        bootstrap=state.bootstrap or state.overrides.get("bootstrap.servers", ""),
+        store=store or "",
+        store_options=parse_pairs(options, "--store-option"),
+        control=control or "",
+    )
+    if path is not None:
+        _check_writable(path)
+    result = _measured(state, places, seconds or (QUICK_SECONDS if quick else SECONDS))
+    if path is not None:
+        _write_file(path, result.document())
+    if state.json:
+        write_json(result.document())
+    else:
+        _write_tables(result, path, explain=explain)
+
+
+def _measured(state: State, places: Places, seconds: float) -> Result:
+    from penstock.apps.bench.interrupts import interruptible
+    from penstock.apps.bench.machine import host_facts, usable_cores
+    from penstock.apps.bench.steps import measure, runs_of
+    from penstock.apps.bench.target import scratch, target
+
+    runs = runs_of(seconds)
+    with (
+        interruptible(),
+        scratch(places.data_dir) as directory,
+        target(state, places, directory) as found,
+        _progress(runs * len(found.steps)) as begin,
+    ):
+        host = host_facts(directory)
+        measured = measure(found.steps, seconds=seconds, runs=runs, begin=begin)
+    if found.here:
+        cores = usable_cores()
+        how = "what this process may use, by its affinity and its cgroup's quota"
+        measured["cores"] = Measured(value=cores, unit="cores", how=how)
+    if host["filesystem"] in ("tmpfs", "ramfs") and "sync_p50_ms" in measured:
+        found.notes.append(f"{places.data_dir} lies in memory: its figures are not those of a disk")
+    taken_at = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() // 1000, UTC).isoformat()
+    calibration = Calibration(taken_at=taken_at, host=host, measured=measured)
+    return Result(subject=found.subject, calibration=calibration, notes=tuple(found.notes))
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr while it is a terminal; what is returned is told what begins."""
+    if not sys.stderr.isatty():
+        yield lambda label: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        begun = 0
+
+        def begin(label: str) -> None:
+            nonlocal begun
+            bar.update(task, completed=begun, description=label)
+            begun += 1
+
+        yield begin
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a file that could not be written in the end.
+
+    Raises:
+        InvalidError: it is a directory, or none can be made beside it.
+    """
+    if path.is_dir():
+        raise InvalidError(f"--write {path}: is a directory")
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.absolute().parent):
+            pass
+    except OSError as error:
+        raise InvalidError(f"--write {path}: {error.strerror}") from None
+
+
+def _write_file(path: Path, document: dict[str, Any]) -> None:
+    """Write the whole file or leave the one that was there."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(json.dumps(document, indent=1) + "\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write_tables(result: Result, path: Path | None, *, explain: bool) -> None:
+    calibration = result.calibration
+    columns = ["figure", "value", "beside the bare host", *(["how"] if explain else [])]
+    rows = []
+    for name, one in calibration.measured.items():
+        row = [name, f"{one.value:g} {one.unit}", _beside(name, calibration)]
+        how = f"{one.how}; median of {one.runs} runs" if one.runs > 1 else one.how
+        rows.append([*row, how] if explain else row)
+    facts = calibration.host
+    title = (
+        f"{result.subject}, {calibration.taken_at}: {facts['processor']},"
+        f" {facts['cores']:g} cores, {facts['memory_bytes'] / 2**30:.1f} GiB"
+    )
+    write_table(columns, rows, title=title)
+    for note in result.notes:
+        click.echo(note)
+    if path is not None:
+        click.echo(f"written: {path}")
+
+
+def _beside(name: str, calibration: Calibration) -> str:
+    from penstock.apps.bench.steps import RATIOS, ratios
+
+    found = ratios(calibration.measured)
+    return ", ".join(
+        [
+            f"{found[one.name]:.2f} × {one.limit.removesuffix('_mb_per_s').removesuffix('_ms')}"
+            for one in RATIOS
+            if one.figure == name and one.name in found
+        ]
+    )

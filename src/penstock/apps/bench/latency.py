@@ -1,0 +1,200 @@
+"""Latencies of single records: to their acknowledgement, and to a consumer that follows.
+
+Records are due at random moments, as of many independent producers, and latencies count from the
+moment at which a record is due: one that has to wait counts as slow. The event loop waits by
+`select`, whose timers are finer than the millisecond of `epoll`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import selectors
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.apps.bench.broker import Bed
+from penstock.apps.bench.interrupts import run_async
+from penstock.apps.bench.machine import noise
+from penstock.apps.bench.steps import Figures, Step, quantile_hows, quantiles_ms
+from penstock.base.errors import PenstockError, UnavailableError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.client.lanes import Lane, Pieces
+
+VALUE_BYTES: Final = 1_024
+RECORDS_PER_SECOND: Final = 200.0
+RECORDS_MIN: Final = 10
+WARM_UP_RECORDS: Final = 5
+
+_APPENDER_LOG: Final = logging.getLogger("penstock.client.appender")
+
+_now = SYSTEM_CLOCK.monotonic
+
+
+def latency_steps(bed: Bed) -> list[Step]:
+    """Single records, to the acknowledgement and to the consumer."""
+    paced = (
+        f"single records of 1 KiB, acks=all, {RECORDS_PER_SECOND:g} a second at random moments, to"
+        " one partition over one connection, from the moment that each is due"
+    )
+    return [
+        Step(
+            label="produce latency",
+            share=0.1,
+            run=lambda seconds: quantiles_ms("produce", _produced(bed, seconds)),
+            hows=quantile_hows("produce", f"{paced} to its acknowledgement"),
+        ),
+        Step(
+            label="end-to-end latency",
+            share=0.1,
+            run=lambda seconds: _consumed(bed, seconds),
+            hows=quantile_hows("end_to_end", f"{paced} until a consumer that follows has it")
+            | quantile_hows(
+                "delivery",
+                f"{paced}, but from the acknowledgement until a consumer that follows has it (0"
+                " if it had it before)",
+            ),
+        ),
+    ]
+
+
+def _due(seconds: float) -> list[float]:
+    """Moments of a Poisson process from now on, the warm-up's included."""
+    count = WARM_UP_RECORDS + max(RECORDS_MIN, int(seconds * RECORDS_PER_SECOND))
+    moment, moments = _now(), []
+    for _ in range(count):
+        moment -= math.log(1.0 - SYSTEM_RANDOMNESS.uniform()) / RECORDS_PER_SECOND
+        moments.append(moment)
+    return moments
+
+
+def _produced(bed: Bed, seconds: float) -> list[float]:
+    with bed.topic() as topic:
+        due = _due(seconds)
+        done = run_async(_paced(bed, topic, due), _select_loop)
+    return _latencies(due, done)
+
+
+def _consumed(bed: Bed, seconds: float) -> Figures:
+    # the client closes first, which ends a reading that still waits
+    with bed.topic() as topic, ThreadPoolExecutor(1) as pool, bed.connect() as client:
+        due = _due(seconds)
+        following = pool.submit(_follow, client, topic, len(due), bed.timeout_ms)
+        acknowledged = run_async(_paced(bed, topic, due), _select_loop)
+        came = following.result()
+    if len(came) != len(due):
+        raise UnavailableError(f"topic {topic}: {len(came)} records came of {len(due)}")
+    return quantiles_ms("end_to_end", _latencies(due, came)) | quantiles_ms(
+        "delivery", [max(0.0, one) for one in _latencies(acknowledged, came)]
+    )
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
+
+
+def _latencies(due: Sequence[float], done: Sequence[float]) -> list[float]:
+    pairs = list(zip(due, done, strict=True))[WARM_UP_RECORDS:]
+    return [end - start for start, end in pairs]
+
+
+def _follow(client: Client, topic: str, count: int, idle_timeout_ms: int) -> list[float]:
+    """When each record came, by offset."""
+    came: list[float] = []
+    batches = client.iter_arrow(
+        topic,
+        end=None,
+        columns=("value",),
+        max_records=count,
+        idle_timeout_ms=idle_timeout_ms,
+    )
+    for batch in batches:
+        came += [_now()] * batch.num_rows
+    return came
+
+
+def _select_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+
+async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
+    """Append one record at each moment; when each was acknowledged.
+
+    Raises:
+        PenstockError: one was refused.
+    """
+    from penstock.client.appender import Appender
+    from penstock.client.lanes import Lane
+    from penstock.client.limits import RETRY
+
+    appender = Appender(
+        bed.bootstrap,
+        client_id="penstock-bench",
+        retry=replace(RETRY, timeout_ms=bed.timeout_ms),
+        request_timeout_ms=bed.timeout_ms,
+        api_timeout_ms=bed.timeout_ms,
+    )
+    await appender.start()
+    try:
+        await appender.partitions(topic)
+        lane = Lane(-1, -1, topic, 0, False)
+        async with asyncio.timeout(due[-1] - _now() + bed.timeout_ms / 1000):
+            return await _append(appender.append, lane, one_record(VALUE_BYTES), due)
+    except TimeoutError:
+        text = f"topic {topic}: {appender.pending_appends} records were not acknowledged in time"
+        raise UnavailableError(text) from None
+    finally:
+        _APPENDER_LOG.addFilter(_nothing)  # what is not acknowledged is told by the error
+        await appender.stop(0.0)
+        _APPENDER_LOG.removeFilter(_nothing)
+
+
+async def _append(
+    append: Callable[[Lane, Sequence[Pieces], int, Any], PenstockError | None],
+    lane: Lane,
+    record: Pieces,
+    due: Sequence[float],
+) -> list[float]:
+    loop, ended = asyncio.get_running_loop(), [0.0] * len(due)
+    left, over = len(due), loop.create_future()
+
+    def done(index: int, error: PenstockError | None) -> None:
+        nonlocal left
+        ended[index] = _now()
+        left -= 1
+        if error is not None and not over.done():
+            over.set_exception(error)
+        if not left and not over.done():
+            over.set_result(None)
+
+    def send(index: int) -> None:
+        refused = append(lane, [record], -1, lambda error: done(index, error))
+        if refused is not None:
+            done(index, refused)
+
+    behind = loop.time() - _now()
+    timers = [loop.call_at(moment + behind, send, index) for index, moment in enumerate(due)]
+    try:
+        await over
+    finally:
+        for timer in timers:
+            timer.cancel()
+    return ended
+
+
+def one_record(value_bytes: int) -> Pieces:
+    """A batch of one record whose value has so many bytes."""
+    import pyarrow as pa
+
+    from penstock.client.lanes import Pieces
+    from penstock.records.columnar import encode_batches
+
+    table = pa.table({"value": pa.array([noise(value_bytes)], pa.binary())})
+    (batch,) = encode_batches(table, now_ms=SYSTEM_CLOCK.now_ms())
+    return Pieces(batch.data, batch.record_count)

@@ -1,0 +1,159 @@
+"""What a broker does with many records: throughput in both directions, and its CPU for it.
+
+Throughput is that of the columnar client, in bytes of record values; client and broker share this
+host's cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from penstock.apps.bench.broker import Bed
+from penstock.apps.bench.machine import noise
+from penstock.apps.bench.steps import Figures, Step
+from penstock.base.errors import UnavailableError
+from penstock.base.system import SYSTEM_CLOCK
+
+PARTITIONS: Final = 4
+PILOT_BYTES: Final = 4 << 20
+PILOT_GROWTH: Final = 4
+PILOT_SHARE: Final = 0.25
+"""Of a run's time that a pilot must take, so that its rate is not that of a single batch."""
+RUN_BYTES_MIN: Final = 1 << 20
+RUN_BYTES_MAX: Final = 256 << 20
+"""Values of one run; the topic of a run is deleted before the next begins."""
+DISKLESS_BYTES_MAX: Final = 64 << 20
+"""Likewise; but the objects of a deleted topic stay until they are swept."""
+CHUNK_RECORDS: Final = 1_000
+KIBIBYTE: Final = 1_024
+SMALL_BYTES: Final = 100
+_LOCAL: Final[Mapping[str, str]] = {}
+
+_now = SYSTEM_CLOCK.monotonic
+
+
+class Load:
+    """Tables of values that are written to a topic of their own, and perhaps read again.
+
+    The names of its figures are `<stem>produce_<infix>mb_per_s` and so on.
+    """
+
+    def __init__(
+        self,
+        bed: Bed,
+        *,
+        value_bytes: int = KIBIBYTE,
+        partitions: int = PARTITIONS,
+        stem: str = "",
+        infix: str = "",
+        read: bool = False,
+        run_bytes_max: int = RUN_BYTES_MAX,
+        configs: Mapping[str, str] = _LOCAL,
+    ) -> None:
+        self._bed = bed
+        self._value_bytes = value_bytes
+        self._partitions = partitions
+        self._names = {way: f"{stem}{way}_{infix}" for way in ("produce", "consume")}
+        self._read = read
+        self._run_bytes_max = run_bytes_max
+        self._configs = configs
+        self._rate = 0.0
+
+    def run(self, seconds: float) -> Figures:
+        """As much as lasts about so long."""
+        if not self._rate:
+            self._pilot(seconds)
+        share = 2 if self._read else 1
+        size_bytes = min(max(self._rate * seconds / share, RUN_BYTES_MIN), self._run_bytes_max)
+        return self._once(int(size_bytes), read=self._read)
+
+    def _pilot(self, seconds: float) -> None:
+        """Find the rate by which the first run is sized."""
+        size_bytes, elapsed = PILOT_BYTES // PILOT_GROWTH, 0.0
+        while elapsed < seconds * PILOT_SHARE and size_bytes < self._run_bytes_max:
+            size_bytes = min(size_bytes * PILOT_GROWTH, self._run_bytes_max)
+            self._once(size_bytes, read=False)
+            elapsed = size_bytes / self._rate
+
+    def _once(self, size_bytes: int, *, read: bool) -> Figures:
+        table = _values(self._value_bytes, size_bytes)
+        found: dict[str, float] = {}
+        with self._bed.topic(self._partitions, self._configs) as topic:
+            self._rate = self._timed(
+                "produce", table.num_rows, lambda: self._bed.client.write_arrow(topic, table), found
+            )
+            if read:
+                self._timed(
+                    "consume", table.num_rows, lambda: self._consume(topic, table.num_rows), found
+                )
+        return found
+
+    def _timed(
+        self, way: str, records: int, work: Callable[[], object], found: dict[str, float]
+    ) -> float:
+        """Bytes of values per second."""
+        size_bytes = records * self._value_bytes
+        cpu_before, began = self._bed.cpu_seconds(), _now()
+        work()
+        rate = size_bytes / (_now() - began)
+        cpu_after = self._bed.cpu_seconds()
+        found[f"{self._names[way]}mb_per_s"] = rate / 1e6
+        if cpu_before is not None and cpu_after is not None:
+            found[f"{self._names[way]}cpu_s_per_gb"] = (cpu_after - cpu_before) / size_bytes * 1e9
+        return rate
+
+    def _consume(self, topic: str, expected: int) -> None:
+        batches = self._bed.client.iter_arrow(topic, columns=("value",))
+        found = sum([batch.num_rows for batch in batches])
+        if found != expected:
+            raise UnavailableError(f"topic {topic}: {found} records came back of {expected}")
+
+    def hows(self, where: str) -> dict[str, str]:
+        """The words of how; `where` says what it was written to."""
+        places = "1 partition" if self._partitions == 1 else f"{self._partitions} partitions"
+        what = f"values of {self._value_bytes} B over {places} of {where}"
+        ways = {
+            "produce": f"columnar client, acks=all, no compression, {what}",
+            "consume": f"columnar client, from the start, of what was just written: {what}",
+        }
+        return {
+            f"{self._names[way]}{figure}": f"{said}{how}"
+            for way, how in ways.items()
+            for figure, said in (("mb_per_s", ""), ("cpu_s_per_gb", "the broker's CPU; "))
+        }
+
+
+def load_steps(bed: Bed, *, where: str) -> list[Step]:
+    """Throughput with 1 KiB and 100 B, and to one partition."""
+    loads = {
+        "1 KiB values": (0.16, Load(bed, read=True)),
+        "100 B values": (0.16, Load(bed, value_bytes=SMALL_BYTES, infix="100b_", read=True)),
+        "one partition": (0.08, Load(bed, partitions=1, stem="partition_")),
+    }
+    return [
+        Step(label=label, share=share, run=load.run, hows=load.hows(where))
+        for label, (share, load) in loads.items()
+    ]
+
+
+def diskless_step(bed: Bed, *, where: str) -> Step:
+    """Throughput to a diskless topic."""
+    load = Load(
+        bed,
+        stem="diskless_",
+        run_bytes_max=DISKLESS_BYTES_MAX,
+        configs={"diskless.enable": "true"},
+    )
+    return Step(label="diskless produce", share=0.08, run=load.run, hows=load.hows(where))
+
+
+def _values(value_bytes: int, size_bytes: int) -> Any:
+    """A table of about so many bytes; its chunks are one and the same memory."""
+    import pyarrow as pa
+
+    content = noise(CHUNK_RECORDS * value_bytes)
+    ends = range(value_bytes, len(content) + 1, value_bytes)
+    chunk = pa.array([content[end - value_bytes : end] for end in ends], pa.binary())
+    count = max(1, size_bytes // len(content))
+    return pa.table({"value": pa.chunked_array([chunk] * count)})

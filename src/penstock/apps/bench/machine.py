@@ -1,0 +1,215 @@
+"""What this machine can do at all: the limits that a broker's figures stand beside.
+
+The loopback limit is bytes over TCP to a process that forgets them. Those of the disk are a sync of
+4 KiB over a file that was written before, which is what the journal does, and appending to a file
+that grows, with a sync after every 8 MiB, which is what a log without a journal would do.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from penstock import __version__
+from penstock.apps.bench.interrupts import deferred
+from penstock.apps.bench.steps import Figures, Step, quantile_hows, quantiles_ms
+from penstock.base.errors import UnavailableError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+
+PIECE_BYTES: Final = 1 << 20
+GROUP_PIECES: Final = 8
+APPENDED_BYTES_MAX: Final = 256 << 20
+SYNC_BYTES: Final = 4096
+RECYCLED_BYTES: Final = 4 << 20
+SYNCS_MIN: Final = 10
+SINK_TIMEOUT_SECONDS: Final = 10.0
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+
+_now = SYSTEM_CLOCK.monotonic
+
+
+def noise(size_bytes: int) -> bytes:
+    """Bytes that nothing can compress."""
+    return SYSTEM_RANDOMNESS.bits(8 * size_bytes).to_bytes(size_bytes, "big")
+
+
+def usable_cores() -> float:
+    """The cores that this process may use: its affinity, or less where a cgroup has a quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        quota, period = _QUOTA.read_text().split()
+        return min(float(cores or 1), int(quota) / int(period))
+    except (OSError, ValueError):
+        return float(cores or 1)
+
+
+def memory_bytes() -> int:
+    """Physical memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def processor() -> str:
+    """The processor's model, as the kernel names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def filesystem(directory: Path) -> str:
+    """The type of the file system that a directory lies on; empty where nobody says."""
+    try:
+        lines = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return ""
+    found, longest = "", -1
+    for line in lines:
+        mount, _, what = line.partition(" - ")
+        point = Path(mount.split(" ")[4])
+        if directory.resolve().is_relative_to(point) and len(point.parts) >= longest:
+            found, longest = what.split(" ")[0], len(point.parts)
+    return found
+
+
+def host_facts(directory: Path) -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "cores": usable_cores(),
+        "memory_bytes": memory_bytes(),
+        "processor": processor(),
+        "filesystem": filesystem(directory),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "penstock": __version__,
+    }
+
+
+class Loopback:
+    """The sink's process, and the port at which it calls."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._payload = bytes(PIECE_BYTES)
+
+    def run(self, seconds: float) -> Figures:
+        """Send for so long, and wait until all has arrived."""
+        try:
+            connection, _ = self._listener.accept()
+        except TimeoutError:
+            raise UnavailableError("loopback: the process that reads did not start") from None
+        with connection:
+            sent, began = 0, _now()
+            while _now() - began < seconds:
+                connection.sendall(self._payload)
+                sent += len(self._payload)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
+            elapsed = _now() - began
+        return {"loopback_mb_per_s": sent / elapsed / 1e6}
+
+
+@contextmanager
+def loopback_step() -> Iterator[Step]:
+    """The loopback measurement; its process ends with the context."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SINK_TIMEOUT_SECONDS)
+        port = listener.getsockname()[1]
+        command = [sys.executable, "-m", "penstock.apps.bench.sink", str(port)]
+        quiet = subprocess.DEVNULL
+        sink = None
+        try:
+            with deferred():
+                sink = subprocess.Popen(
+                    command, stdin=quiet, stdout=quiet, stderr=quiet, process_group=0
+                )
+            yield Step(
+                label="loopback",
+                share=0.05,
+                run=Loopback(listener).run,
+                hows={
+                    "loopback_mb_per_s": "1 MiB writes over one TCP connection on loopback to a"
+                    " process that reads and forgets"
+                },
+            )
+        finally:
+            if sink is not None:
+                sink.kill()
+                sink.wait()
+
+
+class Disk:
+    """Two files of a directory, with the bytes that are written to them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._piece = noise(PIECE_BYTES)
+        self._group = [self._piece] * GROUP_PIECES
+        self._recycled = os.open(directory / "recycled", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        for start in range(0, RECYCLED_BYTES, PIECE_BYTES):
+            os.pwrite(self._recycled, self._piece, start)
+        os.fsync(self._recycled)
+        self._position = 0
+
+    def close(self) -> None:
+        os.close(self._recycled)
+
+    def sync(self, seconds: float) -> Figures:
+        """Write 4 KiB and sync, again and again."""
+        page, took, began = self._piece[:SYNC_BYTES], list[float](), _now()
+        while _now() - began < seconds or len(took) < SYNCS_MIN:
+            start = _now()
+            os.pwrite(self._recycled, page, self._position)
+            os.fdatasync(self._recycled)
+            took.append(_now() - start)
+            self._position = (self._position + SYNC_BYTES) % RECYCLED_BYTES
+        return quantiles_ms("sync", took)
+
+    def append(self, seconds: float) -> Figures:
+        """Append to a new file, which is removed."""
+        path = self._directory / "appended"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            written, began = 0, _now()
+            while not written or (_now() - began < seconds and written < APPENDED_BYTES_MAX):
+                written += os.writev(file, self._group)
+                os.fdatasync(file)
+            elapsed = _now() - began
+        finally:
+            os.close(file)
+            path.unlink()
+        return {"disk_append_mb_per_s": written / elapsed / 1e6}
+
+
+@contextmanager
+def disk_steps(directory: Path) -> Iterator[list[Step]]:
+    """The disk's measurements, in a directory that is there."""
+    with closing(Disk(directory)) as disk:
+        yield [
+            Step(
+                label="disk sync",
+                share=0.06,
+                run=disk.sync,
+                hows=quantile_hows(
+                    "sync", "pwrite of 4 KiB over a written file in the data directory, fdatasync"
+                ),
+            ),
+            Step(
+                label="disk append",
+                share=0.06,
+                run=disk.append,
+                hows={
+                    "disk_append_mb_per_s": "8 MiB writes to a growing file in the data directory,"
+                    " fdatasync after each"
+                },
+            ),
+        ]

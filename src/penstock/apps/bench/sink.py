@@ -1,0 +1,31 @@
+"""The other end of the loopback measurement: a process that reads and forgets.
+
+It connects to the port that it is told of, once for each run, reads to the end and answers with one
+byte, so that the sender knows that all has arrived. It ends when nobody listens any more.
+
+    python -m penstock.apps.bench.sink PORT
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import suppress
+from typing import Final
+
+BUFFER_BYTES: Final = 1 << 20
+
+
+def main(port: int) -> None:
+    """Serve one run after the other."""
+    buffer = bytearray(BUFFER_BYTES)
+    with suppress(ConnectionError):
+        while True:
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                while connection.recv_into(buffer):
+                    pass
+                connection.sendall(b"+")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

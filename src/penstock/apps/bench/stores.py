@@ -1,0 +1,172 @@
+"""Writing and reading objects, the largest part of a diskless topic's latency.
+
+Everything that is made lies in a place of its own, a directory or prefix below the store's URL,
+which is emptied in the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from penstock.apps.bench.interrupts import run_async
+from penstock.apps.bench.machine import noise
+from penstock.apps.bench.steps import Figures, Step, quantile_hows, quantiles_ms
+from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+
+if TYPE_CHECKING:
+    from penstock.objects import ObjectStore
+
+OBJECT_BYTES: Final = {"": 64 << 10, "4mib_": 4 << 20}
+OBJECTS_MIN: Final = 3
+"""Of one run, beside the first, which opens the connection and does not count."""
+OBJECTS_MAX: Final = 2_000
+DELETED_AT_ONCE: Final = 1_000
+
+_now = SYSTEM_CLOCK.monotonic
+
+
+def own_name(separator: str) -> str:
+    """A name that nothing else has."""
+    return separator.join(("penstock", "bench", SYSTEM_RANDOMNESS.uuid().hex[:12]))
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """A place of our own in a store; `given` is the store's URL."""
+
+    given: str
+    url: str
+    options: Mapping[str, str]
+
+    @property
+    def remote(self) -> bool:
+        """Whether the store is neither a directory nor memory."""
+        from penstock.objects import is_local
+
+        return not is_local(self.url)
+
+    def open(self) -> ObjectStore:
+        """A client of it.
+
+        Raises:
+            InvalidError: the URL or an option is not one.
+            StoreRefused: a directory cannot be made or opened.
+        """
+        from penstock.objects import open_store
+
+        try:
+            return open_store(self.url, options=self.options)
+        except InvalidSetting as error:
+            raise InvalidError(f"--store {self.given}: {error.reason}") from None
+
+
+@contextmanager
+def store_place(url: str, options: Mapping[str, str]) -> Iterator[StorePlace]:
+    """A new place below a store's URL; it and all in it go with the context.
+
+    Raises:
+        InvalidError: the URL or an option is not one, or there is no such directory.
+        PenstockError: the store does not take an object.
+    """
+    parts = urlsplit(url)
+    directory = Path(unquote(parts.path)) if parts.scheme == "file" else None
+    if directory is not None and not directory.is_dir():
+        raise InvalidError(f"--store {url}: there is no such directory")
+    place = StorePlace(url, f"{url.rstrip('/')}/{own_name('-')}", options)
+    taken = False
+    try:
+        run_async(_probe(place))
+        taken = True
+        yield place
+    finally:
+        if directory is not None:
+            shutil.rmtree(directory / place.url.rpartition("/")[2], ignore_errors=True)
+        else:
+            _emptied(place, tell=taken)
+
+
+async def _probe(place: StorePlace) -> None:
+    """Write an object and delete it, so that a store that refuses does so at once."""
+    store = place.open()
+    try:
+        await store.put("probe/first", [b"penstock bench"])
+        await store.delete(["probe/first"])
+    finally:
+        await store.close()
+
+
+def _emptied(place: StorePlace, *, tell: bool) -> None:
+    """Delete all objects; that they cannot be deleted is no reason to lose the figures."""
+    try:
+        run_async(_empty(place))
+    except PenstockError as error:
+        if tell:
+            text = f"penstock: objects below {place.url} may be left behind: {error}"
+            click.echo(text, err=True)
+
+
+async def _empty(place: StorePlace) -> None:
+    store = place.open()
+    try:
+        keys = [info.key async for info in store.list("")]
+        for start in range(0, len(keys), DELETED_AT_ONCE):
+            await store.delete(keys[start : start + DELETED_AT_ONCE])
+    finally:
+        await store.close()
+
+
+def store_steps(place: StorePlace, *, where: str) -> list[Step]:
+    """Writing and reading objects one after the other, 64 KiB and 4 MiB.
+
+    Figures of a remote store are `remote_put_…`: a plan for a directory is not made with them.
+    """
+    return [_store_step(place, infix, size, where) for infix, size in OBJECT_BYTES.items()]
+
+
+def _store_step(place: StorePlace, infix: str, size_bytes: int, where: str) -> Step:
+    label = f"{size_bytes >> 10} KiB" if size_bytes < 1 << 20 else f"{size_bytes >> 20} MiB"
+    stem = "remote_" if place.remote else ""
+    put, get = [f"{stem}{way}_{infix}".rstrip("_") for way in ("put", "get")]
+    what = f"objects of {label}, one after the other, {where}"
+
+    def run(seconds: float) -> Figures:
+        puts, gets = run_async(_objects(place, size_bytes, seconds))
+        return quantiles_ms(put, puts) | quantiles_ms(get, gets)
+
+    return Step(
+        label=f"objects of {label}",
+        share=0.06,
+        run=run,
+        hows=quantile_hows(put, f"writing {what}")
+        | quantile_hows(get, f"reading the whole of {what}"),
+    )
+
+
+async def _objects(
+    place: StorePlace, size_bytes: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Seconds of every put and get of one run; the objects are deleted."""
+    store, content, stem = place.open(), noise(size_bytes), SYSTEM_RANDOMNESS.uuid().hex
+    puts, gets, keys, began = list[float](), list[float](), list[str](), _now()
+    try:
+        while len(puts) <= OBJECTS_MIN or (_now() - began < seconds and len(puts) < OBJECTS_MAX):
+            keys.append(f"objects/{stem}-{len(puts):05}")
+            start = _now()
+            await store.put(keys[-1], [content])
+            written = _now()
+            await store.get(keys[-1], 0, size_bytes)
+            puts.append(written - start)
+            gets.append(_now() - written)
+        await store.delete(keys)
+    finally:
+        await store.close()
+    return puts[1:], gets[1:]

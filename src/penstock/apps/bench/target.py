@@ -1,0 +1,234 @@
+"""What is measured, put together: places that go when all is done, a broker, and the steps.
+
+With a broker of our own everything is of this host. Of a broker that runs already only what can be
+seen from here is measured, and a note says what cannot.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from penstock.apps.bench.broker import Bed, look_for, own_broker
+from penstock.apps.bench.commits import commit_step, control_place
+from penstock.apps.bench.interrupts import deferred
+from penstock.apps.bench.latency import latency_steps
+from penstock.apps.bench.log import diskless_step, load_steps
+from penstock.apps.bench.machine import disk_steps, loopback_step
+from penstock.apps.bench.requests import request_step
+from penstock.apps.bench.steps import Step
+from penstock.apps.bench.stores import store_place, store_steps
+from penstock.apps.session import State
+from penstock.apps.wiring import DirectoryUnusable
+from penstock.base.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.apps.bench.commits import Plane
+    from penstock.client import Client
+
+SPACE_BYTES: Final = 2 << 30
+"""Room that must be there: topics of 256 MiB, written to a journal, segments and objects."""
+MEBIBYTE: Final = 1 << 20
+DELIVERY_TIMEOUT_MS: Final = 15_000
+"""How long a broker may be silent: then there is nothing to measure. -X delivery.timeout.ms."""
+_CURE: Final = "choose another with --data-dir"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where to measure. Empty is: a broker, a store and a database of our own."""
+
+    data_dir: Path
+    bootstrap: str = ""
+    store: str = ""
+    store_options: Mapping[str, str] = field(default_factory=dict)
+    control: str = ""
+
+
+@dataclass(slots=True)
+class Target:
+    """The steps that can be taken, and what to know of them."""
+
+    subject: str
+    here: bool
+    steps: list[Step] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_space(directory: Path, free_bytes: int) -> None:
+    """Refuse a file system that could fill up.
+
+    Raises:
+        DirectoryUnusable: it has less room than `SPACE_BYTES`.
+    """
+    if free_bytes < SPACE_BYTES:
+        raise DirectoryUnusable(
+            f"data directory {directory}: {free_bytes // MEBIBYTE} MiB are free, the measurement"
+            f" needs {SPACE_BYTES // MEBIBYTE} MiB; {_CURE}"
+        )
+
+
+@contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """A new directory below one that is there; it goes with the context.
+
+    Raises:
+        DirectoryUnusable: it cannot be made, or there is too little room.
+    """
+    if not parent.is_dir():
+        raise DirectoryUnusable(f"data directory {parent}: there is no such directory; {_CURE}")
+    check_space(parent, shutil.disk_usage(parent).free)
+    directory = None
+    try:
+        with deferred():
+            directory = _made(parent)
+        yield directory
+    finally:
+        if directory is not None:
+            _removed(directory)
+
+
+def _made(parent: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=parent)).absolute()
+    except OSError as error:
+        text = f"data directory {parent}: {error.strerror}; {_CURE}"
+        raise DirectoryUnusable(text) from None
+
+
+def _removed(directory: Path) -> None:
+    with deferred():
+        shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        click.echo(f"penstock: {directory} could not be removed whole", err=True)
+
+
+@contextmanager
+def target(state: State, places: Places, directory: Path) -> Iterator[Target]:
+    """All that can be measured, ready to run; everything is gone when the context ends.
+
+    Raises:
+        PenstockError: a broker, store or database that was named cannot be used.
+    """
+    with ExitStack() as stack:
+        if places.bootstrap:
+            yield _running(stack, state, places, directory)
+        else:
+            yield _own(stack, state, places, directory)
+
+
+def _own(stack: ExitStack, state: State, places: Places, directory: Path) -> Target:
+    objects = directory / "objects"
+    objects.mkdir()
+    url = places.store or objects.as_uri()
+    where = f"in {places.store}" if places.store else "in a directory store on the data directory"
+    store = stack.enter_context(store_place(url, places.store_options))
+    settings: dict[str, object] = {
+        "log.segment.delete.delay.ms": "0",  # the topics of all runs would not have room
+        "diskless.storage.url": f"{store.url}/broker",
+        "diskless.storage.options": [f"{key}={value}" for key, value in store.options.items()],
+    }
+    committing = _commits(stack, places, directory)
+    if places.control:
+        settings["control.url"] = stack.enter_context(control_place(places.control))
+    broker, bootstrap = stack.enter_context(own_broker(directory, settings))
+    bed = stack.enter_context(_bed(state, bootstrap, broker.pid))
+    found = Target("a broker of its own", here=True)
+    found.steps += _limits(stack, directory)
+    found.steps += _local_steps(bed)
+    found.steps += [*store_steps(store, where=where), committing]
+    found.steps.append(diskless_step(bed, where=f"a diskless topic, {where}"))
+    if bed.cpu_seconds() is None:
+        found.notes.append("not measured: the broker's CPU (this system has no /proc)")
+    return found
+
+
+def _running(stack: ExitStack, state: State, places: Places, directory: Path) -> Target:
+    bed = stack.enter_context(_bed(state, places.bootstrap, None))
+    seen = look_for(bed.client)
+    bed.pid = seen.pid
+    found = Target(f"the broker at {places.bootstrap}", here=seen.here)
+    if seen.pid is None:
+        found.notes.append(f"not measured: the broker's CPU ({seen.why_not})")
+    else:
+        found.notes.append("the broker's CPU includes what others asked of it meanwhile")
+    if seen.here:
+        found.steps += _limits(stack, directory)
+        found.notes.append(f"the disk's figures are those of {places.data_dir}")
+    else:
+        found.notes.append("not measured: loopback, disk and cores (they would be this host's)")
+    found.steps += _local_steps(bed)
+    if places.store:
+        store = stack.enter_context(store_place(places.store, places.store_options))
+        found.steps += store_steps(store, where=f"in {places.store}")
+    else:
+        found.notes.append("not measured: PUT and GET (the broker's store: name it by --store)")
+    if places.control:
+        found.steps.append(_commits(stack, places, directory))
+    else:
+        found.notes.append("not measured: commits (the broker's database: name it by --control)")
+    refused = _no_diskless(bed)
+    if refused:
+        found.notes.append(f"not measured: diskless topics ({refused})")
+    else:
+        found.steps.append(diskless_step(bed, where="a diskless topic of the broker's store"))
+        found.notes.append("the broker sweeps the objects of the deleted topics in its own time")
+    return found
+
+
+@contextmanager
+def _bed(state: State, bootstrap: str, pid: int | None) -> Iterator[Bed]:
+    named = replace(state, bootstrap=bootstrap)
+    timeout = state.overrides.get("delivery.timeout.ms", "")
+    timeout_ms = int(timeout) if timeout.isdigit() else DELIVERY_TIMEOUT_MS
+
+    def connect() -> Client:
+        return named.client(client_id="penstock-bench", delivery_timeout_ms=timeout_ms)
+
+    with connect() as client:
+        yield Bed(bootstrap, client, connect, pid, timeout_ms)
+
+
+def _local_steps(bed: Bed) -> list[Step]:
+    where = "a local topic"
+    return [*latency_steps(bed), request_step(bed, where=where), *load_steps(bed, where=where)]
+
+
+def _limits(stack: ExitStack, directory: Path) -> list[Step]:
+    return [stack.enter_context(loopback_step()), *stack.enter_context(disk_steps(directory))]
+
+
+def _commits(stack: ExitStack, places: Places, directory: Path) -> Step:
+    if not places.control:
+        path = directory / "commits.sqlite"
+
+        def sqlite() -> Plane:
+            from penstock.control import SqliteControlPlane
+
+            return SqliteControlPlane(path)
+
+        return commit_step(sqlite, where="SQLite on the data directory")
+    url = stack.enter_context(control_place(places.control))
+
+    def postgres() -> Plane:
+        from penstock.control.postgres import PostgresControlPlane
+
+        return PostgresControlPlane(url)
+
+    return commit_step(postgres, where="PostgreSQL")
+
+
+def _no_diskless(bed: Bed) -> str:
+    """Why the broker has no diskless topics; empty if it has."""
+    try:
+        with bed.topic(1, {"diskless.enable": "true"}):
+            return ""
+    except PenstockError as error:
+        return str(error)

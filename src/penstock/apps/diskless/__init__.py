@@ -1,0 +1,1 @@
+"""`penstock diskless`: the objects of diskless topics."""

@@ -1,0 +1,277 @@
+"""`penstock diskless`: what diskless topics have in the object store, and whether it is whole.
+
+The commands open the control plane and the store themselves, by the brokers' settings. With
+PostgreSQL the brokers may run; a SQLite database has one owner, so its broker has to be stopped.
+Only `consolidate` changes anything; it has a module of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from penstock.apps.diskless.consolidation import consolidate
+from penstock.apps.diskless.places import (
+    Places,
+    installation_options,
+    opened,
+    partition_names,
+    wanted_partitions,
+)
+from penstock.apps.session import State, write_json, write_table
+from penstock.base.errors import PenstockError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from penstock.apps.configuration import Configuration
+    from penstock.control import Backlog, ObjectTotals
+    from penstock.control.batch_index.values import PartitionKey
+    from penstock.diskless.verification import Verifier
+
+BACKLOGS_SHOWN: Final = 20
+ROWS_PER_CALL: Final = 1_000
+PARTITIONS_SHOWN: Final = 8
+
+
+@click.group("diskless", short_help="Objects of diskless topics.")
+def diskless() -> None:
+    """Objects of diskless topics: how many, which, and whether they are whole.
+
+    Reads the brokers' own settings (--config, --data-dir, -X, environment) and opens their
+    database and object store. With PostgreSQL (control.url) brokers may run meanwhile; with SQLite
+    the broker has to be stopped. Only `consolidate` changes anything.
+    """
+
+
+diskless.add_command(consolidate)
+
+
+def _state() -> State:
+    state = click.get_current_context().obj
+    return state if isinstance(state, State) else State()
+
+
+class Status(NamedTuple):
+    """What `status` shows."""
+
+    totals: list[ObjectTotals]
+    backlogs: list[Backlog]
+    highest_id: int
+    marked_id: int | None
+    """None when the mark says that the database was set back."""
+    warning: str
+
+
+@diskless.command("status", short_help="Totals, backlogs, marks.")
+@installation_options
+def status(configuration: Configuration) -> None:
+    """Count objects by state and kind, and the partitions with the most of them.
+
+    Status 1 when the store knows of objects that the database does not: it was set back.
+    """
+    _show_status(_state(), *asyncio.run(_status(configuration)))
+
+
+async def _status(configuration: Configuration) -> tuple[Status, dict[PartitionKey, str]]:
+    from penstock.diskless.collection import ObjectMarks
+    from penstock.diskless.errors import DatabaseRestored
+
+    async with opened(configuration) as places:
+        plane = places.plane
+        totals = await plane.object_totals()
+        backlogs = await plane.backlogs(min_extents=1, limit=BACKLOGS_SHOWN)
+        marks = ObjectMarks(plane=plane, store=places.store, guard=places.guard)
+        try:
+            standing = await marks.check()
+            found = Status(totals, backlogs, standing.highest_id, standing.marked_id, "")
+        except DatabaseRestored as error:
+            found = Status(totals, backlogs, error.highest_id, None, str(error))
+        return found, await partition_names(places)
+
+
+def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) -> None:
+    if state.json:
+        write_json(
+            {
+                "objects": [item._asdict() for item in found.totals],
+                "backlogs": [
+                    {"partition": _name(names, item.topic_id, item.partition)}
+                    | {
+                        "extents": item.extents,
+                        "size_bytes": item.size_bytes,
+                        "oldest_timestamp": item.oldest_timestamp,
+                    }
+                    for item in found.backlogs
+                ],
+                "highest_object_id": found.highest_id,
+                "marked_object_id": found.marked_id,
+                "warning": found.warning,
+            }
+        )
+    else:
+        rows = [(item.state, item.kind, item.objects, item.size_bytes) for item in found.totals]
+        write_table(("state", "kind", "objects", "bytes"), rows, title="Objects")
+        backlogs = [
+            (_name(names, item.topic_id, item.partition), item.extents, item.size_bytes)
+            for item in found.backlogs
+        ]
+        write_table(
+            ("partition", "extents", "bytes"), backlogs, title="Most in write-ahead objects"
+        )
+        marked = "unknown" if found.marked_id is None else found.marked_id
+        click.echo(f"highest object id {found.highest_id}, noted in the store: {marked}")
+    if found.warning:
+        click.echo(f"penstock: {found.warning}", err=True)
+        raise click.exceptions.Exit(1)
+
+
+@diskless.command("objects", short_help="List objects.")
+@click.option(
+    "--state",
+    "wanted",
+    type=click.Choice(("pending", "committed", "deleting")),
+    help="Only those of this state.",
+)
+@click.option("--after", default="", metavar="KEY", help="Begin behind this key.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many."
+)
+@installation_options
+def objects(configuration: Configuration, wanted: str | None, after: str, limit: int) -> None:
+    """List objects by key: state, size, and the partitions that their footers name.
+
+    An object that is not in the store has no size: a key that was reserved and not used, or one
+    that is being deleted. A sealed segment has no footer: its first offset is shown.
+    """
+    rows = asyncio.run(_objects(configuration, wanted, after, limit))
+    state = _state()
+    if state.json:
+        write_json(rows)
+        return
+    shown = []
+    for row in rows:
+        partitions = row["partitions"]
+        text = ", ".join(partitions[:PARTITIONS_SHOWN])
+        if len(partitions) > PARTITIONS_SHOWN:
+            text += f" and {len(partitions) - PARTITIONS_SHOWN} more"
+        shown.append((row["key"], row["state"], row["size_bytes"], row["note"] or text))
+    write_table(("key", "state", "bytes", "partitions"), shown)
+
+
+async def _objects(
+    configuration: Configuration, wanted: str | None, after: str, limit: int
+) -> list[dict[str, Any]]:
+    async with opened(configuration) as places:
+        names = await partition_names(places)
+        rows: list[dict[str, Any]] = []
+        async for state, key in _keys(places, after):
+            if wanted is None or state == wanted:
+                rows.append(await _object(places, names, state, key))
+            if len(rows) == limit:
+                break
+        return rows
+
+
+async def _keys(places: Places, after: str) -> AsyncIterator[tuple[str, str]]:
+    """State and key of all rows, by key."""
+    while True:
+        rows = await places.plane.referenced_keys(after=after, limit=ROWS_PER_CALL)
+        for state, lease in rows:
+            yield state, lease.key
+        if len(rows) < ROWS_PER_CALL:
+            return
+        after = rows[-1][1].key
+
+
+async def _object(
+    places: Places, names: dict[PartitionKey, str], state: str, key: str
+) -> dict[str, Any]:
+    from penstock.diskless.footers import read_footer
+    from penstock.objects import ObjectNotFound, StoreRefused, StoreUnavailable
+
+    row: dict[str, Any] = {
+        "key": key, "state": state, "size_bytes": None, "partitions": [], "note": ""
+    }  # fmt: skip
+    try:
+        row["size_bytes"] = size_bytes = (await places.store.head(key)).size_bytes
+        footer = await read_footer(places.store, key, size_bytes)
+    except ObjectNotFound:
+        row["note"] = "not in the store" if state == "committed" else ""
+    except (StoreRefused, StoreUnavailable):
+        raise  # nothing is known of this object then, nor of the next
+    except PenstockError as error:
+        row["note"] = await _sealed(places, key, row["size_bytes"]) or f"no footer: {error}"
+    else:
+        row["partitions"] = [_name(names, item.topic_id, item.partition) for item in footer.ranges]
+    return row
+
+
+async def _sealed(places: Places, key: str, size_bytes: int | None) -> str:
+    """What a sealed segment is shown as; empty for an object that is none."""
+    from penstock.records import HEADER_BYTES, decode_header
+
+    if size_bytes is None or size_bytes < HEADER_BYTES:
+        return ""
+    try:
+        first = decode_header(await places.store.get(key, 0, HEADER_BYTES))
+    except PenstockError:
+        return ""
+    return f"a sealed segment from offset {first.base_offset} on"
+
+
+@diskless.command("verify", short_help="Compare index and objects.")
+@click.option("--topic", help="Only this topic's partitions; objects without a row of all.")
+@click.option("--checksums", is_flag=True, help="Read all batches and compare their checksums.")
+@installation_options
+def verify(configuration: Configuration, topic: str | None, checksums: bool) -> None:
+    """Check that every extent's object is there, whole, and says what the index says.
+
+    Status 1 when something is wrong. Orphans, objects that the database does not know, count too:
+    brokers delete them when they are old enough.
+    """
+    _show_verification(_state(), asyncio.run(_verify(configuration, topic, checksums)))
+
+
+async def _verify(configuration: Configuration, topic: str | None, checksums: bool) -> Verifier:
+    from penstock.diskless.verification import Verifier
+
+    async with opened(configuration) as places:
+        wanted = await wanted_partitions(places, topic)
+        verifier = Verifier(plane=places.plane, store=places.store, checksums=checksums)
+        await verifier.verify([(name, key) for key, name in wanted.items()])
+        return verifier
+
+
+def _show_verification(state: State, found: Verifier) -> None:
+    facts = {
+        "wrong": found.wrong,
+        "partitions": found.partitions,
+        "extents": found.extents,
+        "objects": found.objects,
+        "verified_bytes": found.verified_bytes,
+        "counts": dict(sorted(found.counts.items())),
+    }
+    if state.json:
+        write_json({**facts, "findings": [item._asdict() for item in found.findings]})
+    else:
+        if found.findings:
+            write_table(("what", "where", "detail"), found.findings)
+        rows = [
+            ("partitions", found.partitions),
+            ("extents", found.extents),
+            ("objects in the store", found.objects),
+            ("bytes of batches verified", found.verified_bytes),
+            *sorted(found.counts.items()),
+        ]
+        verdict = "nothing is wrong" if not found.wrong else f"{found.wrong} things are wrong"
+        write_table(("", "count"), rows, title=verdict)
+    if found.wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _name(names: dict[PartitionKey, str], topic_id: UUID, partition: int) -> str:
+    return names.get((topic_id, partition)) or f"{topic_id}-{partition}"

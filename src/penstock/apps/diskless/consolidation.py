@@ -1,0 +1,143 @@
+"""`penstock diskless consolidate`: make sealed segments of write-ahead extents, now and to the end.
+
+What the embedded job of a broker does in the background, as a command: for a backlog, or where the
+job is switched off. It may run beside brokers that do the same.
+
+With `--spark` the work is Spark's: the command asks a running broker for it and opens neither the
+database nor the store; executors read and write the store by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.diskless.places import installation_options, opened, wanted_partitions
+from penstock.apps.session import State, write_json, write_table
+
+if TYPE_CHECKING:
+    from penstock.apps.configuration import Configuration
+    from penstock.diskless.consolidation import Made
+
+PASSES_MAX: Final = 1_000
+"""Passes over all partitions; each but the last has made something, or lost a race. The failures
+are those of the last one, which has tried all of them again."""
+
+
+@click.command("consolidate", short_help="Make segments of write-ahead objects.")
+@click.option("--topic", help="Only this topic's partitions.")
+@click.option(
+    "--all-ages", is_flag=True, help="Take what is young, too, and what is too little for itself."
+)
+@click.option("--spark", "by_spark", is_flag=True, help="As a Spark job, by a running broker.")
+@click.option("--master", metavar="URL", help="Spark's master; else every core of this machine.")
+@click.option("--admin", metavar="URL", help="With --spark: a broker's admin address.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="With --spark: Spark's settings."
+)
+@installation_options
+def consolidate(
+    configuration: Configuration,
+    topic: str | None,
+    all_ages: bool,
+    by_spark: bool,
+    master: str | None,
+    admin: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Rewrite old extents of write-ahead objects into sealed segments, one partition in each.
+
+    Old is what diskless.consolidation.min.age.ms says; the other settings of that name say how
+    much it must be, how large segments become and how fast it goes (-X). May be stopped at any
+    time. Status 1 when an object is damaged or gone: its extents stay as they are.
+
+    With --spark a broker chooses, by its own settings, and Spark's executors do the work; they open
+    the store with diskless.storage.options as given here, and with their environment.
+    """
+    if not by_spark and (master or admin or settings):
+        raise click.UsageError("--master, --admin and --set go with --spark")
+    if by_spark:
+        facts = _by_spark(configuration, topic, all_ages, master, admin, settings)
+    else:
+        facts = asyncio.run(_consolidate(configuration, topic, all_ages))
+    state = click.get_current_context().obj
+    if isinstance(state, State) and state.json:
+        write_json(facts)
+    else:
+        write_table(("", "count"), [(name.replace("_", " "), facts[name]) for name in facts])
+    if facts["failures"]:
+        raise click.exceptions.Exit(1)
+
+
+def _by_spark(
+    configuration: Configuration,
+    topic: str | None,
+    all_ages: bool,
+    master: str | None,
+    admin: str | None,
+    settings: tuple[str, ...],
+) -> dict[str, Any]:
+    from penstock.apps.pipeline.spark import job_session, parse_settings
+    from penstock.apps.wiring import store_options
+    from penstock.spark.consolidation import consolidate as run_job
+    from penstock.spark.workers import slots
+
+    address = admin or f"http://{configuration.broker.admin_listener}"
+    chosen = parse_settings(settings)
+    with job_session("penstock diskless consolidate", master=master, settings=chosen) as spark:
+        outcome = run_job(
+            spark,
+            admin_url=address,
+            slots=slots(spark),
+            store_options=store_options(configuration.places),
+            topic=topic,
+            all_ages=all_ages,
+            tell=lambda line: click.echo(line, err=True),
+        )
+    return asdict(outcome)
+
+
+async def _consolidate(
+    configuration: Configuration, topic: str | None, all_ages: bool
+) -> dict[str, Any]:
+    from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+    from penstock.diskless.collection import ObjectMarks
+    from penstock.diskless.consolidation import Consolidator
+
+    async with opened(configuration) as places:
+        names = await wanted_partitions(places, topic)
+        marks = ObjectMarks(plane=places.plane, store=places.store, guard=places.guard)
+        await marks.claim()
+
+        def tell(made: Made) -> None:
+            click.echo(
+                f"{names[made.key]}: offsets {made.base_offset} to {made.next_offset - 1} of"
+                f" {made.extents} extents in {made.size_bytes} bytes, {made.object_key}",
+                err=True,
+            )
+
+        consolidator = Consolidator(
+            configuration.diskless,
+            plane=places.plane,
+            store=places.store,
+            clock=SYSTEM_CLOCK,
+            randomness=SYSTEM_RANDOMNESS,
+            all_ages=all_ages,
+            on_made=tell,
+        )
+        counters = consolidator.counters
+        for _ in range(PASSES_MAX):
+            races, counters.failures = counters.races, 0
+            if not await consolidator.consolidate(names) and counters.races == races:
+                break
+        return {
+            "partitions": len(names),
+            "segments": counters.segments,
+            "segment_bytes": counters.segment_bytes,
+            "extents": counters.extents,
+            "races_lost": counters.races,
+            "failures": counters.failures,
+        }

@@ -1,0 +1,142 @@
+"""This machine: the data directory, open files, and what pipelines need."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from penstock.apps.doctor.findings import Check, Finding, Status
+from penstock.apps.host_reading import existing, quantile, sync_times_ms
+
+FREE_BYTES_WARN: Final = 10 << 30
+FREE_BYTES_FAIL: Final = 1 << 30
+FILES_WARN: Final = 4096
+SYNC_ROUNDS: Final = 20
+SYNC_WARN_MS: Final = 10.0
+JAVA_MINIMUM: Final = 17
+JAVA_SECONDS: Final = 10.0
+
+
+def data_directory(directory: Path) -> list[Check]:
+    """The checks of a broker's directory, which need not be there yet."""
+    return [
+        Check(f"data directory {directory}", lambda: [_writable(directory)]),
+        Check("disk space", lambda: [space("disk space", directory)]),
+        Check("disk sync", lambda: [sync("disk sync", directory)]),
+    ]
+
+
+def programs() -> list[Check]:
+    """The checks of limits, and of what pipelines need."""
+    return [
+        Check("open files", lambda: [_files()]),
+        Check("Java", lambda: [_java()]),
+        Check("Spark", lambda: [_spark()]),
+    ]
+
+
+def _writable(directory: Path) -> Finding:
+    at = existing(directory)
+    name = f"data directory {directory}"
+    try:
+        with tempfile.NamedTemporaryFile(dir=at):
+            pass
+    except OSError as error:
+        return Finding(
+            check=name,
+            status="fail",
+            cause=f"{at}: {error.strerror}",
+            cure="choose another with --data-dir, or change its owner",
+        )
+    there = at == directory.expanduser().absolute()
+    return Finding(check=name, status="ok", cause="writable" if there else "can be created")
+
+
+def space(name: str, directory: Path) -> Finding:
+    """What is free where a directory is, or would be."""
+    free = shutil.disk_usage(existing(directory)).free
+    status: Status = "ok"
+    if free < FREE_BYTES_WARN:
+        status = "fail" if free < FREE_BYTES_FAIL else "warn"
+    return Finding(
+        check=name,
+        status=status,
+        cause=f"{free / (1 << 30):.1f} GiB free",
+        cure="" if status == "ok" else "free some, or lower retention.bytes and retention.ms",
+    )
+
+
+def sync(name: str, directory: Path) -> Finding:
+    """How long a sync takes where a directory is, or would be."""
+    at = existing(directory)
+    try:
+        times = sync_times_ms(at, SYNC_ROUNDS)
+    except OSError as error:
+        return Finding(
+            check=name,
+            status="fail",
+            cause=f"{at}: nothing can be written: {error.strerror}",
+            cure="choose another directory, or change its owner",
+        )
+    median_ms = quantile(times, 0.5)
+    slow = median_ms > SYNC_WARN_MS
+    return Finding(
+        check=name,
+        status="warn" if slow else "ok",
+        cause=f"median of {len(times)} syncs {median_ms:.2f} ms, worst {times[-1]:.2f} ms",
+        cure="every acknowledged write waits for it: use a faster disk" if slow else "",
+    )
+
+
+def _files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 0 <= soft < FILES_WARN
+    return Finding(
+        check="open files",
+        status="warn" if few else "ok",
+        cause=f"limit {soft}, could be raised to {hard}",
+        cure=f"ulimit -n {FILES_WARN} or more, or LimitNOFILE= in the service" if few else "",
+    )
+
+
+def _java() -> Finding:
+    name, cure = "Java", f"for Spark pipelines: install a Java runtime, {JAVA_MINIMUM} or newer"
+    home = os.environ.get("JAVA_HOME")
+    command = f"{home}/bin/java" if home else "java"
+    try:
+        done = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding(check=name, status="warn", cause=f"{command}: {error}", cure=cure)
+    said = (done.stderr or done.stdout).splitlines()
+    version = _java_version(said[0] if said else "")
+    if version < JAVA_MINIMUM:
+        found = said[0] if said else "no version"
+        return Finding(check=name, status="warn", cause=f"{command}: {found}", cure=cure)
+    return Finding(check=name, status="ok", cause=said[0])
+
+
+def _java_version(line: str) -> int:
+    quoted = line.split('"')
+    number = quoted[1].split(".")[0] if len(quoted) > 1 else ""
+    return int(number) if number.isdigit() else 0
+
+
+def _spark() -> Finding:
+    if find_spec("pyspark") is None:
+        return Finding(
+            check="Spark",
+            status="warn",
+            cause="pyspark is not installed",
+            cure="for pipelines: pip install 'penstock[spark]'",
+        )
+    from importlib.metadata import version
+
+    return Finding(check="Spark", status="ok", cause=f"pyspark {version('pyspark')}")

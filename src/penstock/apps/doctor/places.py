@@ -1,0 +1,249 @@
+"""The places of an installation: database, object store, host agent, outbox, certificates.
+
+Everything is looked at as a broker, an agent or a writer would reach it, and nothing is changed
+there: no schema is migrated, no object is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.apps.doctor.findings import SKEW_CURE, SKEW_WARN_SECONDS, Check, Finding
+from penstock.apps.doctor.machine import space, sync
+from penstock.base.errors import PenstockError
+from penstock.base.system import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from penstock.apps.configuration import Configuration
+
+PLACE_SECONDS: Final = 5.0
+"""How long a database or an object store has to answer."""
+
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+_LOST_BY_POWER: Final = "what was answered may be lost with the machine: set it to on"
+
+
+def installation(configuration: Configuration) -> list[Check]:
+    """Database and object store, as the configuration names them."""
+    return [
+        Check("database", lambda: [_database(configuration)]),
+        Check("object store", lambda: [_object_store(configuration)]),
+    ]
+
+
+# -- database -------------------------------------------------------------------------------
+
+
+def _database(configuration: Configuration) -> Finding:
+    url = configuration.places.control_url
+    if url:
+        return _within(
+            "database", "see that it runs, and that control.url is right", _postgres(url)
+        )
+    path = configuration.directory / "control.sqlite"
+    try:
+        with path.open("rb") as file:
+            whole = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except FileNotFoundError:
+        return Finding(
+            check="database",
+            status="skip",
+            cause=f"control.url is not set, and there is no {path}",
+            cure="name the broker's file with --config, or its directory with --data-dir",
+        )
+    if not whole:
+        return Finding(
+            check="database",
+            status="fail",
+            cause=f"{path} is no SQLite database",
+            cure="restore it from a backup; the broker does not start with it",
+        )
+    return Finding(
+        check="database",
+        status="ok",
+        cause=f"{path}, {path.stat().st_size} bytes, a broker's own: its readiness tells of it",
+    )
+
+
+async def _postgres(url: str) -> Finding:
+    from penstock.control.drivers.postgres_connections import connect, database_name
+
+    begun_ms = SYSTEM_CLOCK.now_ms()
+    connection = await connect(url)
+    try:
+        asked_ms = SYSTEM_CLOCK.now_ms()
+        ((now, version, written, synced),) = await connection.fetch(
+            "SELECT clock_timestamp(), current_setting('server_version'),"
+            " current_setting('synchronous_commit'), current_setting('fsync')"
+        )
+        answered_ms = SYSTEM_CLOCK.now_ms()
+        made = await connection.fetchval("SELECT to_regclass('image_version') IS NOT NULL")
+    finally:
+        connection.terminate()
+    theirs_ms = now.timestamp() * 1000
+    skew_seconds = max(asked_ms - theirs_ms, theirs_ms - answered_ms, 0.0) / 1000
+    facts = [
+        f"PostgreSQL {version}, {database_name(url)}, connected in {asked_ms - begun_ms} ms,"
+        f" answered in {answered_ms - asked_ms} ms"
+    ]
+    cures = []
+    if not made:
+        facts.append("no broker has made its tables there yet")
+    for name, value in (("synchronous_commit", written), ("fsync", synced)):
+        if value == "off":
+            facts.append(f"{name} is off")
+            cures.append(_LOST_BY_POWER)
+    if skew_seconds > SKEW_WARN_SECONDS:
+        facts.append(f"its clock differs by about {skew_seconds:.0f} s")
+        cures.append(SKEW_CURE)
+    return Finding(
+        check="database",
+        status="warn" if cures else "ok",
+        cause="; ".join(facts),
+        cure="; ".join(dict.fromkeys(cures)),
+    )
+
+
+# -- object store ---------------------------------------------------------------------------
+
+
+def _object_store(configuration: Configuration) -> Finding:
+    places = configuration.places
+    url, directory = places.diskless_storage_url, configuration.directory / "objects"
+    if not url:
+        if places.control_url or not directory.exists():
+            cause = "diskless.storage.url is not set"
+            if not places.control_url:
+                cause += f", and no diskless topic has used {directory}"
+            return Finding(check="object store", status="skip", cause=cause)
+        url = directory.absolute().as_uri()
+    cure = "see that it runs and lets us in: diskless.storage.url and its options"
+    return _within("object store", cure, _looked_at(configuration, url))
+
+
+async def _looked_at(configuration: Configuration, url: str) -> Finding:
+    from penstock.apps.wiring import store_options
+    from penstock.diskless.formats.store_properties import KEY
+    from penstock.objects import ObjectNotFound, open_store
+
+    store = open_store(
+        url,
+        options=store_options(configuration.places),
+        request_timeout_ms=int(PLACE_SECONDS * 1000),
+    )
+    begun = SYSTEM_CLOCK.monotonic()
+    known = True
+    try:
+        await store.head(KEY)
+    except ObjectNotFound:
+        known = False
+    finally:
+        await store.close()
+    said = f"{url} answered in {(SYSTEM_CLOCK.monotonic() - begun) * 1000:.1f} ms"
+    if known:
+        return Finding(check="object store", status="ok", cause=said)
+    return Finding(
+        check="object store",
+        status="warn",
+        cause=f"{said}, and has no identity ({KEY})",
+        cure="none, if no broker has used it yet; else it was emptied or is another one",
+    )
+
+
+def _within(name: str, cure: str, asked: Coroutine[Any, Any, Finding]) -> Finding:
+    """Run what asks a place; what goes wrong, or takes too long, is the finding."""
+
+    async def bounded() -> Finding:
+        async with asyncio.timeout(PLACE_SECONDS):
+            return await asked
+
+    try:
+        return asyncio.run(bounded())
+    except TimeoutError:
+        cause = f"no answer within {PLACE_SECONDS:g} s"
+    except (PenstockError, OSError) as error:
+        cause = str(error) or type(error).__name__
+    except Exception as error:  # the database's own errors, which are many
+        cause = f"{type(error).__name__}: {error}"
+    return Finding(check=name, status="fail", cause=cause, cure=cure)
+
+
+# -- agent, outbox, certificates ------------------------------------------------------------
+
+
+def agent(named: str | None) -> Check:
+    """The host agent behind a socket: the one named, else the usual one if it is there."""
+    from penstock.apps.host.command import DEFAULT_SOCKET
+
+    path = named or os.environ.get("PENSTOCK_HOST_SOCKET_PATH")
+    if path is None and not Path(DEFAULT_SOCKET).exists():
+        cause = f"no socket is named (--agent), and there is no {DEFAULT_SOCKET}"
+        return _nothing("host agent", cause)
+    return Check("host agent", lambda: [_agent(path or DEFAULT_SOCKET)])
+
+
+def _agent(path: str) -> Finding:
+    from penstock.apps.host.probe import NotHealthy, probe
+
+    try:
+        found = probe(path)
+    except NotHealthy as error:
+        return Finding(
+            check="host agent",
+            status="fail",
+            cause=str(error),
+            cure=f"start one with `penstock host serve --socket {path}`, or look at its log",
+        )
+    if found.state != "serving":
+        return Finding(
+            check="host agent",
+            status="fail",
+            cause=f"socket {path}: the agent is {found.state}: {found.reason}",
+            cure="`penstock host status` and the agent's log say more",
+        )
+    cause = f"socket {path}: takes producers in, answered in {found.answer_ms:.1f} ms"
+    return Finding(check="host agent", status="ok", cause=cause)
+
+
+def outbox(named: str | None) -> Check:
+    """The tree of an outbox, if one is named."""
+    root = named or os.environ.get("PENSTOCK_OUTBOX_ROOT")
+    if not root:
+        return _nothing("outbox", "no root is named (--outbox, PENSTOCK_OUTBOX_ROOT)")
+    return Check("outbox", lambda: _outbox(Path(root)))
+
+
+def _outbox(root: Path) -> list[Finding]:
+    name = f"outbox {root}"
+    try:
+        mode = root.stat().st_mode
+    except OSError as error:
+        cause = f"{error.strerror}"
+        cure = "mount or make it: every writer and reader must see the same directory"
+        return [Finding(check=name, status="fail", cause=cause, cure=cure)]
+    if not stat.S_ISDIR(mode):
+        cause = "it is no directory"
+        return [Finding(check=name, status="fail", cause=cause, cure="name the root (--outbox)")]
+    synced = sync(f"{name}, sync", root)
+    if synced.status == "fail":
+        return [synced]
+    cause = "writable; `penstock outbox audit` compares its files with the topic"
+    return [
+        Finding(check=name, status="ok", cause=cause),
+        space(f"{name}, space", root),
+        synced,
+    ]
+
+
+def certificates() -> Check:
+    """There is no TLS yet, which is to be said rather than passed over."""
+    return _nothing("certificates", "nothing to check: no listener has TLS yet")
+
+
+def _nothing(name: str, cause: str) -> Check:
+    return Check(name, lambda: [Finding(check=name, status="skip", cause=cause)])

@@ -1,0 +1,1 @@
+"""`penstock host`: the agent of a host, and its clients."""

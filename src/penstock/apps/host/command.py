@@ -1,0 +1,326 @@
+"""`penstock host`: the agent that takes chunks from the producers of its host.
+
+`serve` writes one line to stdout when producers can connect:
+
+    penstock host ready socket=PATH http=HOST:PORT sink=log
+
+SIGTERM and SIGINT begin the drain, which ends with status 0; a second one ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable
+from http import HTTPStatus
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.session import State, write_json, write_table
+
+if TYPE_CHECKING:
+    from penstock.apps.host.probe import Probed
+    from penstock.apps.host.wiring import HostConfiguration
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SOCKET: Final = "/var/run/penstock/host.sock"
+FORCED_STATUS: Final = 1
+
+COLLECT_AFTER_OBJECTS: Final = 10_000
+"""New objects between two collections."""
+HTTP_SECONDS: Final = 2.0
+
+_ELSEWHERE: Final = {
+    "send": ("penstock.apps.host.send", "send"),
+    "bench": ("penstock.apps.host.bench", "bench"),
+}
+
+
+class HostGroup(click.Group):
+    """The group; commands that need the client are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = _ELSEWHERE.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(import_module(entry[0]), entry[1])
+        return command
+
+
+@click.group("host", cls=HostGroup, short_help="The agent that producers of this host send to.")
+def host() -> None:
+    """The host agent: producers send chunks to it over a Unix socket."""
+
+
+def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--socket`."""
+    return click.option(
+        "--socket",
+        "path",
+        metavar="PATH",
+        envvar="PENSTOCK_HOST_SOCKET_PATH",
+        default=DEFAULT_SOCKET,
+        show_default=True,
+        help="The agent's socket file (PENSTOCK_HOST_SOCKET_PATH).",
+    )(command)
+
+
+# serve
+
+
+@host.command("serve", short_help="Run an agent.")
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="TOML file with the settings."
+)
+@click.option("--socket", "path", metavar="PATH", help="The socket file (host.socket.path).")
+@click.option(
+    "--sink",
+    type=click.Choice(("null", "memory", "outbox", "log")),
+    help="Where chunks go (host.sink).",
+)
+@click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers (bootstrap.servers).")
+@click.option("--outbox-root", metavar="PATH", help="Directory of the outbox (outbox.root).")
+@click.option("--outbox-topic", metavar="TOPIC", help="Topic of its pointers (outbox.topic).")
+@click.option("--http", metavar="HOST:PORT", help="HTTP front (host.http.listener); port 0: any.")
+@click.option(
+    "--takeover",
+    is_flag=True,
+    help="Take the path from an agent that still serves it (host.socket.takeover).",
+)
+@click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
+@click.option("--log-format", type=click.Choice(("text", "json")), default="text")
+@click.option(
+    "--log-level",
+    type=click.Choice(("debug", "info", "warning", "error")),
+    default="warning",
+    show_default=True,
+)
+@click.pass_context
+def serve(
+    context: click.Context,
+    /,
+    file: Path | None,
+    overrides: tuple[str, ...],
+    takeover: bool,
+    log_format: str,
+    log_level: str,
+    **given: str | None,
+) -> None:
+    """Run an agent until SIGTERM or SIGINT, then drain.
+
+    A flag wins over the environment (PENSTOCK_HOST_DRAIN_TIMEOUT_MS), the environment over the
+    file, the file over the default.
+    """
+    from penstock.apps.configuration import Given, misspelt, parse_override
+    from penstock.apps.host.wiring import KINDS, configure_host
+    from penstock.apps.logs import set_up
+
+    set_up(log_format, log_level)
+    state = context.obj if isinstance(context.obj, State) else State()
+    flags = {}
+    common = os.environ.get("PENSTOCK_BOOTSTRAP")
+    if common and "PENSTOCK_BOOTSTRAP_SERVERS" not in os.environ:
+        flags["bootstrap.servers"] = Given(common, "environment variable PENSTOCK_BOOTSTRAP")
+    flags |= dict(parse_override(text) for text in overrides)
+    given["bootstrap"] = given["bootstrap"] or state.bootstrap
+    for option, name in _FLAGS.items():
+        if (value := given[option]) is not None:
+            flags[name] = Given(value, f"flag --{option.replace('_', '-')}")
+    if takeover:
+        flags["host.socket.takeover"] = Given("true", "flag --takeover")
+    for sentence in misspelt(os.environ, KINDS):
+        logger.warning("%s", sentence)
+    run(configure_host(file=file, environment=os.environ, flags=flags))
+
+
+_FLAGS: Final = {
+    "path": "host.socket.path",
+    "sink": "host.sink",
+    "bootstrap": "bootstrap.servers",
+    "outbox_root": "outbox.root",
+    "outbox_topic": "outbox.topic",
+    "http": "host.http.listener",
+}
+
+
+def run(configuration: HostConfiguration) -> None:
+    """Serve until a signal comes.
+
+    Raises:
+        PenstockError: the agent cannot start.
+    """
+    import uvloop
+
+    uvloop.run(_serve(configuration))
+
+
+async def _serve(configuration: HostConfiguration) -> None:
+    from penstock.apps.host.wiring import build_agent
+    from penstock.apps.notify import notify_ready, notify_stopping
+    from penstock.apps.wiring import PortUnavailable, address
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stop)
+    agent = build_agent(configuration)
+    settings = configuration.host
+    try:
+        await agent.start()
+    except OSError as error:
+        raise PortUnavailable(
+            f"cannot listen on {settings.http_listener}: {error.strerror or error};"
+            " choose another with --http HOST:PORT (port 0: any)"
+        ) from None
+    http = address(agent.http.address if agent.http is not None else None)
+    click.echo(
+        f"penstock host ready socket={settings.socket_path} http={http} sink={settings.sink}"
+    )
+    notify_ready()
+    # What has been imported stays for good; frames make almost no cycles.
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER_OBJECTS)
+    logger.info("serving %s", settings.socket_path)
+    await stop.wait()
+    logger.info("draining")
+    notify_stopping(settings.drain_timeout_ms + STOP_MARGIN_MS)
+    await agent.stop()
+    logger.info("stopped")
+
+
+STOP_MARGIN_MS: Final = 5_000
+"""What a stop may take beyond the drain: the sink's last word, and the last answers."""
+
+
+def _on_signal(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        os._exit(FORCED_STATUS)
+    stop.set()
+
+
+# health and status
+
+
+@host.command("health", short_help="Whether an agent takes producers in, and its sink accepts.")
+@socket_option
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Do not ask for the sink: a restart of the agent does not bring back what that stands on.",
+)
+@click.pass_context
+def health(context: click.Context, path: str, live: bool) -> None:
+    """Connect to the agent and PING it: status 0 if it takes producers in and its sink accepts.
+
+    Status 1 otherwise, within a second. What is said of the sink is a few seconds old at most.
+    """
+    from penstock.apps.host.probe import NotHealthy, probe
+
+    probed = probe(path)
+    if probed.state != "serving":
+        raise NotHealthy(f"socket {path}: the agent is {probed.state}: {probed.reason}")
+    if probed.reason and not live:
+        raise NotHealthy(f"socket {path}: the agent's sink does not accept: {probed.reason}")
+    if _state(context).json:
+        write_json(_facts(probed))
+    else:
+        click.echo(f"healthy, answered in {probed.answer_ms:.1f} ms")
+
+
+@host.command("status", short_help="What an agent is doing.")
+@socket_option
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    envvar="PENSTOCK_HOST_HTTP_LISTENER",
+    help="Ask the HTTP front, which knows more (PENSTOCK_HOST_HTTP_LISTENER).",
+)
+@click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
+@click.pass_context
+def status(context: click.Context, path: str, http: str | None, output: str | None) -> None:
+    """Show an agent's state, connections, credit and producers."""
+    state = _state(context)
+    if output is not None:
+        state.output = output
+    if http:
+        found = _ask(http)
+        if state.json:
+            write_json(found)
+        else:
+            _show(found)
+        return
+    from penstock.apps.host.probe import probe
+
+    probed = probe(path)
+    if state.json:
+        write_json(_facts(probed))
+    else:
+        write_table(("fact", "value"), list(_facts(probed).items()))
+
+
+def _state(context: click.Context) -> State:
+    return context.obj if isinstance(context.obj, State) else State()
+
+
+def _facts(probed: Probed) -> dict[str, object]:
+    return {
+        "socket": probed.path,
+        "state": probed.state,
+        "reason": probed.reason,
+        "connect_ms": round(probed.connect_ms, 3),
+        "answer_ms": round(probed.answer_ms, 3),
+    }
+
+
+def _ask(address: str) -> dict[str, Any]:
+    """The status page of an HTTP front."""
+    from penstock.apps.host.probe import NotHealthy
+    from penstock.client.admin_http import AdminHttp
+    from penstock.client.errors import AdminUnavailable, InvalidArgument
+
+    url = f"http://{address}/v1/status"
+    try:
+        with AdminHttp(f"http://{address}") as front:
+            answer = front.ask("GET", "/v1/status", timeout_seconds=HTTP_SECONDS)
+    except (InvalidArgument, AdminUnavailable) as error:
+        raise NotHealthy(f"{url}: {error.__cause__ or error}") from None
+    if answer.status != HTTPStatus.OK or not answer.body:
+        raise NotHealthy(f"{url}: {answer.status} {answer.reason}")
+    return dict(answer.body)
+
+
+def _show(found: dict[str, Any]) -> None:
+    connections, credit = found["connections"], found["credit"]
+    rows = [
+        ("state", found["state"]),
+        ("socket", found["socket"]),
+        ("sink", f"{found['sink']['name']}, holds {found['sink']['retained_bytes']} bytes"),
+        ("sink accepts", found["sink"]["trouble"] or "yes"),
+        ("connections", f"{connections['open']} of {connections['max']}"),
+        ("credit", f"{credit['granted_bytes']} of {credit['total_bytes']} bytes granted"),
+        ("in use", f"{credit['in_use']['bytes']} bytes, {credit['in_use']['chunks']} chunks"),
+        ("accepted", f"{found['accepted']['chunks']} chunks, {found['accepted']['bytes']} bytes"),
+        ("failed frames", found["failed_frames"]),
+        ("overdrafts", found["overdrafts"]),
+        ("violations", found["violations"]),
+        ("lost frames", found["lost_frames"]),
+    ]
+    if found["drain_left_ms"] is not None:
+        rows.insert(1, ("drain ends in", f"{found['drain_left_ms']} ms"))
+    write_table(("fact", "value"), rows)
+    columns = ("producer_id", "name", "state", "frames_in_flight", "accepted_chunks")
+    write_table(
+        columns,
+        [[item[name] for name in columns] for item in found["producers"]],
+        title="Producers",
+    )

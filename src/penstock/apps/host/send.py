@@ -1,0 +1,178 @@
+"""`penstock host send`: lines to the host's agent, and what became of them.
+
+When nothing comes of it, the agent is asked why over a connection of its own (`host_probe`): is it
+not there, does it not answer, or does its sink not accept?
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, ClassVar, Final
+
+import click
+
+from penstock.apps.host.command import socket_option
+from penstock.apps.session import State, say
+from penstock.base.errors import PenstockError, UnavailableError
+from penstock.host.errors import NotConnected, PublishTimedOut
+
+if TYPE_CHECKING:
+    from penstock.host import HostClient
+    from penstock.host.client.futures import PublishFuture
+
+FRAMES_WAITING_MAX: Final = 64
+"""Frames whose answers are outstanding before the oldest is waited for."""
+
+LINE_BYTES_MAX: Final = 8 << 20
+
+_START: Final = "start one with `penstock host serve`, or name its socket with --socket PATH"
+
+NOTICE_SECONDS: Final = 5.0
+"""A wait of this length is explained on standard error."""
+
+
+class AgentUnavailable(UnavailableError):
+    """No agent takes this producer in; `cure` is what mends it."""
+
+    code: ClassVar[str] = "broker_not_available"
+
+    def __init__(self, message: str, cure: str = "") -> None:
+        super().__init__(message)
+        self.cure = cure
+
+
+@click.command("send", short_help="Send lines to an agent.")
+@socket_option
+@click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
+@click.option("--partition", type=click.IntRange(min=0), help="Default: each in turn.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 4096),
+    default=500,
+    show_default=True,
+    help="Lines of one frame.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="Seconds to wait for an agent, and for each frame to be accepted.",
+)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
+@click.pass_context
+def send(
+    context: click.Context,
+    path: str,
+    topic: str,
+    partition: int | None,
+    batch: int,
+    timeout: float,
+    paths: tuple[Path, ...],
+) -> None:
+    """Send the lines of standard input, or of files, one chunk each.
+
+    Status 0 when all were accepted.
+    """
+    from penstock.host import HostClient
+
+    topics = (topic,) if topic else ()
+    waiting: deque[tuple[int, PublishFuture]] = deque()
+    accepted = failed = 0
+    error: PenstockError | None = None
+    told = False
+
+    def settle(most: int) -> None:
+        nonlocal accepted, failed, error, told
+        while len(waiting) > most:
+            count, future = waiting.popleft()
+            try:
+                if not told and not _ended(future, NOTICE_SECONDS):
+                    told = True
+                    click.echo(f"% waiting for {_why(path)}", err=True)
+                future.result()  # which ends in the delivery timeout
+                accepted += count
+            except PenstockError as wrong:
+                error, failed = wrong, failed + count
+
+    timeout_ms = max(1, round(timeout * 1000))
+    with HostClient(
+        path,
+        topics=topics,
+        client_name="penstock host send",
+        delivery_timeout_ms=timeout_ms,
+        publish_timeout_ms=timeout_ms,
+    ) as client:
+        _start(client, path, timeout)
+        for lines in _batches(paths, batch):
+            future = client.publish_batch(lines, topic=topic, partition=partition)
+            waiting.append((len(lines), future))
+            settle(FRAMES_WAITING_MAX)
+        settle(0)
+    state = context.obj if isinstance(context.obj, State) else State()
+    say(state, f"{accepted} accepted, {failed} failed", accepted=accepted, failed=failed)
+    if error is not None:
+        if isinstance(error, PublishTimedOut) and not error.reason:
+            error.add_note(_why(path))
+        raise error
+
+
+def _start(client: HostClient, path: str, timeout: float) -> None:
+    """Wait for an agent.
+
+    Raises:
+        AgentUnavailable: none takes this producer in, and why.
+        HandshakeRefused: it refuses this producer, and why.
+    """
+    from penstock.apps.host.probe import NotHealthy, probe
+
+    try:
+        client.wait_started(timeout)
+    except NotConnected as error:
+        try:
+            probe(path)
+        except NotHealthy as unhealthy:
+            raise AgentUnavailable(str(unhealthy), "" if unhealthy.there else _START) from None
+        raise AgentUnavailable(f"{error}; {_why(path)}") from None
+
+
+def _ended(future: PublishFuture, seconds: float) -> bool:
+    try:
+        future.exception(seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _why(path: str) -> str:
+    """What an agent says of itself when it does not accept."""
+    from penstock.apps.host.probe import NotHealthy, probe
+
+    try:
+        probed = probe(path)
+    except NotHealthy as error:
+        return str(error)
+    if probed.state != "serving":
+        return f"the agent at {path}, which is {probed.state}: {probed.reason}"
+    if probed.reason:
+        return f"the agent at {path}, whose sink does not accept: {probed.reason}"
+    return f"the agent at {path}, which serves"
+
+
+def _batches(paths: tuple[Path, ...], size: int) -> Iterator[list[bytes]]:
+    for path in paths or (None,):
+        if path is None:
+            yield from _cut(sys.stdin.buffer, size)
+        else:
+            with path.open("rb") as file:
+                yield from _cut(file, size)
+
+
+def _cut(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
+    lines = (line.rstrip(b"\r\n") for line in iter(lambda: file.readline(LINE_BYTES_MAX), b""))
+    while batch := list(islice(lines, size)):
+        yield batch

@@ -1,0 +1,118 @@
+"""A host agent made of its concrete parts: the sink that the settings name, and the server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from penstock.apps.configuration import Given, Kinds, gather, load_given
+from penstock.base.errors import InvalidError
+from penstock.host.server.settings import HostSettings, SinkSettings
+from penstock.outbox.settings import OutboxSettings
+
+if TYPE_CHECKING:
+    from penstock.host.port import ChunkSink
+    from penstock.host.server.agent import HostAgent
+
+KINDS: Final[Kinds] = (HostSettings, SinkSettings, OutboxSettings)
+
+
+class SinkIncomplete(InvalidError):
+    """A setting that the chosen sink needs is missing."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostConfiguration:
+    """Everything an agent process is told."""
+
+    host: HostSettings
+    sink: SinkSettings
+    outbox: OutboxSettings
+
+
+def configure_host(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    flags: Mapping[str, Given],
+) -> HostConfiguration:
+    """Build the configuration from its sources.
+
+    Raises:
+        InvalidConfiguration: the file cannot be read, a name is unknown, a value is not allowed.
+    """
+    given = gather(KINDS, file=file, environment=environment, flags=flags)
+    return HostConfiguration(
+        host=load_given(HostSettings, given),
+        sink=load_given(SinkSettings, given),
+        outbox=load_given(OutboxSettings, given),
+    )
+
+
+def build_agent(configuration: HostConfiguration) -> HostAgent:
+    """An agent with its sink, not yet started.
+
+    Raises:
+        SinkIncomplete: a setting that the sink needs is missing.
+        InvalidError: the brokers' addresses are none.
+    """
+    from penstock.host.server.agent import HostAgent
+
+    return HostAgent(configuration.host, _SINKS[configuration.host.sink](configuration))
+
+
+def _null(configuration: HostConfiguration) -> ChunkSink:
+    from penstock.host.sinks.null import NullSink
+
+    return NullSink()
+
+
+def _memory(configuration: HostConfiguration) -> ChunkSink:
+    from penstock.host.sinks.memory import MemorySink
+
+    return MemorySink(bytes_max=configuration.sink.memory_bytes, drained=False)
+
+
+def _log(configuration: HostConfiguration) -> ChunkSink:
+    from penstock.host.sinks.log import LogSink, LogSinkOptions
+
+    return LogSink(
+        LogSinkOptions(
+            bootstrap=configuration.sink.bootstrap_servers,
+            retained_bytes_max=_retained_bytes(configuration.host),
+            retry_after_ms=configuration.host.retry_after_ms,
+            delivery_timeout_ms=configuration.sink.delivery_timeout_ms,
+        )
+    )
+
+
+def _outbox(configuration: HostConfiguration) -> ChunkSink:
+    from penstock.apps.host.outbox import OwnedOutboxSink
+
+    outbox = configuration.outbox
+    for name, value, flag in (
+        ("outbox.root", outbox.root, "--outbox-root DIRECTORY"),
+        ("outbox.topic", outbox.topic, "--outbox-topic TOPIC"),
+    ):
+        if not value:
+            raise SinkIncomplete(f"setting {name}: the outbox sink needs it; give {flag}")
+    return OwnedOutboxSink(
+        outbox,
+        bootstrap=configuration.sink.bootstrap_servers,
+        partition_id=configuration.sink.outbox_partition or None,
+        retained_bytes_max=_retained_bytes(configuration.host),
+        retry_after_ms=configuration.host.retry_after_ms,
+    )
+
+
+def _retained_bytes(host: HostSettings) -> int:
+    """All that credit lets in: what connections share, and what the HTTP front has."""
+    return host.credit_total_bytes + host.credit_bytes
+
+
+_SINKS: Final = {"null": _null, "memory": _memory, "outbox": _outbox, "log": _log}

@@ -1,0 +1,148 @@
+"""`penstock consume`: print the records of a topic, with kcat's letters.
+
+Records are fetched and decoded by columns; a format is printed by joining columns. Without `-e`
+and `-c` it follows the log until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.apps.log.formats import (
+    DEFAULT_FORMAT,
+    JSON_COLUMNS,
+    Format,
+    parse_format,
+    render,
+    render_json,
+)
+from penstock.apps.log.positions import At, parse_position, resolve
+from penstock.apps.session import State, client_options
+
+if TYPE_CHECKING:
+    from penstock.apps.waiting import WatchedClient
+    from penstock.client import Client
+
+
+@click.command("consume", short_help="Read records of a topic.")
+@click.argument("name", required=False, metavar="[TOPIC]")
+@click.option("-t", "topic", metavar="TOPIC")
+@click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
+@click.option(
+    "-o",
+    "offsets",
+    multiple=True,
+    metavar="WHERE",
+    help="beginning, end, a number, -N, s@ms; e@ms is where to stop. Default: beginning.",
+)
+@click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
+@click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("-f", "layout", metavar="FORMAT", help="%t %p %o %k %s %h %T %K %S. Default: %s\\n")
+@click.option("-K", "delimiter", metavar="TEXT", help="Print the key and this before the value.")
+@click.option("-J", "as_json", is_flag=True, help="One JSON envelope a line.")
+@click.option("-q", "quiet", is_flag=True, help="No word on stderr.")
+@click.option(
+    "--isolation",
+    type=click.Choice(("read_uncommitted", "read_committed")),
+    default="read_committed",
+    show_default=True,
+)
+@client_options
+def consume(
+    state: State,
+    name: str | None,
+    topic: str | None,
+    partitions: tuple[int, ...],
+    offsets: tuple[str, ...],
+    exit_at_end: bool,
+    count: int | None,
+    layout: str | None,
+    delimiter: str | None,
+    as_json: bool,
+    quiet: bool,
+    isolation: str,
+) -> None:
+    """Print the records of a topic."""
+    chosen = topic or name
+    if chosen is None:
+        raise click.UsageError("name a topic: penstock consume TOPIC, or -t TOPIC")
+    as_json = as_json or (state.json and layout is None)
+    compiled = parse_format(layout or _default_layout(delimiter))
+    positions = [parse_position(text) for text in offsets]
+    if quiet:
+        state = replace(state, notice=_say_nothing)
+    with state.client(f"topic {chosen}") as client:
+        start, end = _range(client, chosen, positions, partitions, exit_at_end)
+        batches = client.iter_arrow(
+            chosen,
+            partitions=sorted(start),
+            start=start,
+            end=end,
+            columns=JSON_COLUMNS if as_json else compiled.columns,
+            max_records=count,
+            isolation="read_committed" if isolation == "read_committed" else "read_uncommitted",
+        )
+        leaders = {p.index: p.leader for p in client.describe_topic(chosen).partitions}
+        found = _taken(client, batches, follows=end is None)
+        printed = _print(found, chosen, None if as_json else compiled, leaders)
+    if exit_at_end and not quiet:
+        click.echo(f"% Reached end of topic {chosen} after {printed} records", err=True)
+
+
+def _say_nothing(line: str) -> None:
+    """Takes the place of lines on stderr."""
+
+
+def _taken(client: WatchedClient, batches: Iterator[Any], *, follows: bool) -> Iterator[Any]:
+    """The batches; only the time until they come is one of waiting for brokers."""
+    client.silence.idle = "no new records" if follows else ""
+    for batch in batches:
+        client.progress += batch.num_rows
+        client.busy = True
+        yield batch
+        client.busy = False
+
+
+def _default_layout(delimiter: str | None) -> str:
+    if delimiter is None:
+        return DEFAULT_FORMAT
+    return "%k" + delimiter.replace("%", "%%") + DEFAULT_FORMAT
+
+
+def _range(
+    client: Client,
+    topic: str,
+    positions: list[At],
+    partitions: tuple[int, ...],
+    exit_at_end: bool,
+) -> tuple[dict[int, int], dict[int, int] | None]:
+    """First offset, and the offset to stop before, per partition."""
+    starts = [at for at in positions if at.kind != "end_time"]
+    stops = [at for at in positions if at.kind == "end_time"]
+    if len(starts) > 1 or len(stops) > 1:
+        raise click.UsageError("-o: at most one start and one e@milliseconds")
+    wanted = list(partitions) or None
+    start = resolve(client, topic, starts[0] if starts else At("beginning"), wanted)
+    if stops:
+        return start, resolve(client, topic, stops[0], wanted)
+    return start, client.list_offsets(topic, partitions=wanted) if exit_at_end else None
+
+
+def _print(
+    batches: Iterator[Any], topic: str, layout: Format | None, leaders: dict[int, int]
+) -> int:
+    out = sys.stdout.buffer
+    printed = 0
+    for batch in batches:
+        if layout is None:
+            out.write("\n".join(render_json(batch, topic, leaders)).encode() + b"\n")
+        else:
+            out.write(render(batch, layout, topic))
+        out.flush()
+        printed += batch.num_rows
+    return printed

@@ -1,0 +1,188 @@
+"""`penstock group`: list, describe with lag, seek, offset-delete, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from penstock.apps.log.positions import parse_position, resolve
+from penstock.apps.session import State, client_options, say, write_json, write_table
+from penstock.base.errors import InvalidError
+
+if TYPE_CHECKING:
+    from penstock.client import Client, GroupDescription
+
+
+class UnknownGroup(InvalidError):
+    """A group that the broker does not know."""
+
+    code: ClassVar[str] = "group_id_not_found"
+
+
+@click.group("group", short_help="Consumer groups: list, describe, seek, delete.")
+def group() -> None:
+    """Consumer groups and their offsets."""
+
+
+@group.command("list")
+@client_options
+def list_groups(state: State) -> None:
+    """List groups."""
+    with state.client() as client:
+        groups = client.list_groups()
+    if state.json:
+        write_json(
+            [
+                {"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type}
+                for g in groups
+            ]
+        )
+    else:
+        rows = [(g.group_id, g.state, g.protocol_type) for g in groups]
+        write_table(("group", "state", "protocol type"), rows)
+
+
+@group.command("describe")
+@click.argument("name")
+@client_options
+def describe(state: State, name: str) -> None:
+    """Show a group's members, offsets and lag."""
+    with state.client() as client:
+        found = client.describe_group(name)
+        offsets = _lag(client, name, found)
+    if found.state == "Dead" and not offsets:
+        raise UnknownGroup(f"group {name!r}: there is none; `penstock group list` shows them")
+    if state.json:
+        write_json(
+            {
+                "group": name,
+                "state": found.state,
+                "protocol_type": found.protocol_type,
+                "protocol": found.protocol,
+                "members": [
+                    {
+                        "member_id": member.member_id,
+                        "instance_id": member.instance_id,
+                        "client_id": member.client_id,
+                        "host": member.host,
+                        "partitions": [
+                            {"topic": topic, "partition": p} for topic, p in member.partitions
+                        ],
+                    }
+                    for member in found.members
+                ],
+                "offsets": offsets,
+                "total_lag": sum(row["lag"] or 0 for row in offsets),
+            }
+        )
+        return
+    title = f"group {name}: {found.state}, {len(found.members)} members, {found.protocol or '-'}"
+    columns = ("topic", "partition", "committed", "end", "lag", "client")
+    keys = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "client_id")
+    write_table(columns, [[row[key] for key in keys] for row in offsets], title=title)
+
+
+def _lag(client: Client, name: str, found: GroupDescription) -> list[dict[str, Any]]:
+    committed = client.committed(name)
+    owners = {at: member for member in found.members for at in member.partitions}
+    ends = {
+        topic: client.list_offsets(topic, "latest")
+        for topic in sorted({topic for topic, _ in [*committed, *owners]})
+    }
+    rows: list[dict[str, Any]] = []
+    for topic, partition in sorted({*committed, *owners}):
+        at = committed.get((topic, partition))
+        end = ends[topic].get(partition)
+        owner = owners.get((topic, partition))
+        rows.append(
+            {
+                "topic": topic,
+                "partition": partition,
+                "committed_offset": None if at is None else at.offset,
+                "log_end_offset": end,
+                "lag": None if at is None or end is None else max(0, end - at.offset),
+                "client_id": None if owner is None else owner.client_id,
+                "metadata": None if at is None else at.metadata,
+            }
+        )
+    return rows
+
+
+@group.command("seek")
+@click.argument("name")
+@click.option("-t", "--topic", "topics", multiple=True, help="Default: all that it has offsets of.")
+@click.option("-p", "--partitions", multiple=True, type=int, help="Default: all.")
+@click.option("--to", required=True, help="beginning, end, an offset, -N, or @milliseconds.")
+@click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
+@client_options
+def seek(
+    state: State,
+    name: str,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    to: str,
+    execute: bool,
+) -> None:
+    """Move a group's offsets; a dry run unless --execute is given."""
+    position = parse_position(to.removeprefix("s") if to.startswith("s@") else to)
+    with state.client() as client:
+        committed = client.committed(name)
+        chosen = topics or tuple(sorted({topic for topic, _ in committed}))
+        if not chosen:
+            raise click.UsageError(f"group {name} has no offsets: name a topic with --topic")
+        changes: dict[tuple[str, int], int] = {}
+        for topic in chosen:
+            targets = resolve(client, topic, position, list(partitions) or None)
+            changes.update({(topic, p): offset for p, offset in targets.items()})
+        if execute:
+            client.commit_offsets(name, changes)
+    rows = [
+        {
+            "topic": topic,
+            "partition": p,
+            "from": committed[topic, p].offset if (topic, p) in committed else None,
+            "to": offset,
+            "executed": execute,
+        }
+        for (topic, p), offset in sorted(changes.items())
+    ]
+    if state.json:
+        write_json(rows)
+        return
+    title = f"group {name}" + ("" if execute else " (dry run; --execute does it)")
+    keys = ("topic", "partition", "from", "to")
+    write_table(keys, [[row[key] for key in keys] for row in rows], title=title)
+
+
+@group.command("offset-delete")
+@click.argument("name")
+@click.option("-t", "--topic", required=True)
+@click.option("-p", "--partitions", multiple=True, type=int, help="Default: all.")
+@client_options
+def offset_delete(state: State, name: str, topic: str, partitions: tuple[int, ...]) -> None:
+    """Delete a group's offsets of a topic."""
+    with state.client() as client:
+        chosen = partitions or tuple(p for t, p in client.committed(name) if t == topic)
+        if not chosen:
+            raise click.UsageError(f"group {name} has no offsets of topic {topic}")
+        client.delete_offsets(name, [(topic, p) for p in chosen])
+    text = f"group {name}: {len(chosen)} offsets of {topic} deleted"
+    say(state, text, group=name, topic=topic, partitions=list(chosen))
+
+
+@group.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_options
+def delete(state: State, names: tuple[str, ...], yes: bool) -> None:
+    """Delete groups without members, with their offsets."""
+    if not yes:
+        click.confirm(f"delete {', '.join(names)} with all offsets?", abort=True, err=True)
+    with state.client() as client:
+        for name in names:
+            client.delete_group(name)
+            if not state.json:
+                click.echo(f"group {name} deleted")
+    if state.json:
+        write_json([{"group": name, "deleted": True} for name in names])

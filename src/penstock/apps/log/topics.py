@@ -1,0 +1,207 @@
+"""`penstock topic`: create, list, describe, alter-config, add-partitions, trim-prefix, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from penstock.apps.log.consume import consume
+from penstock.apps.log.produce import produce
+from penstock.apps.session import (
+    State,
+    client_options,
+    parse_pairs,
+    say,
+    write_json,
+    write_table,
+)
+
+
+@click.group("topic", short_help="Topics: create, list, describe, alter, delete.")
+def topic() -> None:
+    """Create, look at and change topics."""
+
+
+topic.add_command(produce, "produce")
+topic.add_command(consume, "consume")
+
+
+@topic.command("create")
+@click.argument("names", nargs=-1, required=True)
+@click.option("-p", "--partitions", type=int, default=-1, help="Default: the broker's.")
+@click.option("-r", "--replicas", type=int, default=-1, help="Default: the broker's.")
+@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE")
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there is no error.")
+@client_options
+def create(
+    state: State,
+    names: tuple[str, ...],
+    partitions: int,
+    replicas: int,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+) -> None:
+    """Create topics."""
+    pairs = parse_pairs(configs, "--config")
+    created = []
+    with state.client() as client:
+        for name in names:
+            found = client.create_topic(
+                name, partitions, pairs, replication_factor=replicas, exist_ok=if_not_exists
+            )
+            created.append({"topic": name, "partitions": len(found.partitions)})
+            if not state.json:
+                click.echo(f"topic {name} has {len(found.partitions)} partitions")
+    if state.json:
+        write_json(created)
+
+
+@topic.command("list")
+@click.option("--internal", is_flag=True, help="Internal topics too.")
+@client_options
+def list_topics(state: State, internal: bool) -> None:
+    """List topics."""
+    with state.client() as client:
+        topics = client.list_topics(internal=internal)
+    rows = [
+        {
+            "topic": item.name,
+            "partitions": len(item.partitions),
+            "replicas": max((len(part.replicas) for part in item.partitions), default=0),
+            "internal": item.internal,
+        }
+        for item in topics
+    ]
+    if state.json:
+        write_json(rows)
+    else:
+        shown = [(row["topic"], row["partitions"], row["replicas"]) for row in rows]
+        write_table(("topic", "partitions", "replicas"), shown)
+
+
+@topic.command("describe")
+@click.argument("name")
+@client_options
+def describe(state: State, name: str) -> None:
+    """Show a topic's partitions, offsets and configuration."""
+    with state.client() as client:
+        found = client.describe_topic(name)
+        earliest = client.list_offsets(name, "earliest")
+        latest = client.list_offsets(name, "latest")
+        configs = client.describe_configs("topic", name)
+    partitions: list[dict[str, Any]] = [
+        {
+            "partition": part.index,
+            "leader": part.leader,
+            "leader_epoch": part.leader_epoch,
+            "replicas": list(part.replicas),
+            "isr": list(part.isr),
+            "log_start_offset": earliest[part.index],
+            "high_watermark": latest[part.index],
+        }
+        for part in found.partitions
+    ]
+    if state.json:
+        described = [{"name": c.name, "value": c.value, "source": c.source} for c in configs]
+        write_json(
+            {
+                "topic": name,
+                "topic_id": str(found.topic_id) if found.topic_id else None,
+                "internal": found.internal,
+                "partitions": partitions,
+                "configs": described,
+            }
+        )
+        return
+    rows = [
+        (
+            part["partition"],
+            part["leader"],
+            part["leader_epoch"],
+            ",".join(map(str, part["replicas"])),
+            part["log_start_offset"],
+            part["high_watermark"],
+        )
+        for part in partitions
+    ]
+    columns = ("partition", "leader", "epoch", "replicas", "start", "high watermark")
+    write_table(columns, rows, title=f"topic {name} ({found.topic_id})")
+    write_table(
+        ("configuration", "value", "source"), [(c.name, c.value, c.source) for c in configs]
+    )
+
+
+@topic.command("alter-config")
+@click.argument("name")
+@click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE")
+@click.option("-d", "--delete", "deletions", multiple=True, metavar="KEY", help="Back to default.")
+@client_options
+def alter_config(
+    state: State, name: str, changes: tuple[str, ...], deletions: tuple[str, ...]
+) -> None:
+    """Change a topic's configuration."""
+    pairs = parse_pairs(changes, "--set")
+    if not pairs and not deletions:
+        raise click.UsageError("nothing to change: give --set KEY=VALUE or --delete KEY")
+    with state.client() as client:
+        client.alter_configs("topic", name, pairs, delete=deletions)
+    say(state, f"topic {name} changed", topic=name, set=pairs, deleted=list(deletions))
+
+
+@topic.command("add-partitions")
+@click.argument("name")
+@click.option("-n", "--num", type=click.IntRange(min=1), required=True, help="How many to add.")
+@client_options
+def add_partitions(state: State, name: str, num: int) -> None:
+    """Add partitions to a topic; keys may move to other partitions from then on."""
+    with state.client() as client:
+        total = len(client.describe_topic(name).partitions) + num
+        client.create_partitions(name, total)
+    say(state, f"topic {name} has {total} partitions", topic=name, partitions=total)
+
+
+@topic.command("trim-prefix")
+@click.argument("name")
+@click.option("-o", "--offset", required=True, help="First offset to keep; 'end' keeps nothing.")
+@click.option("-p", "--partitions", multiple=True, type=int, help="Default: all.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_options
+def trim_prefix(
+    state: State, name: str, offset: str, partitions: tuple[int, ...], yes: bool
+) -> None:
+    """Delete the records before an offset."""
+    if offset != "end" and not offset.isdigit():
+        raise click.UsageError(f"--offset {offset}: must be a whole number or 'end'")
+    before = -1 if offset == "end" else int(offset)
+    with state.client() as client:
+        chosen = partitions or [part.index for part in client.describe_topic(name).partitions]
+        if not yes:
+            click.confirm(
+                f"delete the records of {name}, {len(chosen)} partitions, before {offset}?",
+                abort=True,
+                err=True,
+            )
+        starts = client.delete_records(name, dict.fromkeys(chosen, before))
+    rows = [{"topic": name, "partition": p, "log_start_offset": at} for p, at in starts.items()]
+    if state.json:
+        write_json(rows)
+    else:
+        write_table(("partition", "start"), list(starts.items()))
+
+
+@topic.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_options
+def delete(state: State, names: tuple[str, ...], yes: bool) -> None:
+    """Delete topics with their records and committed offsets."""
+    if not yes:
+        click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
+    with state.client() as client:
+        for name in names:
+            client.delete_topic(name)
+            if not state.json:
+                click.echo(f"topic {name} deleted")
+    if state.json:
+        write_json([{"topic": name, "deleted": True} for name in names])

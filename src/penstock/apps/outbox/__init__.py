@@ -1,0 +1,1 @@
+"""`penstock outbox`: payloads as files, pointers on a topic."""

@@ -1,0 +1,180 @@
+"""`penstock outbox bench`: what an outbox costs over plain files, measured in one run.
+
+Both write the same payloads with the same number under way, into a directory of their own below
+the root that is removed afterwards. *Plain* is what a careful script would do: create, write,
+sync, rename, sync the directory, in threads. The outbox adds the batch directory, the checksum,
+admission and, with a topic, the pointer. Rounds alternate, so that both meet the same disk; the
+figures are of all rounds together.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from penstock.apps.outbox.options import outbox_options, parse_size
+from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+
+ROUNDS: Final = 3
+PAYLOADS_MAX: Final = 100_000
+MEBIBYTE: Final = 1 << 20
+
+Start = Callable[[int, bytes], "Future[Any]"]
+
+
+@dataclass(slots=True)
+class _Measured:
+    """One way of writing: how long its rounds took, and every write's latency."""
+
+    name: str
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+
+
+@click.command("bench", short_help="Compare with plain files, in one run.")
+@outbox_options(topic_required=False)
+@click.option("--size", default="1m", show_default=True, help="Bytes of a payload.")
+@click.option(
+    "--count",
+    type=click.IntRange(1, PAYLOADS_MAX),
+    default=96,
+    show_default=True,
+    help="Payloads of each way.",
+)
+@click.option("--concurrency", type=click.IntRange(1, 256), default=8, show_default=True)
+@click.option("--no-sync", is_flag=True, help="Neither way syncs.")
+@client_options
+def bench(
+    state: State,
+    root: str,
+    topic: str | None,
+    size: str,
+    count: int,
+    concurrency: int,
+    no_sync: bool,
+) -> None:
+    """Measure outbox writes beside plain write, sync and rename of the same payloads.
+
+    With -t pointers are published too, to payloads that are removed at the end: name a topic of no
+    other use.
+    """
+    size_bytes = parse_size(size, "--size")
+    noise = SYSTEM_RANDOMNESS.bits(8 * MEBIBYTE).to_bytes(MEBIBYTE, "big")
+    payload = noise * (size_bytes // MEBIBYTE + 1)
+    directory = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=root))
+    try:
+        ways = _run(state, directory, topic, payload[:size_bytes], count, concurrency, not no_sync)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    rows = [_row(way, size_bytes, ways[0].seconds) for way in ways]
+    if state.json:
+        facts = {"size_bytes": size_bytes, "count": count, "concurrency": concurrency}
+        write_json({**facts, "synced": not no_sync, "ways": rows})
+        return
+    title = f"{count} payloads of {size_bytes} bytes, {concurrency} under way"
+    write_table(list(rows[0]), [list(row.values()) for row in rows], title=title)
+
+
+def _run(
+    state: State,
+    directory: Path,
+    topic: str | None,
+    payload: bytes,
+    count: int,
+    concurrency: int,
+    sync: bool,
+) -> list[_Measured]:
+    from penstock.outbox.settings import OutboxSettings
+    from penstock.outbox.writer.blocking import Outbox
+    from penstock.outbox.writer.publisher import TopicPublisher
+
+    plain_root, outbox_root = directory / "plain", directory / "outbox"
+    plain_root.mkdir()
+    outbox_root.mkdir()
+    settings = OutboxSettings(
+        root=str(outbox_root), topic=topic or "", durable=sync, threshold_bytes=-1,
+        in_flight_operations=concurrency, io_threads=concurrency,
+        in_flight_bytes=max(1, len(payload)) * concurrency,
+        payload_bytes_max=max(1, len(payload)), pending_max=concurrency,
+    )  # fmt: skip
+    publisher = None if topic is None else TopicPublisher(state.client, topic)
+    ways = [_Measured("plain files"), _Measured("outbox" if topic is None else "outbox, published")]
+    with ThreadPoolExecutor(concurrency) as pool, Outbox(settings, publisher=publisher) as opened:
+        call = opened.write_async if publisher is None else opened.send_async
+
+        def plain(number: int, data: bytes) -> Future[Any]:
+            return pool.submit(_write_plain, plain_root, number, data, sync)
+
+        def through_outbox(number: int, data: bytes) -> Future[Any]:
+            return call(data, partition_id="bench", batch_id=f"b{number}")
+
+        starts: list[Start] = [plain, through_outbox]
+        for start in starts:
+            start(count, payload).result()  # both have made their directories and threads
+        for number in range(ROUNDS):
+            numbers = range(count * number // ROUNDS, count * (number + 1) // ROUNDS)
+            for way, start in zip(ways, starts, strict=True):
+                _measure(way, start, numbers, payload, concurrency)
+    return ways
+
+
+def _measure(
+    way: _Measured, start: Start, numbers: range, payload: bytes, concurrency: int
+) -> None:
+    """Keep so many writes under way, the oldest waited for first."""
+    began = SYSTEM_CLOCK.monotonic()
+    under_way: list[tuple[float, Future[Any]]] = []
+    for number in numbers:
+        if len(under_way) == concurrency:
+            _settle(way, *under_way.pop(0))
+        future = start(number, payload)
+        under_way.append((SYSTEM_CLOCK.monotonic(), future))
+    for started, future in under_way:
+        _settle(way, started, future)
+    way.seconds += SYSTEM_CLOCK.monotonic() - began
+
+
+def _settle(way: _Measured, started: float, future: Future[Any]) -> None:
+    future.result()
+    way.latencies.append(SYSTEM_CLOCK.monotonic() - started)
+
+
+def _write_plain(directory: Path, number: int, payload: bytes, sync: bool) -> None:
+    temporary, path = directory / f"{number}.tmp", directory / str(number)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+    try:
+        view = memoryview(payload)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if sync:
+            os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    if sync:
+        above = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+
+
+def _row(way: _Measured, size_bytes: int, plain_seconds: float) -> dict[str, Any]:
+    ordered = sorted(way.latencies)
+    return {
+        "way": way.name,
+        "MB/s": round(len(ordered) * size_bytes / way.seconds / 1e6, 1),
+        "writes/s": round(len(ordered) / way.seconds, 1),
+        "of plain": round(plain_seconds / way.seconds, 2),
+        "p50 ms": round(ordered[len(ordered) // 2] * 1000, 2),
+        "p99 ms": round(ordered[len(ordered) * 99 // 100] * 1000, 2),
+    }

@@ -1,0 +1,229 @@
+"""`penstock outbox sweep` and `audit`: keep an outbox small, and find what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.outbox.options import outbox_options, parse_duration
+from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.base.errors import RetriableError, UnavailableError
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.outbox.collection.audit import AuditReport
+    from penstock.outbox.collection.sweeper import Sweeper, SweepReport
+
+SHOWN_MAX: Final = 100
+"""Single paths that are printed; the counts are of all."""
+
+
+@click.command("sweep", short_help="Remove what every reader is done with.")
+@outbox_options(topic_required=False)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    help="A group that must have read a payload. Default: all with offsets of the topic.",
+)
+@click.option("--retention", default="24h", show_default=True, help="Age of payloads to remove.")
+@click.option(
+    "--orphan-age",
+    default="1h",
+    show_default=True,
+    help="Age of temporary files and empty directories to remove.",
+)
+@click.option(
+    "--grace",
+    default="24h",
+    show_default=True,
+    help="Age beyond retention from which a payload without pointer is reported.",
+)
+@click.option("--remove-unreferenced", is_flag=True, help="Remove payloads without pointer too.")
+@click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
+@click.option("--every", metavar="DURATION", help="Sweep again and again, until SIGTERM.")
+@client_options
+def sweep(
+    state: State,
+    root: str,
+    topic: str | None,
+    groups: tuple[str, ...],
+    retention: str,
+    orphan_age: str,
+    grace: str,
+    remove_unreferenced: bool,
+    execute: bool,
+    every: str | None,
+) -> None:
+    """Remove orphaned temporary files, consumed payloads and empty directories; a dry run unless
+    --execute is given.
+
+    A payload goes when the retention has passed and every group has committed an offset beyond all
+    its pointers. Without -t payloads are left alone. Status 1 when something could not be removed.
+    """
+    from penstock.outbox.collection.rules import SweepRules
+    from penstock.outbox.collection.sweeper import Sweeper
+    from penstock.outbox.collection.topic_pointers import TopicPointers
+
+    if topic is None and (groups or remove_unreferenced):
+        raise click.UsageError("--group and --remove-unreferenced need a topic: name it with -t")
+    rules = SweepRules(
+        retention_ms=parse_duration(retention, "--retention"),
+        orphan_age_ms=parse_duration(orphan_age, "--orphan-age"),
+        unreferenced_grace_ms=parse_duration(grace, "--grace"),
+        remove_unreferenced=remove_unreferenced,
+    )
+    every_ms = None if every is None else parse_duration(every, "--every")
+
+    def run(client: Client | None) -> None:
+        pointers = None
+        if client is not None and topic is not None:
+            pointers = TopicPointers(client, topic, groups or None)
+        sweeper = Sweeper(root, pointers=pointers, rules=rules, execute=execute)
+        if every_ms is not None:
+            _again_and_again(sweeper, every_ms)
+            return
+        report = sweeper.sweep()
+        _show_sweep(state, report)
+        if report.walked.failures:
+            raise click.exceptions.Exit(1)
+
+    if topic is None:
+        run(None)
+        return
+    with state.client() as client:
+        run(client)
+
+
+def _again_and_again(sweeper: Sweeper, every_ms: int) -> None:
+    """Sweep, print one line, wait. A kill is safe at any point, so signals just end it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while True:
+            try:
+                click.echo(json.dumps(_sweep_facts(sweeper.sweep())))
+            except (RetriableError, UnavailableError) as error:
+                click.echo(f"penstock: {error}; sweeping again in {every_ms} ms", err=True)
+            signal.sigtimedwait((), every_ms / 1000)
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _sweep_facts(report: SweepReport) -> dict[str, Any]:
+    facts = asdict(report)
+    walked = facts.pop("walked")
+    notes = facts.pop("notes")
+    return {
+        **facts,
+        "foreign": walked["foreign"],
+        "failures": walked["failures"],
+        "failed": walked["failed"][:SHOWN_MAX],
+        "paths": [{"what": what, "path": path} for what, path in notes[:SHOWN_MAX]],
+    }
+
+
+def _show_sweep(state: State, report: SweepReport) -> None:
+    facts = _sweep_facts(report)
+    if state.json:
+        write_json(facts)
+        return
+    if facts["paths"]:
+        write_table(("what", "path"), [(item["what"], item["path"]) for item in facts["paths"]])
+    rows = [
+        ("payloads", report.payloads, None),
+        ("removed", report.removed_payloads, report.removed_bytes),
+        ("waiting for a group", report.waiting, None),
+        ("young", report.young, None),
+        ("unreferenced", report.unreferenced, report.unreferenced_bytes),
+        ("temporary files removed", report.removed_temporaries, report.removed_temporary_bytes),
+        ("directories removed", report.removed_directories, None),
+        ("not the outbox's", report.walked.foreign, None),
+        ("failures", report.walked.failures, None),
+    ]
+    groups = ", ".join(report.groups) or "none"
+    title = f"groups: {groups}" + ("" if report.executed else " (dry run; --execute does it)")
+    write_table(("", "count", "bytes"), rows, title=title)
+    _show_failed(report.walked.failed)
+
+
+def _show_failed(failed: list[str]) -> None:
+    for text in failed[:SHOWN_MAX]:
+        click.echo(f"penstock: {text}", err=True)
+
+
+@click.command("audit", short_help="Compare payloads and pointers.")
+@outbox_options()
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    help="A group that is to read it all. Default: all with offsets of the topic.",
+)
+@click.option("--checksums", is_flag=True, help="Read every payload and compare its checksum.")
+@click.option(
+    "--grace",
+    default="5m",
+    show_default=True,
+    help="Age below which a payload may be waiting for its pointer.",
+)
+@client_options
+def audit(
+    state: State,
+    root: str,
+    topic: str,
+    groups: tuple[str, ...],
+    checksums: bool,
+    grace: str,
+) -> None:
+    """List pointers without payload, payloads without pointer, and payloads that are not theirs.
+
+    Changes nothing. Status 1 when something is wrong.
+    """
+    from penstock.outbox.collection.audit import Auditor
+    from penstock.outbox.collection.topic_pointers import TopicPointers
+
+    grace_ms = parse_duration(grace, "--grace")
+    with state.client() as client:
+        pointers = TopicPointers(client, topic, groups or None)
+        report = Auditor(root, pointers, checksums=checksums, grace_ms=grace_ms).audit()
+    _show_audit(state, report)
+    if report.wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _show_audit(state: State, report: AuditReport) -> None:
+    findings = [(item.kind, item.path, item.detail) for item in report.findings]
+    if state.json:
+        write_json(
+            {
+                "wrong": report.wrong,
+                "payloads": report.payloads,
+                "payload_bytes": report.payload_bytes,
+                "pointers": report.topic.pointers,
+                "inline": report.topic.inline,
+                "verified": report.verified,
+                "groups": list(report.groups),
+                "counts": dict(sorted(report.counts.items())),
+                "findings": [
+                    dict(zip(("kind", "path", "detail"), row, strict=True)) for row in findings
+                ],
+            }
+        )
+        return
+    if findings:
+        write_table(("what", "path", "detail"), findings[:SHOWN_MAX])
+    rows = [
+        ("payloads", report.payloads),
+        ("pointers", report.topic.pointers),
+        ("inline", report.topic.inline),
+        ("checksums compared", report.verified),
+        *sorted(report.counts.items()),
+    ]
+    verdict = "nothing is wrong" if not report.wrong else f"{report.wrong} things are wrong"
+    write_table(("", "count"), rows, title=verdict)

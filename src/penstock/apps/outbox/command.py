@@ -1,0 +1,254 @@
+"""`penstock outbox`: payloads as files, pointers on a topic; write, read, sweep, audit, bench."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+
+from penstock.apps.outbox.bench import bench
+from penstock.apps.outbox.care import audit, sweep
+from penstock.apps.outbox.options import outbox_options, parse_size
+from penstock.apps.session import CODECS, State, client_options
+from penstock.base.errors import InvalidError
+from penstock.base.settings import load
+
+if TYPE_CHECKING:
+    from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage
+    from penstock.outbox.writer.jobs import SendResult, WriteResult
+
+TEMPORARY_SUFFIX: Final = ".penstock-tmp"
+
+
+@click.group("outbox", short_help="Payloads as files, pointers on a topic.")
+def outbox() -> None:
+    """The filesystem outbox: payloads on a shared file system, pointers on a topic."""
+
+
+outbox.add_command(sweep)
+outbox.add_command(audit)
+outbox.add_command(bench)
+
+
+@outbox.command("write", short_help="Send files as batches.")
+@click.argument(
+    "files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False), metavar="[FILE…]"
+)
+@outbox_options(topic_required=False)
+@click.option("--partition-id", required=True, help="The record's key, and the first directory.")
+@click.option("--batch-id", help="Names the batch; repeat it to retry. Default: random.")
+@click.option("--at", "at_ms", type=int, metavar="MS", help="Picks the hour. Default: now.")
+@click.option("--event-count", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--codec",
+    type=CODECS,
+    default="none",
+    show_default=True,
+    help="How FILE is compressed already: a label for readers, nothing is compressed by it.",
+)
+@click.option("--threshold", metavar="SIZE", help="Largest payload that travels inline; -1: none.")
+@click.option("--no-sync", is_flag=True, help="Do not sync: a crash of the machine may lose it.")
+@click.option("--no-publish", is_flag=True, help="Only write the file and print its pointer.")
+@client_options
+def write(
+    state: State,
+    files: tuple[Path, ...],
+    root: str,
+    topic: str | None,
+    partition_id: str,
+    batch_id: str | None,
+    at_ms: int | None,
+    event_count: int,
+    codec: str,
+    threshold: str | None,
+    no_sync: bool,
+    no_publish: bool,
+) -> None:
+    """Send each FILE, or standard input, as one batch; prints one line of JSON for each.
+
+    The line has the pointer's keys, and `inline` where the payload travelled in the record. A line
+    is printed when the batch is as safe as it will be: written, synced and published.
+    """
+    from penstock.outbox.settings import OutboxSettings
+    from penstock.outbox.writer.blocking import Outbox
+    from penstock.outbox.writer.publisher import TopicPublisher
+
+    if topic is None and not no_publish:
+        raise click.UsageError("name a topic with -t, or say --no-publish")
+    if batch_id is not None and len(files) > 1:
+        raise click.UsageError("--batch-id names one batch, and there are several files")
+    changes: dict[str, object] = {
+        "outbox.root": root,
+        "outbox.topic": topic or "",
+        "outbox.durable": not no_sync,
+    }
+    if threshold is not None:
+        none = threshold == "-1"
+        changes["outbox.inline.threshold.bytes"] = (
+            -1 if none else parse_size(threshold, "--threshold")
+        )
+    settings = load(OutboxSettings, changes)
+    publisher = None if topic is None or no_publish else TopicPublisher(state.client, topic)
+    with Outbox(settings, publisher=publisher) as opened:
+        for payload in _payloads(files, settings.payload_bytes_max):
+            call = opened.send if publisher else opened.write
+            result = call(
+                payload, partition_id=partition_id, batch_id=batch_id, at_ms=at_ms,
+                event_count=event_count, codec=codec,
+            )  # fmt: skip
+            click.echo(json.dumps(_shown(result, event_count, codec)))
+
+
+def _payloads(files: tuple[Path, ...], bytes_max: int) -> Iterator[bytes]:
+    """What is to be sent; one more byte than may be is read, so that too much is noticed."""
+    if not files:
+        yield sys.stdin.buffer.read(bytes_max + 1)
+    for path in files:
+        with path.open("rb") as file:
+            yield file.read(bytes_max + 1)
+
+
+def _shown(result: SendResult | WriteResult, event_count: int, codec: str) -> dict[str, Any]:
+    pointer = result.pointer
+    if pointer is None:  # only what was sent can have travelled inline
+        size_bytes, crc = cast("SendResult", result).size_bytes, cast("SendResult", result).crc32c
+    else:
+        size_bytes, crc = pointer.size_bytes, pointer.crc32c
+    return {
+        "file_path": None if pointer is None else pointer.file_path,
+        "batch_id": result.identity.batch_id,
+        "partition_id": result.identity.partition_id,
+        "size_bytes": size_bytes,
+        "crc32c": f"{crc:08x}",
+        "codec": codec,
+        "event_count": event_count,
+        "inline": pointer is None,
+        "existing": result.idempotent_existing_write,
+    }
+
+
+@outbox.command("read", short_help="Follow the topic and print or store payloads.")
+@outbox_options()
+@click.option("--group", required=True, help="Group whose offsets are used and committed.")
+@click.option("--dead-letter-topic", metavar="TOPIC", help="Default: stop at the first bad record.")
+@click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
+@click.option(
+    "-o",
+    "start",
+    type=click.Choice(("earliest", "latest")),
+    default="earliest",
+    show_default=True,
+    help="Where to begin without a committed offset.",
+)
+@click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
+@click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many batches.")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Store payloads as FOLDER/<partition id>/<batch id>.",
+)
+@client_options
+def read(
+    state: State,
+    root: str,
+    topic: str,
+    group: str,
+    dead_letter_topic: str | None,
+    partitions: tuple[int, ...],
+    start: str,
+    exit_at_end: bool,
+    count: int | None,
+    folder: Path | None,
+) -> None:
+    """Write the payloads of an outbox to standard output, or to a folder, each batch once.
+
+    Offsets are committed after payloads were written. With `--output json` there is one object a
+    line for each batch; its payload is in it, in base64, unless it goes to a folder.
+    """
+    from penstock.outbox.reader.consumer import OutboxConsumer
+    from penstock.outbox.reader.reader import OutboxReader
+
+    with (
+        state.client() as client,
+        OutboxReader(root) as reader,
+        OutboxConsumer(
+            client, topic, reader, group=group, dead_letter_topic=dead_letter_topic,
+            partitions=partitions or None, start="latest" if start == "latest" else "earliest",
+            until_end=exit_at_end,
+        ) as consumer,
+    ):  # fmt: skip
+        before = signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+        try:
+            _follow(consumer, state, folder, count)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    counters = consumer.counters
+    click.echo(
+        f"% {counters.messages} batches, {counters.duplicates} duplicates,"
+        f" {counters.dead_letters} dead letters",
+        err=True,
+    )
+
+
+def _follow(consumer: OutboxConsumer, state: State, folder: Path | None, count: int | None) -> None:
+    out = sys.stdout.buffer
+    for number, message in enumerate(consumer, 1):
+        stored = None if folder is None else _store(folder, message)
+        if state.json:
+            out.write(json.dumps(_message(message, stored)).encode() + b"\n")
+        elif stored is None:
+            out.write(message.payload)
+        else:
+            out.write(os.fsencode(stored) + b"\n")
+        out.flush()
+        if number == count:
+            consumer.commit()
+            return
+
+
+def _store(folder: Path, message: OutboxMessage) -> Path:
+    """Write a payload whole or not at all; the ids were checked to be names of files."""
+    directory = folder / message.partition_id
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / message.batch_id
+    temporary = directory / f"{message.batch_id}{TEMPORARY_SUFFIX}"
+    try:
+        with temporary.open("wb") as file:
+            file.write(message.payload)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise InvalidError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+def _message(message: OutboxMessage, stored: Path | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp_ms,
+        "partition_id": message.partition_id,
+        "batch_id": message.batch_id,
+        "codec": message.codec,
+        "event_count": message.event_count,
+        "size_bytes": len(message.payload),
+        "file_path": None if message.pointer is None else message.pointer.file_path,
+    }
+    if stored is None:
+        shown["payload_base64"] = base64.b64encode(message.payload).decode()
+    else:
+        shown["stored"] = str(stored)
+    return shown

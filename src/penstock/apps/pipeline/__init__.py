@@ -1,0 +1,1 @@
+"""`penstock pipeline`: Spark pipelines that are files."""

@@ -1,0 +1,303 @@
+"""`penstock pipeline`: pipelines of Spark that are files.
+
+Every command takes the file, or a directory with a `pipeline.toml`. What is wrong with it is told
+one problem a line, `file:line: where: message; cure`, with status 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import click
+
+from penstock.apps.session import State, say, write_json, write_rich, write_table
+from penstock.base.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from penstock.spark.pipeline.parsing import Survey
+    from penstock.spark.pipeline.problems import Problem
+    from penstock.spark.pipeline.spec import PipelineSpec
+
+STATUS_PROBLEMS: Final = 1
+
+_ELSEWHERE: Final = {
+    "run": ("penstock.apps.pipeline.run", "run"),
+    "plan": ("penstock.apps.pipeline.plan", "plan"),
+    "replay": ("penstock.apps.pipeline.replay", "replay"),
+}
+
+
+class SparkMissing(UnavailableError):
+    """Pipelines need PySpark, and it is not installed."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class PipelineGroup(click.Group):
+    """The group; commands of other modules are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_ELSEWHERE, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = _ELSEWHERE.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(import_module(entry[0]), entry[1])
+        return command
+
+
+@click.group("pipeline", cls=PipelineGroup, short_help="Spark pipelines that are files.")
+def pipeline() -> None:
+    """Pipelines of Spark: topics in, SQL and Python, tables and topics out, in one file."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkMissing("pipelines need PySpark: pip install 'penstock[spark]'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """A pipeline's file, and where the command line says that things are."""
+
+    file: Path
+    bootstrap: str | None
+    admin: str | None
+    state: Path | None
+
+    def load(self) -> PipelineSpec:
+        """Read and check the file.
+
+        Raises:
+            PipelineInvalid: with all problems.
+        """
+        from penstock.spark.pipeline.problems import PipelineInvalid
+
+        found = self.survey()
+        if found.problems:
+            raise PipelineInvalid(found.problems)
+        return found.spec
+
+    def survey(self) -> Survey:
+        """Read the file as far as that goes, with everything that is wrong with it.
+
+        Raises:
+            PipelineInvalid: the file is not there, or no TOML.
+        """
+        from penstock.spark.pipeline.parsing import survey
+
+        return survey(self.file, bootstrap=self.bootstrap, admin=self.admin, state=self.state)
+
+
+def located(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say where things are, a `State` and a `Located`.
+
+    Problems of the file that the command raises are written to stderr, one a line.
+    """
+
+    @click.argument("file", type=click.Path(path_type=Path))
+    @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers; wins over the file.")
+    @click.option("--admin", metavar="URL", help="The broker's admin address.")
+    @click.option("--state", "directory", type=click.Path(path_type=Path), help="State directory.")
+    @click.option("--profile", help="Section of the profile file.")
+    @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
+    @click.pass_context
+    @functools.wraps(command)
+    def wrapped(
+        context: click.Context,
+        /,
+        file: Path,
+        bootstrap: str | None,
+        admin: str | None,
+        directory: Path | None,
+        profile: str | None,
+        output: str | None,
+        **arguments: Any,
+    ) -> None:
+        from penstock.spark.pipeline.problems import PipelineInvalid
+
+        given = context.obj if isinstance(context.obj, State) else State()
+        state = given.merged(bootstrap, profile, output, ())
+        servers = state.bootstrap
+        if servers is None and state.profile is not None:
+            servers = state.setting("bootstrap", None, "") or None
+        found = Located(file=file, bootstrap=servers, admin=admin, state=directory)
+        try:
+            command(state, found, **arguments)
+        except PipelineInvalid as invalid:
+            if state.debug:
+                raise
+            for problem in invalid.problems:
+                click.echo(str(problem), err=True)
+            sys.exit(STATUS_PROBLEMS)
+
+    return wrapped
+
+
+# validate
+
+
+@pipeline.command("validate", short_help="Say what is wrong with a file.")
+@located
+@click.option("--static", is_flag=True, help="Leave out what needs Java: types, names in SQL.")
+def validate(state: State, where: Located, static: bool) -> None:
+    """Say all that is wrong with a pipeline's file, without a broker and without running it.
+
+    Status 1 if there is anything. Files of Python steps are run as far as defining their
+    functions, unless --static is given.
+    """
+    problems = _problems(where, static=static)
+    if state.json:
+        write_json(
+            [
+                {
+                    "file": str(one.file),
+                    "line": one.line,
+                    "where": one.where,
+                    "message": one.message,
+                    "cure": one.cure,
+                }
+                for one in problems
+            ]
+        )
+    else:
+        for one in problems:
+            click.echo(str(one))
+        if not problems:
+            click.echo(f"{where.file}: no problems")
+    if problems:
+        sys.exit(STATUS_PROBLEMS)
+
+
+def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
+    from penstock.spark.pipeline.problems import PipelineInvalid, in_order
+
+    try:
+        found = where.survey()
+    except PipelineInvalid as invalid:
+        return invalid.problems
+    if static:
+        return found.problems
+    from penstock.apps.pipeline.spark import looking_session
+    from penstock.spark.java import JavaMissing
+    from penstock.spark.pipeline import analysis
+
+    try:
+        with looking_session(found.spec) as spark:
+            more = analysis.problems(found.spec, spark, told=found.problems, unsure=found.unsure)
+    except JavaMissing as error:
+        error.add_note("or leave Spark's checks out with --static")
+        if not found.problems:
+            raise
+        click.echo(f"Spark's checks are left out: {error}", err=True)
+        return found.problems
+    return in_order((*found.problems, *more), found.spec.file)
+
+
+# status
+
+
+@pipeline.command("status", short_help="What a pipeline is doing, or where it stopped.")
+@located
+def status(state: State, where: Located) -> None:
+    """Show a pipeline's queries: live while it runs, else what it left and the broker's offsets."""
+    from penstock.spark.pipeline.status import live, stored
+
+    spec = where.load()
+    found = live(spec)
+    if found is None:
+        with State(bootstrap=spec.run.bootstrap).client() as client:
+            found = stored(spec, client)
+    if state.json:
+        write_json(found)
+    elif found["running"]:
+        _show_live(found)
+    else:
+        _show_stored(found)
+
+
+def _show_live(found: dict[str, Any]) -> None:
+    from penstock.spark.pipeline.progress import table
+
+    click.echo(f"pipeline {found['pipeline']} runs: process {found['pid']}, {found['admin']}")
+    write_rich(table(found["queries"]))
+    for query in found["queries"]:
+        for name in ("rejected", "warned", "written"):
+            for key, number in query[name].items():
+                click.echo(f"{query['query']}: {name} {key}: {number}")
+
+
+def _show_stored(found: dict[str, Any]) -> None:
+    queries = found["queries"]
+    click.echo(f"pipeline {found['pipeline']} does not run; state in {found['state_directory']}")
+    if not queries:
+        click.echo("it has not run here yet")
+        return
+    keys = ("query", "group", "batch_id", "unfinished", "held_records", "lag_records")
+    rows = [[_cell(query[key]) for key in keys] for query in queries]
+    write_table(("query", "group", "batch", "unfinished", "held", "lag"), rows)
+    at = ("topic", "partition", "committed_offset", "log_end_offset", "lag")
+    places = [
+        [query["query"], *(place[key] for key in at)]
+        for query in queries
+        for place in query["partitions"]
+    ]
+    if places:
+        write_table(("query", "topic", "partition", "committed", "end", "lag"), places)
+    if found["broker_error"]:
+        click.echo(f"lag is not known: {found['broker_error']}", err=True)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value
+
+
+# init
+
+FENCE: Final = "```"
+
+
+@pipeline.command("init", short_help="Begin a pipeline.")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--template",
+    metavar="NAME",
+    default="quickstart",
+    show_default=True,
+    help="quickstart, aggregate, cdc or relay.",
+)
+@click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
+@click.pass_context
+def init(context: click.Context, /, directory: Path, template: str, output: str | None) -> None:
+    """Write a small pipeline with sample data, and say how to run it.
+
+    quickstart: a topic into a table. aggregate: counts by minute. cdc: changes of a database into
+    a table. relay: topic to topic, exactly once. Files that are there are never overwritten.
+    """
+    from penstock.spark.pipeline.scaffold import init as begin
+
+    state = context.obj if isinstance(context.obj, State) else State()
+    state = state.merged(None, None, output, ())
+    written = begin(directory, template)
+    commands = [f"cd {shlex.quote(str(directory))}", *_commands(written)]
+    files = [str(path) for path in written]
+    text = "\n".join(["wrote " + ", ".join(files), "", *commands])
+    say(state, text, template=template, files=files, commands=commands)
+
+
+def _commands(written: tuple[Path, ...]) -> list[str]:
+    """The commands that the template's own README shows, in order."""
+    commands: list[str] = []
+    for path in written:
+        if path.name == "README.md":
+            for block in path.read_text(encoding="utf-8").split(f"{FENCE}sh\n")[1:]:
+                commands += block.partition(f"\n{FENCE}")[0].splitlines()
+    return commands

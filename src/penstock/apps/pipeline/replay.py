@@ -1,0 +1,400 @@
+"""`penstock pipeline replay`: records go through a pipeline again, after a look at which.
+
+    --dead-letters    back to the topics they came from
+    --parked          let go by the pipeline, which tries them again or gives them up
+    --sink NAME       what a sink has missed that joined the pipeline later
+
+Without --execute everything is only shown. What is done is done once: the same command again goes
+on where it was interrupted, and then finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.pipeline.command import Located, located
+from penstock.apps.session import State, write_json, write_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipeline.replay.backfill import Progress
+    from penstock.spark.pipeline.replay.dead_letters import Found, Replayed
+    from penstock.spark.pipeline.replay.letters import Filters, OffsetRange
+    from penstock.spark.pipeline.spec import PipelineSpec
+
+ROWS_SHOWN: Final = 50
+VALUE_CHARS: Final = 60
+ENOUGH: Final = "add --execute to do it"
+_OFFSETS: Final = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
+_ONLY: Final = {
+    "dead_letters": ("rule", "topic", "since", "offsets", "limit", "again"),
+    "parked": ("key", "key_hex", "everything", "query", "dead_letter"),
+    "sink": ("start", "history", "chunk_records"),
+}
+_WORDS: Final = {
+    "dead_letters": "--dead-letters",
+    "everything": "--all",
+    "start": "--from",
+}
+
+
+@click.command("replay", short_help="Send records through a pipeline again.")
+@located
+@click.option("--dead-letters", is_flag=True, help="Put dead letters back on their topics.")
+@click.option("--rule", metavar="NAME", help="Dead letters of this rule, or `undecodable`.")
+@click.option("--topic", metavar="NAME", help="Dead letters that came from this topic.")
+@click.option("--since", metavar="ISO", help="Dead letters from this time on.")
+@click.option(
+    "--offsets", multiple=True, metavar="P:FROM-TO", help="Dead letters at these offsets."
+)
+@click.option("--limit", type=click.IntRange(1), help="At most so many dead letters.")
+@click.option("--again", is_flag=True, help="Also dead letters that were put back before.")
+@click.option("--parked", is_flag=True, help="Let parked records go.")
+@click.option("--key", multiple=True, metavar="TEXT", help="Parked records of this key.")
+@click.option("--key-hex", multiple=True, metavar="HEX", help="The same, for keys that are bytes.")
+@click.option("--all", "everything", is_flag=True, help="All parked records.")
+@click.option("--query", metavar="NAME", help="Of this query only.")
+@click.option("--dead-letter", is_flag=True, help="Make dead letters of them; do not try again.")
+@click.option("--sink", metavar="NAME", help="Give this sink what it has missed.")
+@click.option("--from", "start", metavar="earliest|ISO|JSON", help="Where that begins.")
+@click.option("--history", metavar="TABLE", help="A table with the topic's older records.")
+@click.option("--chunk-records", type=click.IntRange(1), help="Records read and written at once.")
+@click.option("--execute", is_flag=True, help="Do it, rather than show it.")
+@click.option("--master", metavar="URL", help="Spark master; default: all cores of this machine.")
+def replay(
+    state: State,
+    where: Located,
+    dead_letters: bool,
+    parked: bool,
+    sink: str | None,
+    execute: bool,
+    master: str | None,
+    **options: Any,
+) -> None:
+    """Put dead letters back, let parked records go, or give a sink what it has missed.
+
+    Give one of --dead-letters, --parked and --sink. Without --execute it is only shown what would
+    be done. The pipeline may run meanwhile.
+    """
+    chosen = {"dead_letters": dead_letters, "parked": parked, "sink": sink is not None}
+    if sum(chosen.values()) != 1:
+        raise click.UsageError("give one of --dead-letters, --parked and --sink")
+    mode = next(name for name, given in chosen.items() if given)
+    for other, names in _ONLY.items():
+        for name in names:
+            if other != mode and options[name] not in {None, False, ()}:
+                raise click.UsageError(f"{_word(name)} goes with {_word(other)}")
+    if mode == "parked":
+        _parked(state, where, execute=execute, **{name: options[name] for name in _ONLY[mode]})
+    elif mode == "sink":
+        _sink(state, where, str(sink), options, execute=execute, master=master)
+    else:
+        _letters(state, where, options, execute=execute, master=master)
+
+
+def _word(name: str) -> str:
+    return _WORDS.get(name, "--" + name.replace("_", "-"))
+
+
+def whoami() -> str:
+    """Who asks, for the record."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        name = "unknown"
+    return f"{name}@{socket.gethostname()}"
+
+
+@contextmanager
+def _session(state: State, spec: PipelineSpec, master: str | None) -> Iterator[SparkSession]:
+    from penstock.apps.pipeline.spark import running_session
+    from penstock.spark.pipeline.broker_check import check_topics
+
+    check_topics(spec)
+    with running_session(spec, master=master, remote=None, settings={}, loud=state.debug) as spark:
+        yield spark
+
+
+def _parsed(option: str, text: str, read: Callable[[str], Any]) -> Any:
+    try:
+        return read(text)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise click.UsageError(f"{option} {text}: {error}") from error
+
+
+# Dead letters
+
+
+def _letters(
+    state: State, where: Located, options: dict[str, Any], *, execute: bool, master: str | None
+) -> None:
+    from penstock.spark.pipeline.replay.dead_letters import DeadLetters
+    from penstock.spark.pipeline.replay.refusals import check_filters
+
+    wanted = _filters(options)
+    spec = where.load()
+    with _session(state, spec, master) as spark:
+        letters = DeadLetters(spec, spark)
+        if execute:
+            done = letters.replay(wanted, by=whoami())
+            if not done:
+                check_filters(spec, wanted)
+            _show_replayed(state, done)
+            return
+        found = letters.look(wanted)
+        if not found.groups:
+            check_filters(spec, wanted)
+        _show_letters(state, found)
+
+
+def _filters(options: dict[str, Any]) -> Filters:
+    from penstock.spark.pipeline.replay.letters import Filters
+    from penstock.spark.pipeline.replay.starts import moment_ms
+
+    since = options["since"]
+    return Filters(
+        rule=options["rule"],
+        topic=options["topic"],
+        since_ms=None if since is None else _parsed("--since", since, moment_ms),
+        offsets=tuple(_offset_range(text) for text in options["offsets"]),
+        limit=options["limit"],
+        again=options["again"],
+    )
+
+
+def _offset_range(text: str) -> OffsetRange:
+    from penstock.spark.pipeline.replay.letters import OffsetRange
+
+    match = _OFFSETS.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"--offsets {text}: must read PARTITION:FROM-TO, both included")
+    partition, first, last = (int(one) for one in match.groups(default=match[2]))
+    if last < first:
+        raise click.UsageError(f"--offsets {text}: {last} comes before {first}")
+    return OffsetRange(partition=partition, first=first, last=last)
+
+
+def _show_replayed(state: State, done: tuple[Replayed, ...]) -> None:
+    if state.json:
+        write_json([asdict(one) for one in done])
+        return
+    for one in done:
+        how = "finished what was interrupted: put" if one.resumed else "put"
+        click.echo(f"{how} {one.records} records back, replay {one.id}")
+    if not done:
+        click.echo("no dead letters to put back")
+
+
+def _show_letters(state: State, found: Found) -> None:
+    if state.json:
+        write_json({"going": found.going, "groups": found.groups, "examples": found.examples})
+        return
+    if not found.groups:
+        click.echo("no dead letters")
+        return
+    keys = ("rule", "topic", "letters", "replayed", "stuck", "going")
+    write_table(
+        ("rule", "came from", "letters", "replayed", "stuck", "would go"),
+        [[group[key] for key in keys] for group in found.groups],
+    )
+    rows = [
+        (
+            f"{one['letter_partition']}:{one['letter_offset']}",
+            f"{one['topic']}-{one['partition']}@{one['offset']}",
+            one["rule"],
+            one["reason"],
+            one["key"],
+            _short(one["value"]),
+        )
+        for one in found.examples
+    ]
+    if rows:
+        write_table(("letter", "came from", "rule", "reason", "key", "value"), rows)
+        click.echo(f"{found.going} records would go back; {ENOUGH}")
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= VALUE_CHARS else text[:VALUE_CHARS] + "…"
+
+
+# Parked records
+
+
+def _parked(
+    state: State,
+    where: Located,
+    *,
+    execute: bool,
+    key: tuple[str, ...],
+    key_hex: tuple[str, ...],
+    everything: bool,
+    query: str | None,
+    dead_letter: bool,
+) -> None:
+    from penstock.spark.pipeline.replay.parked import ask, waiting
+
+    keys = [one.encode() for one in key]
+    keys += [_parsed("--key-hex", one, bytes.fromhex) for one in key_hex]
+    if everything and keys:
+        raise click.UsageError("give --all or keys, not both")
+    if execute and not (everything or keys):
+        raise click.UsageError("--execute needs --key, --key-hex or --all")
+    spec = where.load()
+    found = waiting(spec, query=query, keys=keys)
+    if not execute:
+        _show_waiting(state, found, of_keys=bool(keys))
+        return
+    asked = ask(
+        spec,
+        by=whoami(),
+        keys=None if everything else keys,
+        query=query,
+        dead_letter=dead_letter,
+    )
+    parked = sum(one.parked for one in found)
+    if state.json:
+        write_json({"parked_records": parked, "requests": asked})
+        return
+    for name, request in asked.items():
+        click.echo(f"asked query {name} to let go: request {request}")
+    click.echo(
+        "a pipeline that runs does so within a moment; one that does not, when it is started"
+    )
+
+
+def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> None:
+    if state.json:
+        write_json([_waiting_json(one) for one in found])
+        return
+    if not any(one.total for one in found):
+        click.echo("nothing of these keys waits" if of_keys else "nothing waits")
+    for one in found:
+        if not one.total:
+            continue
+        rows = one.keys.slice(0, ROWS_SHOWN).to_pylist()
+        click.echo(f"query {one.query}: {one.total} records wait, {one.parked} of them parked")
+        write_table(
+            ("key", "first", "rule", "reason", "waits", "tries", "since", "next try", "behind"),
+            [
+                (
+                    _key(row["key"]),
+                    f"{row['topic']}-{row['partition']}@{row['offset']}",
+                    row["rule"],
+                    row["reason"],
+                    row["otherwise"],
+                    row["attempt"],
+                    _time(row["held_ms"]),
+                    _time(row["due_ms"]),
+                    row["behind"],
+                )
+                for row in rows
+            ],
+        )
+        if one.keys.num_rows > len(rows):
+            click.echo(f"and {one.keys.num_rows - len(rows)} more keys; --output json has all")
+        if one.requested:
+            click.echo(f"asked for already: {', '.join(one.requested)}")
+    if any(one.parked for one in found):
+        click.echo(f"choose with --key, --key-hex or --all, and {ENOUGH}")
+
+
+def _waiting_json(one: Any) -> dict[str, Any]:
+    rows = [
+        {
+            **row,
+            "key": _key(row["key"]),
+            "key_hex": None if row["key"] is None else row["key"].hex(),
+        }
+        for row in one.keys.to_pylist()
+    ]
+    return {
+        "query": one.query,
+        "records": one.total,
+        "parked": one.parked,
+        "keys": rows,
+        "requested": one.requested,
+    }
+
+
+def _key(key: bytes | None) -> str | None:
+    return None if key is None else key.decode("utf-8", "backslashreplace")
+
+
+def _time(at_ms: int | None) -> str | None:
+    from datetime import UTC, datetime
+
+    if at_ms is None:
+        return None
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="seconds")
+
+
+# A sink
+
+
+def _sink(
+    state: State,
+    where: Located,
+    name: str,
+    options: dict[str, Any],
+    *,
+    execute: bool,
+    master: str | None,
+) -> None:
+    from penstock.spark.pipeline.replay.backfill import CHUNK_RECORDS, Backfill
+    from penstock.spark.pipeline.replay.refusals import check_sink
+    from penstock.spark.pipeline.replay.starts import parse
+
+    text = options["start"]
+    start = _parsed("--from", text, parse) if text is not None else parse(None)
+    spec = where.load()
+    check_sink(spec, name)
+    chosen: dict[str, Any] = {
+        "history": options["history"],
+        "chunk_records": options["chunk_records"] or CHUNK_RECORDS,
+    }
+    with _session(state, spec, master) as spark:
+        backfill = Backfill(spec, spark, name)
+        if not execute:
+            _show_progress(state, backfill.look(start, **chosen), ENOUGH)
+            return
+
+        def told(progress: Progress) -> None:
+            if not state.json:
+                click.echo(
+                    f"{progress.done} of {progress.chunks} chunks, {progress.rows} rows", err=True
+                )
+
+        _show_progress(state, backfill.run(start, by=whoami(), told=told, **chosen), "")
+
+
+def _show_progress(state: State, found: Progress, more: str) -> None:
+    if state.json:
+        write_json({**asdict(found), "records": found.records})
+        return
+    if not found.chunks:
+        click.echo(f"sink {found.sink} has missed nothing: it has been there from the beginning")
+        return
+    write_table(
+        ("topic", "partition", "from", "joined at", "records"),
+        [
+            (topic, int(partition), first, end, end - first)
+            for topic, partitions in found.ranges.items()
+            for partition, (first, end) in partitions.items()
+        ],
+    )
+    click.echo(
+        f"sink {found.sink} of query {found.query} joined {_time(found.joined_ms)}: "
+        f"{found.records} records before, {found.done} of {found.chunks} chunks written"
+        + (f", {found.rows} rows" if found.done else "")
+    )
+    if found.done < found.chunks and more:
+        click.echo(more)

@@ -1,0 +1,172 @@
+"""`penstock pipeline run`: run a pipeline until it ends or is stopped.
+
+On a terminal it shows a live table; otherwise stdout gets JSON lines, the first of which says
+where the status page is:
+
+    {"time_ms": …, "pipeline": "orders", "event": "started", "admin": "http://127.0.0.1:41234", …}
+
+SIGINT and SIGTERM stop the queries between two of their steps, with status 0; a second one ends
+the process at once, which costs nothing but the work of the batch under way. A query that failed
+for good ends the run with status 1 and one line that names the query and the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from penstock import __version__
+from penstock.apps.logs import set_up
+from penstock.apps.pipeline.command import Located, located
+from penstock.apps.session import State
+from penstock.base.http_listener import parse_address
+from penstock.base.system import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipeline.admin import Run
+    from penstock.spark.pipeline.progress import Display
+    from penstock.spark.pipeline.runner import PipelineRunner
+    from penstock.spark.pipeline.spec import PipelineSpec
+
+FORCED_STATUS: Final = 1
+DEFAULT_LISTEN: Final = "127.0.0.1:0"
+
+
+@click.command("run", short_help="Run a pipeline.")
+@located
+@click.option("--master", metavar="URL", help="Spark master; default: all cores of this machine.")
+@click.option("--remote", metavar="sc://HOST:PORT", help="Spark Connect server to run on.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    help="Address of the status page; port 0: any.",
+)
+@click.option("--once", is_flag=True, help="Run to the end of what is there now, and end.")
+@click.option("--set", "settings", multiple=True, metavar="spark.KEY=VALUE", help="Spark setting.")
+@click.option("--debug", is_flag=True, help="Show tracebacks and Spark's own log.")
+def run(
+    state: State,
+    where: Located,
+    master: str | None,
+    remote: str | None,
+    listen: str,
+    once: bool,
+    settings: tuple[str, ...],
+    debug: bool,
+) -> None:
+    """Run a pipeline until SIGINT or SIGTERM, or with --once to the end of what is there.
+
+    A pipeline goes on where it stopped. The status page has /status, /metrics, /livez, /readyz.
+    """
+    from penstock.apps.pipeline.spark import parse_settings, running_session
+    from penstock.spark.pipeline.broker_check import check_topics
+
+    if master is not None and remote is not None:
+        raise click.UsageError("give --master or --remote, not both")
+    address = parse_address(listen, setting="--listen")
+    chosen = parse_settings(settings)
+    spec = where.load()
+    if once:
+        spec = replace(spec, run=replace(spec.run, trigger="once"))
+    _refuse_a_second(spec)
+    check_topics(spec)
+    set_up("text", "warning")
+    stop = threading.Event()
+    _stop_on_signals(stop)
+    loud = debug or state.debug
+    with running_session(spec, master=master, remote=remote, settings=chosen, loud=loud) as spark:
+        # Spark has put its own handler in place of ours.
+        _stop_on_signals(stop)
+        _run(spec, spark, address, stop, json_lines=state.json, master=remote or master)
+
+
+def _refuse_a_second(spec: PipelineSpec) -> None:
+    """Say so before Spark starts; what decides is the runner's lock."""
+    from penstock.spark.pipeline.runner import PipelineRuns
+    from penstock.spark.pipeline.status import live
+
+    found = live(spec)
+    if found is not None:
+        raise PipelineRuns(
+            f"pipeline {spec.name} is run already, by process {found['pid']}: {found['admin']}"
+        )
+
+
+def _run(
+    spec: PipelineSpec,
+    spark: SparkSession,
+    address: tuple[str, int],
+    stop: threading.Event,
+    *,
+    json_lines: bool,
+    master: str | None,
+) -> None:
+    from penstock.spark.pipeline.admin import AdminPage, Run, build_app
+    from penstock.spark.pipeline.progress import Watcher
+    from penstock.spark.pipeline.runner import PipelineRunner
+
+    facts = Run(
+        pipeline=spec.name,
+        file=str(spec.file),
+        state_directory=str(spec.run.state),
+        version=__version__,
+        pid=os.getpid(),
+        started_ms=SYSTEM_CLOCK.now_ms(),
+        master=master or "local[*]",
+    )
+    runner = PipelineRunner(spec, spark)
+    page = AdminPage(build_app(facts, runner.states), address)
+    host, port = page.start()
+    admin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    try:
+        with Watcher(runner.states, _display(facts, admin, json_lines=json_lines)):
+            _start_and_wait(runner, facts, admin, stop)
+    finally:
+        page.stop()
+
+
+def _start_and_wait(runner: PipelineRunner, facts: Run, admin: str, stop: threading.Event) -> None:
+    from penstock.spark.pipeline.status import announced
+
+    # The state directory is ours from here on.
+    runner.start()
+    try:
+        with announced(facts, admin):
+            runner.wait(stop)
+    finally:
+        runner.stop()
+
+
+def _display(facts: Run, admin: str, *, json_lines: bool) -> Display:
+    from penstock.spark.pipeline.progress import LineDisplay, TableDisplay
+
+    if json_lines or not sys.stdout.isatty():
+        head = {"time_ms": facts.started_ms, "pipeline": facts.pipeline, "event": "started"}
+        click.echo(json.dumps(head | {"admin": admin} | asdict(facts)))
+        return LineDisplay(facts.pipeline, click.echo)
+    from rich.console import Console
+
+    click.echo(f"pipeline {facts.pipeline}: {facts.file}")
+    return TableDisplay(Console(), f"pipeline {facts.pipeline}: {admin}/status")
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(FORCED_STATUS)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)

@@ -1,0 +1,1 @@
+"""`penstock plan`: sizes, costs, and checks."""

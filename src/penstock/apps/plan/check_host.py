@@ -1,0 +1,123 @@
+"""`penstock plan check-host`: which layer of this host breaks first. It never changes anything.
+
+What is read stands in `host_reading`, what follows from it in `planner.host_check`; here the
+settings of a broker and of an agent are put between the two.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.apps.plan.output import plan_inputs
+from penstock.apps.session import State
+from penstock.broker.settings import BrokerSettings
+from penstock.planner.host_check import BrokerSide, CheckHostInputs, Configured, check_host
+from penstock.planner.host_check.sockets import producer_buffer_bytes
+from penstock.planner.results import Plan
+
+SYNC_ROUNDS: Final = 100
+SYNC_ROUNDS_MAX: Final = 1_000
+
+
+@click.command("check-host")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="TOML file of a broker, as `penstock serve` reads it; the environment counts too.",
+)
+@click.option(
+    "--agent-config",
+    type=click.Path(path_type=Path),
+    help="TOML file of a host agent, as `penstock host serve` reads it.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    help="Directory whose syncs are timed. [default: log.dirs]",
+)
+@click.option(
+    "--sync-rounds",
+    type=click.IntRange(0, SYNC_ROUNDS_MAX),
+    default=SYNC_ROUNDS,
+    show_default=True,
+    help="Syncs of 4 KiB to time in it, in a file without a name; 0 writes nothing at all.",
+)
+@click.option("--interface", default="", help="Network interface. [default: of the default route]")
+@click.option(
+    "--pid",
+    type=click.IntRange(min=1),
+    help="Process whose limits and control group count. [default: this command's own]",
+)
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path("/"),
+    help="Directory that has the host's /proc and /sys, where a container mounts them.",
+)
+@plan_inputs(CheckHostInputs)
+def check_host_command(
+    state: State,
+    inputs: CheckHostInputs,
+    *,
+    file: Path | None,
+    agent_config: Path | None,
+    data_dir: Path | None,
+    sync_rounds: int,
+    interface: str,
+    pid: int | None,
+    root: Path,
+) -> Plan:
+    """Read this host and say which layer breaks the chain first, and what to type.
+
+    Nothing is changed: cures are printed, never run. Settings are those that a broker and a host
+    agent would start with; the status is 1 if a layer fails.
+    """
+    from penstock.apps.configuration import configure
+    from penstock.apps.host.wiring import configure_host
+    from penstock.apps.host_reading import Reading, Request, read_host
+
+    broker = configure(file=file, environment=os.environ, flags={})
+    configured = Configured(
+        broker=broker_side(broker.broker),
+        storage=broker.storage,
+        diskless=broker.diskless,
+        fetching=broker.fetching,
+        agent=configure_host(file=agent_config, flags={}).host,
+    )
+    requests = [
+        Request("udp", "SO_RCVBUF", inputs.receive_buffer_bytes),
+        Request("tcp", "SO_RCVBUF", configured.broker.receive_buffer_bytes),
+        Request("tcp", "SO_SNDBUF", configured.broker.send_buffer_bytes),
+        Request("unix", "SO_SNDBUF", configured.agent.socket_buffer_bytes),
+        Request("unix", "SO_SNDBUF", producer_buffer_bytes()),
+    ]
+    facts = read_host(
+        Reading(
+            data_directory=data_dir or broker.directory,
+            root=root,
+            process=str(pid or "self"),
+            interface=interface,
+            socket_path=configured.agent.socket_path,
+            sync_rounds=sync_rounds,
+            requests=tuple([request for request in requests if request.asked_bytes >= 0]),
+        )
+    )
+    return check_host(facts, configured, inputs)
+
+
+def broker_side(settings: BrokerSettings) -> BrokerSide:
+    """Of a broker's settings those that concern its host."""
+    return BrokerSide(
+        max_connections=settings.max_connections,
+        admin_max_connections=settings.admin_max_connections,
+        listen_backlog=settings.socket_listen_backlog_size,
+        receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+        send_buffer_bytes=settings.socket_send_buffer_bytes,
+        queued_request_bytes=settings.queued_max_request_bytes,
+        segment_bytes=settings.log_segment_bytes,
+    )

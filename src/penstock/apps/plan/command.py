@@ -1,0 +1,41 @@
+"""`penstock plan`: sizes, costs, and checks. Commands are imported when they are called."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from penstock.apps.lazy_group import LazyGroup
+
+_COMMANDS: Final = {
+    "receive-path": (
+        "plan.receive_path",
+        "receive_path",
+        "Size windows, socket buffers, rings and timers of a receive path.",
+    ),
+    "capacity": (
+        "plan.capacity",
+        "capacity",
+        "Partitions, brokers, disks, network, latency.",
+    ),
+    "cost": ("plan.cost", "cost", "What ways to carry the data cost a month."),
+    "check-host": (
+        "plan.check_host",
+        "check_host_command",
+        "Say which layer of this host breaks the chain first.",
+    ),
+    "choose": ("plan.choose", "choose", "Which technology fits, and why."),
+    "keys": ("plan.keys", "keys", "Skew and hot keys of a topic."),
+}
+
+
+@click.group(
+    "plan", cls=LazyGroup, entries=_COMMANDS, short_help="Size it, cost it, check the host."
+)
+def plan() -> None:
+    """Size it, cost it, check the host.
+
+    Every figure has a formula and a source: `--explain` shows them. `--output json` gives all of
+    it to programs, `--plot FILE.svg` draws it, `--inputs FILE.toml` reads inputs from a file.
+    """

@@ -1,0 +1,96 @@
+"""`penstock plan cost`: reads price files and gives the planner the date."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.apps.plan.output import plan_inputs, read_plan_file
+from penstock.apps.session import State
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.planner.cost import PRESETS, CostInputs, Prices, cost_plan, read_prices
+from penstock.planner.errors import InvalidPlanFile
+from penstock.planner.results import Plan
+from penstock.planner.tables import table_text
+
+OUR_PRICES: Final = "prices.toml"
+
+
+def our_price_text() -> str:
+    """The price file that comes with Penstock."""
+    return table_text("penstock.planner.cost", OUR_PRICES)
+
+
+def load_prices(path: Path | None, today: date | None = None) -> Prices:
+    """Our prices, with those of a user's file in their place; prices without a date are today's.
+
+    Raises:
+        InvalidPlanFile: the file is no TOML, too large, or has a price that is refused.
+    """
+    known = read_prices(tomllib.loads(our_price_text()), OUR_PRICES)
+    if path is None:
+        return known
+    return read_prices(read_plan_file(path, tomllib.loads), str(path), known, today)
+
+
+def write_prices(path: Path) -> None:
+    """Write our price file, to be edited.
+
+    Raises:
+        InvalidPlanFile: there is a file of this name, or it cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(our_price_text())
+    except FileExistsError:
+        raise InvalidPlanFile(f"{path} is there already; name another file") from None
+    except OSError as error:
+        raise InvalidPlanFile(f"{path}: {error.strerror}") from None
+
+
+@click.command("cost")
+@click.option(
+    "--prices",
+    "prices_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML file of prices that take the place of ours: some or all, only what differs.",
+)
+@click.option(
+    "--write-prices",
+    "write_prices_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write our price file to a new FILE, to edit it, and stop.",
+)
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    help="Begin with the inputs of a published example; other options win over them.",
+)
+@plan_inputs(CostInputs, presets={name: one.inputs for name, one in PRESETS.items()})
+def cost(
+    state: State,
+    inputs: CostInputs,
+    prices_file: Path | None,
+    write_prices_file: Path | None,
+    preset: str | None,
+) -> Plan:
+    """What ways to carry the data cost a month.
+
+    Own brokers with replicated disks, tiers or an object store; files on a shared file system with
+    pointers on a log; managed streams. Each bill has its lines, each line its quantity and price.
+    """
+    if write_prices_file is not None:
+        write_prices(write_prices_file)
+        click.echo(f"prices written: {write_prices_file}")
+        raise click.exceptions.Exit(0)
+    today = _today()
+    return cost_plan(inputs, load_prices(prices_file, today), today, preset=preset)
+
+
+def _today() -> date:
+    return datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC).date()

@@ -1,0 +1,128 @@
+"""`penstock plan keys TOPIC`: read a topic by columns, and tell of skew, hot keys and salting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from penstock.apps.plan.output import plan_inputs
+from penstock.apps.session import State
+from penstock.base.system import SystemClock
+from penstock.planner.keys import Census, KeysInputs, Scope, partition_counts, plan_keys
+from penstock.planner.keys.census import COLUMNS
+from penstock.planner.quantities import NoQuantity, format_quantity, parse_quantity
+from penstock.planner.results import Plan
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+RECORDS_DEFAULT: Final = 1_000_000
+_COMMITTED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The offsets to read, per partition, and what to call them."""
+
+    start: Mapping[int, int]
+    end: Mapping[int, int]
+    sizes: Mapping[int, int]
+    text: str
+
+    @property
+    def complete(self) -> bool:
+        return sum(self.sizes.values()) == sum(self.end.values()) - sum(self.start.values())
+
+
+@click.command("keys")
+@click.argument("topic")
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    help=f"Read so many of the newest records, of each partition its part."
+    f" [default: {RECORDS_DEFAULT:,}]",
+)
+@click.option("--since", metavar="DURATION", help="Read the records of the last 90s, 15min, 2h, …")
+@click.option("--all", "everything", is_flag=True, help="Read the whole topic.")
+@plan_inputs(KeysInputs)
+def keys(
+    state: State,
+    inputs: KeysInputs,
+    topic: str,
+    records: int | None,
+    since: str | None,
+    everything: bool,
+) -> Plan:
+    """Say how skewed the keys of a topic are, and what salting and partitions would do.
+
+    Committed records are read by columns and counted in bounded memory; nothing is changed.
+    Sizes are those of keys and values, uncompressed.
+    """
+    if sum([records is not None, since is not None, everything]) > 1:
+        raise click.UsageError("give one of --records, --since and --all")
+    with state.client() as client:
+        partitions = len(client.describe_topic(topic).partitions)
+        counts = partition_counts(inputs, partitions)
+        if everything:
+            chosen = _whole(client, topic, partitions)
+        elif since is not None:
+            chosen = _recent(client, topic, partitions, since)
+        else:
+            chosen = _newest(client, topic, partitions, records or RECORDS_DEFAULT)
+        census = Census(partitions, counts, inputs.tracked_keys)
+        for batch in client.iter_arrow(
+            topic, start=chosen.start, end=chosen.end, columns=COLUMNS, isolation="read_committed"
+        ):
+            census.add(batch)
+    return plan_keys(_scope(topic, chosen, partitions), census.result(), inputs)
+
+
+def _scope(topic: str, chosen: _Range, partitions: int) -> Scope:
+    import numpy as np
+
+    sizes = np.array([chosen.sizes.get(index, 0) for index in range(partitions)], np.int64)
+    return Scope(topic=topic, read=chosen.text, complete=chosen.complete, sizes=sizes)
+
+
+def _whole(client: Client, topic: str, partitions: int) -> _Range:
+    """All that is committed, up to now; not partitions that were added meanwhile."""
+    those = range(partitions)
+    start = client.list_offsets(topic, "earliest", partitions=those)
+    end = client.list_offsets(topic, "latest", partitions=those, isolation=_COMMITTED)
+    end = {index: max(offset, start[index]) for index, offset in end.items()}
+    sizes = {index: end[index] - start[index] for index in start}
+    return _Range(start, end, sizes, "the whole topic")
+
+
+def _recent(client: Client, topic: str, partitions: int, since: str) -> _Range:
+    try:
+        seconds = parse_quantity(since, "s")
+    except NoQuantity as flaw:
+        raise click.UsageError(f"--since {since}: {flaw}") from None
+    if not 0 < seconds < 1e10:
+        raise click.UsageError(f"--since {since}: must be above 0")
+    whole = _whole(client, topic, partitions)
+    since_ms = max(0, SystemClock().now_ms() - int(1000 * seconds))
+    found = client.list_offsets(topic, since_ms, partitions=range(partitions))
+    start = {
+        index: max(whole.start[index], min(offset, end) if offset >= 0 else end)
+        for index, end in whole.end.items()
+        for offset in (found[index],)
+    }
+    return _Range(start, whole.end, whole.sizes, f"the last {format_quantity(seconds, 's')}")
+
+
+def _newest(client: Client, topic: str, partitions: int, records: int) -> _Range:
+    """The newest offsets of each partition, in proportion to how many it has."""
+    whole = _whole(client, topic, partitions)
+    total = sum(whole.sizes.values())
+    if total <= records:
+        return whole
+    start = {
+        index: whole.end[index] - min(size, -(-records * size // total))
+        for index, size in whole.sizes.items()
+    }
+    return _Range(start, whole.end, whole.sizes, f"about the newest {records:,} offsets")
