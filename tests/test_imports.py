@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 REMAINING: set[frozenset[str]] = {
     frozenset(
         {
-            "penstock.broker.coordinator",
+            "penstock.broker.coordination.groups",
             "penstock.broker.fetch.operation",
             "penstock.broker.handlers.metadata",
             "penstock.broker.handlers.producer_ids",

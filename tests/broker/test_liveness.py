@@ -9,8 +9,8 @@ import pytest
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import load
-from penstock.broker.coordinator import CoordinatorNotAvailable, owner_of
-from penstock.broker.groups import Refused
+from penstock.broker.coordination.classic import Refused
+from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
 from penstock.broker.liveness import Liveness, Session
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.state import BrokerState

@@ -13,7 +13,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.coordinator import NotCoordinator, owner_of
+from penstock.broker.coordination.ownership import NotCoordinator, owner_of
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs

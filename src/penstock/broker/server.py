@@ -22,7 +22,7 @@ from penstock.base.pause import pause
 from penstock.broker import metrics as broker_metrics
 from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.connection import Connection
-from penstock.broker.coordinator import Coordinator
+from penstock.broker.coordination.groups import Coordinator
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions

@@ -38,7 +38,7 @@ from penstock.partitions import GroupCommits, LocalPartition
 if TYPE_CHECKING:
     from penstock.base.metrics import Registry
     from penstock.base.system import Clock, Randomness
-    from penstock.broker.coordinator import Coordinator
+    from penstock.broker.coordination.groups import Coordinator
     from penstock.broker.fetch.operation import FetchHub
     from penstock.broker.fetch.sessions import FetchSessions
     from penstock.broker.handlers.metadata import MetadataCache

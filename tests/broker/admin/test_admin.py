@@ -15,7 +15,7 @@ from penstock.base.metrics import Metric, Sample
 from penstock.broker.admin import AdminServer
 from penstock.broker.admin.app import build_app
 from penstock.broker.admin.health import Readiness
-from penstock.broker.coordinator import owner_of
+from penstock.broker.coordination.ownership import owner_of
 from penstock.broker.state import BrokerState
 from tests.broker.handlers.test_topics import create, creation
 

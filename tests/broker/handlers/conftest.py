@@ -8,7 +8,7 @@ import pytest
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.coordinator import Coordinator
+from penstock.broker.coordination.groups import Coordinator
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.state import BrokerState
 from penstock.broker.topic_configs import TopicConfigs

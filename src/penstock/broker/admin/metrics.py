@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Metric, Sample
-from penstock.broker.coordinator import coordinator_of
+from penstock.broker.coordination.groups import coordinator_of
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.admin.metrics import high_watermark
-from penstock.broker.coordinator import GroupIdNotFound, coordinator_of
+from penstock.broker.coordination.groups import GroupIdNotFound, coordinator_of
 from penstock.broker.errors import UnknownTopicOrPartition
 
 if TYPE_CHECKING:

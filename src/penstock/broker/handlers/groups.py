@@ -1,9 +1,9 @@
 """FindCoordinator and the requests of consumer groups: join, sync, heartbeat, leave, describe.
 
-The group core decides (`broker/groups/`), its shell waits and stores (`broker/coordinator.py`);
-these functions translate, and know where each version keeps its errors and which fields it
-lacks: no member ids before they were required, one member per LeaveGroup before version 3, empty
-text where later versions have null.
+The group core decides (`coordination/classic/`), its shell waits and stores
+(`coordination/groups.py`); these functions translate, and know where each version keeps its errors
+and which fields it lacks: no member ids before they were required, one member per LeaveGroup before
+version 3, empty text where later versions have null.
 
 Source: KIP-62, KIP-345 (static members), KIP-394 (member ids required), KIP-518 and KIP-848
 (filters of ListGroups), KIP-559 (protocol names), KIP-699 (many coordinators), KIP-800 (reasons),
@@ -17,9 +17,7 @@ from typing import Any, Final
 from penstock.base.errors import BugError, PenstockError
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.context import RequestContext
-from penstock.broker.coordinator import DEAD, GroupIdNotFound, coordinator_of, owner_of
-from penstock.broker.errors import error_number, error_of
-from penstock.broker.groups import (
+from penstock.broker.coordination.classic import (
     Accepted,
     Assignment,
     DeleteGroup,
@@ -35,6 +33,9 @@ from penstock.broker.groups import (
     Synced,
     SyncGroup,
 )
+from penstock.broker.coordination.groups import DEAD, GroupIdNotFound, coordinator_of
+from penstock.broker.coordination.ownership import owner_of
+from penstock.broker.errors import error_number, error_of
 from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
 from penstock.broker.state import BrokerState
 from penstock.wire.kafka.primitives import milliseconds

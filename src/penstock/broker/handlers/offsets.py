@@ -19,9 +19,9 @@ from uuid import UUID
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.context import RequestContext
-from penstock.broker.coordinator import GroupIdNotFound, coordinator_of
+from penstock.broker.coordination.classic import CommitCheck, Refused
+from penstock.broker.coordination.groups import GroupIdNotFound, coordinator_of
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_number, error_of
-from penstock.broker.groups import CommitCheck, Refused
 from penstock.broker.state import BrokerState
 from penstock.control import CommittedOffset, Topic
 from penstock.wire.kafka.primitives import milliseconds

@@ -30,13 +30,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.base.errors import BugError, InvalidError, PenstockError, RetriableError
-from penstock.broker.groups import (
+from penstock.base.errors import BugError, InvalidError, PenstockError
+from penstock.broker.coordination.classic import (
     CommitCheck,
     DescribedGroup,
     DescribeGroup,
@@ -59,15 +58,15 @@ from penstock.broker.groups import (
     SaveGroup,
     Tick,
 )
-from penstock.broker.groups.coordinator import NO_TOKEN, GroupCoordinator
-from penstock.broker.groups.limits import GroupLimits
-from penstock.broker.groups.record import CorruptGroup
+from penstock.broker.coordination.classic.coordinator import NO_TOKEN, GroupCoordinator
+from penstock.broker.coordination.classic.limits import GroupLimits
+from penstock.broker.coordination.classic.record import CorruptGroup
+from penstock.broker.coordination.ownership import CoordinatorNotAvailable, NotCoordinator, owner_of
 from penstock.broker.limits import HELD_UP_SECONDS
 from penstock.control import CommittedOffset, GroupRecord, StaleGroup, StaleMembership
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
-    from penstock.control import Broker, MetadataImage
 
 logger = logging.getLogger(__name__)
 
@@ -84,35 +83,10 @@ DEAD: Final = "Dead"
 EMPTY: Final = "Empty"
 
 
-class CoordinatorNotAvailable(RetriableError):
-    """No broker is registered that could coordinate the group."""
-
-    code: ClassVar[str] = "coordinator_not_available"
-
-
-class NotCoordinator(RetriableError):
-    """Another broker coordinates the group."""
-
-    code: ClassVar[str] = "not_coordinator"
-
-
 class GroupIdNotFound(InvalidError):
     """There is no such group."""
 
     code: ClassVar[str] = "group_id_not_found"
-
-
-def owner_of(image: MetadataImage, key: str) -> Broker:
-    """The broker that coordinates a group or a transaction: by the key, over all brokers.
-
-    Raises:
-        CoordinatorNotAvailable: no broker is registered.
-    """
-    brokers = image.brokers
-    if not brokers:
-        raise CoordinatorNotAvailable(f"no broker is registered that could coordinate {key!r}")
-    ordered = sorted(brokers, key=lambda broker: broker.broker_id)
-    return ordered[zlib.crc32(key.encode()) % len(ordered)]
 
 
 def coordinator_of(state: BrokerState) -> Coordinator:

@@ -17,12 +17,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from penstock.broker.groups.effects import Accepted, Joined, Refused, Synced
-from penstock.broker.groups.events import GroupRemoved, GroupSaved, RemoveFailed, SaveFailed
-from penstock.broker.groups.group import Group, Member, Purpose, SaveWaiter
-from penstock.broker.groups.limits import GENERATIONS_PER_EPOCH, SAVE_RETRY_MS
-from penstock.broker.groups.rebalance import Rebalancer
-from penstock.broker.groups.states import COORDINATOR_NOT_AVAILABLE, GroupState
+from penstock.broker.coordination.classic.effects import Accepted, Joined, Refused, Synced
+from penstock.broker.coordination.classic.events import (
+    GroupRemoved,
+    GroupSaved,
+    RemoveFailed,
+    SaveFailed,
+)
+from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
+from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH, SAVE_RETRY_MS
+from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.states import COORDINATOR_NOT_AVAILABLE, GroupState
 
 
 def saved(rebalancer: Rebalancer, event: GroupSaved, token: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.broker.groups import (
+from penstock.broker.coordination.classic import (
     Accepted,
     CommitCheck,
     Protocol,
@@ -12,7 +12,7 @@ from penstock.broker.groups import (
     SaveFailed,
 )
 from penstock.control import GroupRecord
-from tests.broker.groups.driver import LIMITS, RANGE, Driver, join_event
+from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event
 
 
 def test_a_member_id_is_handed_out_and_known() -> None:

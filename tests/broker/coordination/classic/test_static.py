@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.groups import (
+from penstock.broker.coordination.classic import (
     Accepted,
     CommitCheck,
     Heartbeat,
@@ -18,7 +18,7 @@ from penstock.broker.groups import (
     SaveFailed,
     SyncGroup,
 )
-from tests.broker.groups.driver import Driver, join_event
+from tests.broker.coordination.classic.driver import Driver, join_event
 
 
 def static_pair(driver: Driver) -> tuple[Joined, Joined]:

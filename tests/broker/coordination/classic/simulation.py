@@ -23,7 +23,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from penstock.broker.groups import (
+from penstock.broker.coordination.classic import (
     Accepted,
     Assignment,
     CommitCheck,
@@ -51,8 +51,8 @@ from penstock.broker.groups import (
     SyncGroup,
     Tick,
 )
-from penstock.broker.groups.effects import Effect
-from penstock.broker.groups.states import GroupState
+from penstock.broker.coordination.classic.effects import Effect
+from penstock.broker.coordination.classic.states import GroupState
 from penstock.control import GroupRecord
 
 PARTITIONS = 6

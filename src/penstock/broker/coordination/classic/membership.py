@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.groups.effects import Accepted, Left, LeftMember
-from penstock.broker.groups.events import (
+from penstock.broker.coordination.classic.effects import Accepted, Left, LeftMember
+from penstock.broker.coordination.classic.events import (
     CommitCheck,
     Heartbeat,
     LeaveGroup,
     LeavingMember,
     SyncGroup,
 )
-from penstock.broker.groups.group import Group, Purpose, SaveWaiter
-from penstock.broker.groups.rebalance import Rebalancer
-from penstock.broker.groups.saving import synced
-from penstock.broker.groups.states import (
+from penstock.broker.coordination.classic.group import Group, Purpose, SaveWaiter
+from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.saving import synced
+from penstock.broker.coordination.classic.states import (
     COMMIT_ERRORS,
     COORDINATOR_NOT_AVAILABLE,
     HEARTBEAT_ERRORS,

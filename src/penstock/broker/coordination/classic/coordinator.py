@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from penstock.broker.groups import administration, joining, membership, saving
-from penstock.broker.groups.effects import Effect
-from penstock.broker.groups.events import (
+from penstock.broker.coordination.classic import administration, joining, membership, saving
+from penstock.broker.coordination.classic.effects import Effect
+from penstock.broker.coordination.classic.events import (
     CommitCheck,
     DeleteGroup,
     DescribeGroup,
@@ -36,11 +36,11 @@ from penstock.broker.groups.events import (
     SyncGroup,
     Tick,
 )
-from penstock.broker.groups.group import Group
-from penstock.broker.groups.limits import GroupLimits
-from penstock.broker.groups.rebalance import Rebalancer
-from penstock.broker.groups.record import decode_group
-from penstock.broker.groups.states import GroupState
+from penstock.broker.coordination.classic.group import Group
+from penstock.broker.coordination.classic.limits import GroupLimits
+from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.record import decode_group
+from penstock.broker.coordination.classic.states import GroupState
 from penstock.control import GroupRecord
 
 NO_TOKEN: Final = 0

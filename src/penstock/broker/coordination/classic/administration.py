@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.groups.effects import (
+from penstock.broker.coordination.classic.effects import (
     DescribedGroup,
     DescribedMember,
     ListedGroup,
     ListedGroups,
     OffsetsDeletable,
 )
-from penstock.broker.groups.events import (
+from penstock.broker.coordination.classic.events import (
     DeleteGroup,
     DescribeGroup,
     ListGroups,
     OffsetDeleteCheck,
     Prune,
 )
-from penstock.broker.groups.group import Group
-from penstock.broker.groups.limits import EMPTY_GROUP_GRACE_MS
-from penstock.broker.groups.rebalance import Rebalancer
-from penstock.broker.groups.states import (
+from penstock.broker.coordination.classic.group import Group
+from penstock.broker.coordination.classic.limits import EMPTY_GROUP_GRACE_MS
+from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.states import (
     DELETE_ERRORS,
     GROUP_ID_NOT_FOUND,
     INVALID_GROUP_ID,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.groups import CorruptGroup, Protocol
-from penstock.broker.groups.group import Group, Member
-from penstock.broker.groups.limits import GENERATIONS_PER_EPOCH
-from penstock.broker.groups.record import decode_group, encode_group
-from penstock.broker.groups.states import GroupState
+from penstock.broker.coordination.classic import CorruptGroup, Protocol
+from penstock.broker.coordination.classic.group import Group, Member
+from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
+from penstock.broker.coordination.classic.record import decode_group, encode_group
+from penstock.broker.coordination.classic.states import GroupState
 
 texts = st.text(max_size=12)
 

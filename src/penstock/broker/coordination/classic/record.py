@@ -19,10 +19,10 @@ from base64 import b64decode, b64encode
 from typing import Any, ClassVar, Final
 
 from penstock.base.errors import CorruptError
-from penstock.broker.groups.events import Protocol
-from penstock.broker.groups.group import Group, Member
-from penstock.broker.groups.limits import GENERATIONS_PER_EPOCH
-from penstock.broker.groups.states import GroupState
+from penstock.broker.coordination.classic.events import Protocol
+from penstock.broker.coordination.classic.group import Group, Member
+from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
+from penstock.broker.coordination.classic.states import GroupState
 from penstock.control import GroupRecord
 
 FORMAT: Final = 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.groups import (
+from penstock.broker.coordination.classic import (
     Accepted,
     CommitCheck,
     CorruptGroup,
@@ -20,9 +20,9 @@ from penstock.broker.groups import (
     RemoveGroup,
     SaveFailed,
 )
-from penstock.broker.groups.limits import GENERATIONS_PER_EPOCH
+from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
 from penstock.control import GroupRecord
-from tests.broker.groups.driver import LIMITS, Driver
+from tests.broker.coordination.classic.driver import LIMITS, Driver
 
 
 def test_members_go_on_heart_beating() -> None:

@@ -1,7 +1,7 @@
 """Consumer groups of the classic protocol: a sans-IO coordinator with its events and effects."""
 
-from penstock.broker.groups.coordinator import NO_TOKEN, GroupCoordinator
-from penstock.broker.groups.effects import (
+from penstock.broker.coordination.classic.coordinator import NO_TOKEN, GroupCoordinator
+from penstock.broker.coordination.classic.effects import (
     Accepted,
     DescribedGroup,
     DescribedMember,
@@ -20,7 +20,7 @@ from penstock.broker.groups.effects import (
     SaveGroup,
     Synced,
 )
-from penstock.broker.groups.events import (
+from penstock.broker.coordination.classic.events import (
     Assignment,
     CommitCheck,
     DeleteGroup,
@@ -41,9 +41,9 @@ from penstock.broker.groups.events import (
     SyncGroup,
     Tick,
 )
-from penstock.broker.groups.limits import GroupLimits
-from penstock.broker.groups.record import CorruptGroup
-from penstock.broker.groups.states import GroupState
+from penstock.broker.coordination.classic.limits import GroupLimits
+from penstock.broker.coordination.classic.record import CorruptGroup
+from penstock.broker.coordination.classic.states import GroupState
 
 __all__ = [
     "NO_TOKEN",

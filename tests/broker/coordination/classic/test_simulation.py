@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.groups import record, saving
-from penstock.broker.groups.group import Group, Purpose, SaveWaiter
-from penstock.broker.groups.rebalance import Rebalancer
-from penstock.broker.groups.states import UNKNOWN_MEMBER_ID
-from tests.broker.groups import simulation
+from penstock.broker.coordination.classic import record, saving
+from penstock.broker.coordination.classic.group import Group, Purpose, SaveWaiter
+from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.states import UNKNOWN_MEMBER_ID
+from tests.broker.coordination.classic import simulation
 
 ROOT = Path(__file__).resolve().parents[3]
 SEEDS = 2_400
@@ -33,7 +33,7 @@ def test_seeds(first: int) -> None:
 def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
     digests = {
         subprocess.run(
-            [sys.executable, "-m", "tests.broker.groups.simulation", "0", "30"],
+            [sys.executable, "-m", "tests.broker.coordination.classic.simulation", "0", "30"],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")},
             capture_output=True,

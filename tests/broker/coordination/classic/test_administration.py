@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.groups import (
+from penstock.broker.coordination.classic import (
     Accepted,
     CommitCheck,
     DeleteGroup,
@@ -25,8 +25,8 @@ from penstock.broker.groups import (
     RemoveFailed,
     SyncGroup,
 )
-from penstock.broker.groups.subscription import subscribed_topics
-from tests.broker.groups.driver import LIMITS, RANGE, Driver, join_event
+from penstock.broker.coordination.classic.subscription import subscribed_topics
+from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event
 
 
 def subscription(*topics: str, version: int = 1) -> bytes:

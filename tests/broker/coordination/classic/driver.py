@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.broker.groups import (
+from penstock.broker.coordination.classic import (
     Assignment,
     Event,
     GroupCoordinator,
@@ -27,7 +27,7 @@ from penstock.broker.groups import (
     SyncGroup,
     Tick,
 )
-from penstock.broker.groups.effects import Effect
+from penstock.broker.coordination.classic.effects import Effect
 from penstock.control import GroupRecord
 
 RANGE = (Protocol(name="range", metadata=b"range-subscription"),)
@@ -188,7 +188,7 @@ class Driver:
         return self.ask(LeaveGroup(group_id="g", members=(leaving,)))
 
     def state(self, group_id: str = "g") -> str:
-        from penstock.broker.groups import DescribedGroup, DescribeGroup
+        from penstock.broker.coordination.classic import DescribedGroup, DescribeGroup
 
         answer = self.ask(DescribeGroup(group_id=group_id))
         return answer.state if isinstance(answer, DescribedGroup) else "absent"

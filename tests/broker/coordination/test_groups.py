@@ -10,12 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.coordinator import (
-    HEARD_MS,
-    Coordinator,
-    CoordinatorNotAvailable,
-    owner_of,
-)
+from penstock.broker.coordination.groups import HEARD_MS, Coordinator
+from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
 from penstock.broker.state import BrokerState
 from penstock.control import (
     Broker,

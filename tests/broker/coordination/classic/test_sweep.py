@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.base.errors import BugError
-from penstock.broker.groups import (
+from penstock.broker.coordination.classic import (
     Assignment,
     CommitCheck,
     DeleteGroup,
@@ -26,9 +26,9 @@ from penstock.broker.groups import (
     Refused,
     SyncGroup,
 )
-from penstock.broker.groups.group import Group
-from penstock.broker.groups.states import PREVIOUS, GroupState
-from tests.broker.groups.driver import Driver, join_event
+from penstock.broker.coordination.classic.group import Group
+from penstock.broker.coordination.classic.states import PREVIOUS, GroupState
+from tests.broker.coordination.classic.driver import Driver, join_event
 
 Members = tuple[Joined, Joined]
 OTHER = (Protocol(name="range", metadata=b"other"),)

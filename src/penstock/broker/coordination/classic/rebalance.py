@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from penstock.broker.groups.effects import (
+from penstock.broker.coordination.classic.effects import (
     Effect,
     Joined,
     Refused,
@@ -24,16 +24,16 @@ from penstock.broker.groups.effects import (
     Response,
     SaveGroup,
 )
-from penstock.broker.groups.group import Group, Member, Purpose, SaveWaiter
-from penstock.broker.groups.limits import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupLimits
-from penstock.broker.groups.record import encode_group
-from penstock.broker.groups.states import (
+from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
+from penstock.broker.coordination.classic.limits import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupLimits
+from penstock.broker.coordination.classic.record import encode_group
+from penstock.broker.coordination.classic.states import (
     NOT_COORDINATOR,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
     GroupState,
 )
-from penstock.broker.groups.timers import Timer, Timers
+from penstock.broker.coordination.timers import Timer, Timers
 
 
 class Rebalancer:

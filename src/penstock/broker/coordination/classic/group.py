@@ -15,17 +15,17 @@ from enum import Enum
 from typing import Final
 
 from penstock.base.errors import BugError
-from penstock.broker.groups.effects import JoinedMember
-from penstock.broker.groups.events import JoinGroup, Protocol
-from penstock.broker.groups.states import (
+from penstock.broker.coordination.classic.effects import JoinedMember
+from penstock.broker.coordination.classic.events import JoinGroup, Protocol
+from penstock.broker.coordination.classic.states import (
     FENCED_INSTANCE_ID,
     NONE,
     PREVIOUS,
     UNKNOWN_MEMBER_ID,
     GroupState,
 )
-from penstock.broker.groups.subscription import subscribed_topics
-from penstock.broker.groups.timers import Timer
+from penstock.broker.coordination.classic.subscription import subscribed_topics
+from penstock.broker.coordination.timers import Timer
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 

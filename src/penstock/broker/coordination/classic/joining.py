@@ -13,12 +13,18 @@ Source: Kafka's `GroupMetadataManager.classicGroupJoin`; KIP-345, KIP-389 (size)
 from __future__ import annotations
 
 from penstock.base.errors import BugError
-from penstock.broker.groups.effects import Refused
-from penstock.broker.groups.events import JoinGroup
-from penstock.broker.groups.group import Group, Member, Purpose, SaveWaiter, protocols_bytes
-from penstock.broker.groups.limits import GroupLimits
-from penstock.broker.groups.rebalance import Rebalancer
-from penstock.broker.groups.states import (
+from penstock.broker.coordination.classic.effects import Refused
+from penstock.broker.coordination.classic.events import JoinGroup
+from penstock.broker.coordination.classic.group import (
+    Group,
+    Member,
+    Purpose,
+    SaveWaiter,
+    protocols_bytes,
+)
+from penstock.broker.coordination.classic.limits import GroupLimits
+from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.states import (
     COORDINATOR_NOT_AVAILABLE,
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,

@@ -1,0 +1,1 @@
+"""What one broker decides for all: consumer groups, by keys that belong to one broker each."""
