@@ -37,7 +37,6 @@ from penstock.control.batch_index.postgres_switch import PostgresDisklessSwitch
 from penstock.control.batch_index.values import PartitionKey, PartitionMarks
 from penstock.control.drivers.postgres_connections import (
     BEGIN_SNAPSHOT,
-    Again,
     Connection,
     Connections,
     Work,
@@ -49,6 +48,7 @@ from penstock.control.drivers.postgres_notices import (
     channel_of,
     image_notice,
 )
+from penstock.control.drivers.statements import Again
 from penstock.control.errors import ControlUnavailable, StaleBroker
 from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
 from penstock.control.metadata import postgres_tables as tables
@@ -56,14 +56,12 @@ from penstock.control.metadata import rules
 from penstock.control.metadata.postgres_tables import StampedImage
 from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
 from penstock.control.port import MarksListener
-from penstock.control.sink_commits import postgres_tables as sinks
-from penstock.control.sink_commits import rules as sink_rules
+from penstock.control.sink_commits.plane import SinkCommits
 from penstock.control.values import (
     Broker,
     CommittedOffset,
     GroupRecord,
     MetadataImage,
-    SinkCommit,
     Topic,
 )
 
@@ -75,7 +73,7 @@ Change = Callable[[Connection, MetadataImage, UUID], Awaitable[tuple[MetadataIma
 """From the image and the stamp of what is written: writes rows; returns image and answer."""
 
 
-class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch):
+class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch, SinkCommits):
     """The port over one database (or one schema of it, by the URL's `search_path`)."""
 
     def __init__(
@@ -419,29 +417,3 @@ class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch):
 
     async def delete_group(self, group_id: str, *, membership: int | None = None) -> None:
         await self._fenced(membership, lambda connection: tables.delete_group(connection, group_id))
-
-    # Sink commits
-
-    async def sink_commit(self, query_id: str) -> SinkCommit | None:
-        return await self._database.statement(
-            lambda connection: sinks.read_sink(connection, query_id)
-        )
-
-    async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
-        async def work(connection: Connection) -> int:
-            found = await sinks.read_sink(connection, record.query_id, manifest=False, lock=True)
-            return await sinks.save_sink(connection, record, found, expected_version)
-
-        return await self._database.transaction(work)
-
-    async def sink_commits(self) -> list[SinkCommit]:
-        return await self._database.statement(sinks.read_sinks)
-
-    async def delete_sink_commit(self, query_id: str, *, expected_version: int) -> None:
-        async def work(connection: Connection) -> None:
-            found = await sinks.read_sink(connection, query_id, manifest=False, lock=True)
-            if found is not None:
-                sink_rules.check_sink_version(query_id, found=found, expected=expected_version)
-                await sinks.delete_sink(connection, query_id)
-
-        await self._database.transaction(work)

@@ -24,19 +24,17 @@ from penstock.control.metadata import rules
 from penstock.control.metadata import sqlite_tables as tables
 from penstock.control.migrations.sqlite.migrate import migrate
 from penstock.control.port import MarksListener
-from penstock.control.sink_commits import rules as sink_rules
-from penstock.control.sink_commits import sqlite_tables as sqlite_sinks
+from penstock.control.sink_commits.plane import SinkCommits
 from penstock.control.values import (
     Broker,
     CommittedOffset,
     GroupRecord,
     MetadataImage,
-    SinkCommit,
     Topic,
 )
 
 
-class SqliteControlPlane(SqliteDiskless):
+class SqliteControlPlane(SqliteDiskless, SinkCommits):
     """The port over one file; `start` opens or creates it."""
 
     def __init__(
@@ -57,6 +55,10 @@ class SqliteControlPlane(SqliteDiskless):
 
     def _new_writer(self) -> Writer:
         return SqliteWriter(self._path, on_group=self._publish)
+
+    @property
+    def _database(self) -> Writer:
+        return self._writer
 
     async def start(self) -> None:
         if self._writer.closed:
@@ -290,31 +292,6 @@ class SqliteControlPlane(SqliteDiskless):
             lambda connection: tables.expire_offsets(connection, now_ms, limit)
         )
         return expired
-
-    async def sink_commit(self, query_id: str) -> SinkCommit | None:
-        found: SinkCommit | None = await self._writer.run(
-            lambda connection: sqlite_sinks.read_sink(connection, query_id)
-        )
-        return found
-
-    async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
-        version: int = await self._writer.run(
-            lambda connection: sqlite_sinks.save_sink(connection, record, expected_version)
-        )
-        return version
-
-    async def sink_commits(self) -> list[SinkCommit]:
-        found: list[SinkCommit] = await self._writer.run(sqlite_sinks.read_sinks)
-        return found
-
-    async def delete_sink_commit(self, query_id: str, *, expected_version: int) -> None:
-        def operation(connection: sqlite3.Connection) -> None:
-            found = sqlite_sinks.read_sink(connection, query_id, manifest=False)
-            if found is not None:
-                sink_rules.check_sink_version(query_id, found=found, expected=expected_version)
-                sqlite_sinks.delete_sink(connection, query_id)
-
-        await self._writer.run(operation)
 
     async def _change_topic(
         self, rule: Callable[[MetadataImage], tuple[MetadataImage, Topic]]

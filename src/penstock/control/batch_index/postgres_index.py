@@ -47,11 +47,12 @@ from penstock.control.batch_index.values import (
     PartitionMarks,
     StoreIdentity,
 )
-from penstock.control.drivers.postgres_connections import Again, Connection
+from penstock.control.drivers.postgres_connections import Connection, run
+from penstock.control.drivers.statements import Again
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.sink_commits import object_rules as sink_rules
-from penstock.control.sink_commits import postgres_tables as sinks
+from penstock.control.sink_commits import operations as sinks
 from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.sink_commits.rules import check_sink_version
 from penstock.control.values import MetadataImage, SinkCommit, Topic
@@ -148,18 +149,21 @@ class PostgresDiskless(PostgresDisklessUpkeep):
         sink_rules.check_sink_objects(record, commits)
 
         async def work(connection: Connection) -> SinkAnswer:
-            row = await sinks.read_sink(connection, record.query_id, lock=True)
+            row = await run(connection, sinks.lock(record.query_id))
             if row is not None and sink_rules.is_repeated(record, row, expected=expected_version):
                 kept = [await objects.read_answer(connection, one.object_id) for one in commits]
                 answers = tuple([decode_answer(answer) for answer in kept if answer is not None])
                 if len(answers) == len(commits):
-                    return SinkAnswer(row, answers)
+                    again = await run(connection, sinks.read(record.query_id))
+                    return SinkAnswer(again or row, answers)
             check_sink_version(record.query_id, found=row, expected=expected_version)
             found = await _lock_pending(connection, commits)
             topics = self._by_id(await self._locked_image(connection, found[0].image))
             answers = await _commit_all(connection, commits, found, topics)
             placed = sink_rules.with_offsets(record, commits, answers)
-            version = await sinks.save_sink(connection, placed, row, expected_version)
+            version = await run(
+                connection, sinks.save_over(placed, row, expected_version=expected_version)
+            )
             return SinkAnswer(dataclasses.replace(placed, version=version), answers)
 
         answer = await self._database.transaction(work, begin=BEGIN_FENCED)

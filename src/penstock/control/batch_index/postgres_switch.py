@@ -21,10 +21,15 @@ from penstock.control.batch_index.switch_values import (
     SwitchShare,
     TopicSwitch,
 )
-from penstock.control.drivers.postgres_connections import BEGIN_SNAPSHOT, Connection, Connections
+from penstock.control.drivers.postgres_connections import (
+    BEGIN_SNAPSHOT,
+    Connection,
+    Connections,
+    run,
+)
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.metadata import postgres_tables as tables
-from penstock.control.sink_commits import postgres_tables as sinks
+from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import MetadataImage, Topic
 
 T = TypeVar("T")
@@ -103,7 +108,7 @@ class PostgresDisklessSwitch:
                 switch,
                 shares,
                 states=await objects.lock_states(connection, ids),
-                sinks=await sinks.read_sinks(connection),
+                sinks=await run(connection, sinks.read_all()),
             )
             if not plan.is_made:
                 await _write(connection, plan)

@@ -30,12 +30,14 @@ from penstock.control.batch_index.values import (
     PartitionMarks,
     StoreIdentity,
 )
+from penstock.control.drivers.sqlite_statements import run
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.metadata import sqlite_tables as tables
 from penstock.control.sink_commits import object_rules as sink_rules
-from penstock.control.sink_commits import sqlite_tables as sqlite_sinks
+from penstock.control.sink_commits import operations as sinks
 from penstock.control.sink_commits.object_rules import SinkAnswer
+from penstock.control.sink_commits.rules import check_sink_version
 from penstock.control.values import MetadataImage, SinkCommit, Topic
 from penstock.records.idempotence import Producer, ProducerState, described
 
@@ -140,15 +142,20 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
         sink_rules.check_sink_objects(record, commits)
 
         def operation(connection: sqlite3.Connection) -> SinkAnswer:
-            found = sqlite_sinks.read_sink(connection, record.query_id)
+            found = run(connection, sinks.lock(record.query_id))
             if found is not None and sink_rules.is_repeated(
                 record, found, expected=expected_version
             ):
                 kept = [objects.read_answer(connection, commit.object_id) for commit in commits]
                 answers = tuple([decode_answer(answer) for answer in kept if answer is not None])
                 if len(answers) == len(commits):
-                    return SinkAnswer(found, answers)
-            return self._commit_sink(connection, record, expected_version, commits)
+                    again = run(connection, sinks.read(record.query_id))
+                    return SinkAnswer(again or found, answers)
+            check_sink_version(record.query_id, found=found, expected=expected_version)
+            placed, answers = self._commit_sink(connection, record, commits)
+            save = sinks.save_over(placed, found, expected_version=expected_version)
+            version = run(connection, save)
+            return SinkAnswer(dataclasses.replace(placed, version=version), answers)
 
         answer: SinkAnswer = await self._writer.run(operation)
         return answer
@@ -157,11 +164,9 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
         self,
         connection: sqlite3.Connection,
         record: SinkCommit,
-        expected_version: int,
         commits: Sequence[ObjectCommit],
-    ) -> SinkAnswer:
-        """In one savepoint: what is refused after the row is saved undoes that, too."""
-        version = sqlite_sinks.save_sink(connection, record, expected_version)
+    ) -> tuple[SinkCommit, tuple[CommitAnswer, ...]]:
+        """Commit the objects; the row with their offsets, which is yet to be saved."""
         leases = [
             sink_rules.pending(
                 commit.object_id, objects.read_object(connection, commit.object_id)
@@ -176,11 +181,7 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
         for commit, plan in zip(commits, plans, strict=True):
             _write(connection, commit, plan, known, now_ms)
         answers = tuple([plan.answer for plan in plans])
-        saved = dataclasses.replace(
-            sink_rules.with_offsets(record, commits, answers), version=version
-        )
-        sqlite_sinks.write_sink(connection, saved, version)
-        return SinkAnswer(saved, answers)
+        return sink_rules.with_offsets(record, commits, answers), answers
 
     async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
         def operation(connection: sqlite3.Connection) -> list[Found]:

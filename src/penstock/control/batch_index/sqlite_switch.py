@@ -17,10 +17,11 @@ from penstock.control.batch_index.switch_values import (
     SwitchShare,
     TopicSwitch,
 )
+from penstock.control.drivers.sqlite_statements import run
 from penstock.control.drivers.sqlite_writer import Writer
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.metadata import sqlite_tables as tables
-from penstock.control.sink_commits import sqlite_tables as sinks
+from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import MetadataImage, Topic
 
 
@@ -97,7 +98,7 @@ class SqliteDisklessSwitch:
                 switch,
                 shares,
                 states={one.lease.object_id: one.state for one in found if one is not None},
-                sinks=sinks.read_sinks(connection),
+                sinks=run(connection, sinks.read_all()),
             )
             if not plan.is_made:
                 self._switch(connection, plan)

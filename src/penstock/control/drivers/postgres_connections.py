@@ -1,9 +1,10 @@
 """A bounded pool of PostgreSQL connections that outlives the server's restarts and fail-overs.
 
-Work is a coroutine over one connection, run in one transaction and repeated as a whole after a
-lost connection, a deadlock or a serialisation failure: as often as `limits.py` says, after jittered
-pauses, and never once COMMIT has been sent. So a restart costs callers some time and no error,
-unless it takes longer than `OPERATION_TIMEOUT_SECONDS`, or a commit was under way.
+Work is an operation (`statements.py`), or a coroutine over one connection, run in one transaction
+and repeated as a whole after a lost connection, a deadlock or a serialisation failure: as often as
+`limits.py` says, after jittered pauses, and never once COMMIT has been sent. So a restart costs
+callers some time and no error, unless it takes longer than `OPERATION_TIMEOUT_SECONDS`, or a commit
+was under way.
 
 Connections are made one at a time, and after a failure only when a pause has passed, however many
 operations wait: a server that comes back is not met by a stampede. A connection whose state is in
@@ -36,6 +37,7 @@ from penstock.control.drivers.postgres_failures import (
     classify,
     of_connecting,
 )
+from penstock.control.drivers.statements import Again, Each, Lock, Operation
 from penstock.control.errors import ControlBusy, ControlUnavailable, DatabaseSlow
 from penstock.control.limits import (
     BACKOFF,
@@ -59,7 +61,7 @@ _PLANNER: Final = {
 }
 """Every statement of the data path looks up rows by an index, however young the tables are and
 whatever the server's statistics say of them; what reads whole tables does so all the same."""
-_BEGIN: Final = "BEGIN"
+_BEGIN: Final = Lock.NONE.value
 BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """All statements of the transaction see one state of the database."""
 
@@ -82,10 +84,6 @@ class Connection(Protocol):
 
 Work = Callable[[Connection], Awaitable[T]]
 _Asyncpg = asyncpg.Connection
-
-
-class Again(Exception):
-    """Raised by work that lost a race and is to be tried again from its beginning."""
 
 
 class _Failed(Exception):
@@ -181,6 +179,29 @@ class Connections:
             return await work(connection)
 
         return await self._repeated(once, within_seconds)
+
+    async def read(
+        self,
+        make: Callable[[], Operation[T]],
+        *,
+        within_seconds: float = OPERATION_TIMEOUT_SECONDS,
+    ) -> T:
+        return await self.statement(
+            lambda connection: run(connection, make()), within_seconds=within_seconds
+        )
+
+    async def change(
+        self,
+        make: Callable[[], Operation[T]],
+        *,
+        lock: Lock = Lock.NONE,
+        membership: int | None = None,
+    ) -> T:
+        begin = lock.value
+        if lock is Lock.TOPICS:
+            expected = "NULL" if membership is None else str(int(membership))
+            begin = f"BEGIN; SELECT penstock_fence({expected})"
+        return await self.transaction(lambda connection: run(connection, make()), begin=begin)
 
     async def close(self) -> None:
         """Let what runs finish, within a bound, and close the connections. Idempotent."""
@@ -294,6 +315,31 @@ class Connections:
             raise _Failed(of_connecting(cause, where=self.where)) from cause
         self._failure, self._failures = None, 0
         return connection
+
+
+async def run(connection: Connection, operation: Operation[T]) -> T:
+    """Run an operation over a connection, a round trip for each statement."""
+    answer: Any = None
+    while True:
+        try:
+            statement, values = operation.send(answer)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        if type(statement) is Each:
+            rows, shared = values
+            if not rows:
+                answer = [] if statement.answer == "rows" else 0
+                continue
+            values = (*zip(*rows, strict=True), *shared)
+        if statement.answer == "rows":
+            answer = await connection.fetch(statement.postgres, *values)
+        elif statement.answer == "row":
+            answer = await connection.fetchrow(statement.postgres, *values)
+        elif statement.answer == "value":
+            answer = await connection.fetchval(statement.postgres, *values)
+        else:
+            answer = int((await connection.execute(statement.postgres, *values)).split()[-1])
 
 
 async def _in_transaction(connection: _Asyncpg, work: Work[T], begin: str, where: str) -> T:

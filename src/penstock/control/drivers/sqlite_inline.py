@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.control.drivers.sqlite_statements import SqliteDatabase
 from penstock.control.drivers.sqlite_writer import Operation
 
 
-class InlineWriter:
+class InlineWriter(SqliteDatabase):
     """Runs operations on the connection at once; what one raises undoes it."""
 
     closed: Final = False

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from penstock.base.errors import BugError
+from penstock.control.drivers.sqlite_statements import SqliteDatabase
+from penstock.control.drivers.statements import Database
 from penstock.control.errors import (
     ControlBusy,
     ControlUnavailable,
@@ -58,7 +60,7 @@ _OF_ONE_OPERATION: Final = frozenset(
 """Failures that say something of the operation and nothing of the database."""
 
 
-class Writer(Protocol):
+class Writer(Database, Protocol):
     """Runs operations on one connection in the order in which they were handed in."""
 
     @property
@@ -81,7 +83,7 @@ class Writer(Protocol):
         ...
 
 
-class SqliteWriter:
+class SqliteWriter(SqliteDatabase):
     """The writer of a file, on a thread."""
 
     def __init__(self, path: Path, *, on_group: Callable[[bool], None]) -> None:

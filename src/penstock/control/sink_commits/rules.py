@@ -22,13 +22,12 @@ from penstock.control.limits import SINK_LANES_MAX, SINK_MANIFEST_BYTES_MAX, SIN
 from penstock.control.values import SinkCommit
 
 
-def next_sink_version(
-    record: SinkCommit, *, found: SinkCommit | None, expected: int, highest: int, count: int
-) -> int:
-    """The version that a query's record gets; raises StaleSink or TooLarge.
+def check_sink_commit(
+    record: SinkCommit, *, found: SinkCommit | None, expected: int, count: int
+) -> None:
+    """Check whether a record may follow on what is there; raises StaleSink or TooLarge.
 
-    It is above `highest`, the highest that any query ever had; `count` is how many queries have
-    a record.
+    `count` is how many queries have a record.
     """
     check_sink_version(record.query_id, found=found, expected=expected)
     _check_size(record, new=found is None, count=count)
@@ -38,7 +37,6 @@ def next_sink_version(
             f"is batch {found.batch_id}, {found.state}: batch {record.batch_id}, {record.state},"
             f" cannot follow on it",
         )
-    return highest + 1
 
 
 def check_sink_version(query_id: str, *, found: SinkCommit | None, expected: int) -> None:

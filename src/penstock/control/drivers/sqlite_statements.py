@@ -1,0 +1,102 @@
+"""Runs operations on a SQLite connection: a loop of `execute`."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from penstock.control.drivers.statements import Answer, Each, Lock, Operation, Statement, Values
+from penstock.control.errors import StaleMembership
+from penstock.control.limits import OPERATION_TIMEOUT_SECONDS
+
+T = TypeVar("T")
+
+sqlite3.register_adapter(UUID, lambda value: value.bytes)
+
+
+def run(connection: sqlite3.Connection, operation: Operation[T]) -> T:
+    """Run an operation inside the transaction of the connection."""
+    answer: Any = None
+    try:
+        while True:
+            statement, values = operation.send(answer)
+            if type(statement) is Each:
+                answer = _each(connection, statement, *values)
+            else:
+                answer = _one(connection, statement, values)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def _value(cursor: sqlite3.Cursor) -> Any:
+    found = cursor.fetchone()
+    return None if found is None else found[0]
+
+
+_ANSWERS: Final[dict[Answer, Callable[[sqlite3.Cursor], Any]]] = {
+    "rows": sqlite3.Cursor.fetchall,
+    "row": sqlite3.Cursor.fetchone,
+    "value": _value,
+    "changed": lambda cursor: cursor.rowcount,
+}
+
+
+def _one(connection: sqlite3.Connection, statement: Statement, values: Values) -> Any:
+    for text, count in statement.sqlite:
+        cursor = connection.execute(text, values[:count])
+    return _ANSWERS[statement.answer](cursor)
+
+
+def _each(
+    connection: sqlite3.Connection, statement: Each, rows: list[Values], shared: Values
+) -> Any:
+    [(text, _)] = statement.sqlite
+    if shared:
+        rows = [(*row, *shared) for row in rows]
+    if statement.answer == "rows":
+        return [found for row in rows for found in connection.execute(text, row)]
+    return connection.executemany(text, rows).rowcount if rows else 0
+
+
+class SqliteDatabase(ABC):
+    """What a writer of SQLite is for operations; its one owner needs no locks."""
+
+    @abstractmethod
+    async def run(self, operation: Callable[[sqlite3.Connection], Any]) -> Any:
+        """Run a function over the connection in a transaction; its value once that is durable."""
+
+    async def read(
+        self,
+        make: Callable[[], Operation[T]],
+        *,
+        within_seconds: float = OPERATION_TIMEOUT_SECONDS,
+    ) -> T:
+        found: T = await self.run(lambda connection: run(connection, make()))
+        return found
+
+    async def change(
+        self,
+        make: Callable[[], Operation[T]],
+        *,
+        lock: Lock = Lock.NONE,
+        membership: int | None = None,
+    ) -> T:
+        def operation(connection: sqlite3.Connection) -> T:
+            if membership is not None:
+                check_membership(connection, membership)
+            return run(connection, make())
+
+        value: T = await self.run(operation)
+        return value
+
+
+def check_membership(connection: sqlite3.Connection, expected: int) -> None:
+    """Raise StaleMembership unless it is the current one."""
+    row = connection.execute("SELECT value FROM facts WHERE name = 'membership'").fetchone()
+    found = 0 if row is None else int(row[0])
+    if found != expected:
+        raise StaleMembership(expected, found)

@@ -1,0 +1,116 @@
+"""The table of sink commits: its statements and its rows.
+
+Lanes are a JSON list of lists, `[topic, topic id, partition, producer id, base sequence, records,
+base offset, next offset]`, compressed by zlib: a query of hundreds of partitions saves them with
+every batch. The manifest is opaque here.
+
+Versions are drawn from one counter for all queries: a sequence, or a row of `facts`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from typing import Any, Final
+from uuid import UUID
+
+from penstock.control.drivers.statements import changed, row, rows, value
+from penstock.control.values import SinkCommit, SinkLane
+
+_ZLIB_LEVEL: Final = 1
+_COLUMNS: Final = "query_id, version, owner, batch_id, state, updated_ms, lanes"
+_NEXT_VERSION: Final = (
+    "INSERT INTO facts VALUES ('highest_sink_version', 1)"
+    " ON CONFLICT (name) DO UPDATE SET value = value + 1"
+)
+_VERSION: Final = "(SELECT CAST(value AS INTEGER) FROM facts WHERE name = 'highest_sink_version')"
+
+read = row(f"SELECT {_COLUMNS}, manifest FROM sink_commits WHERE query_id = $1")  # noqa: S608
+lock = row(f"SELECT {_COLUMNS} FROM sink_commits WHERE query_id = $1 FOR UPDATE")  # noqa: S608
+read_all = rows(f"SELECT {_COLUMNS} FROM sink_commits ORDER BY query_id")  # noqa: S608
+count = value("SELECT count(*) FROM sink_commits")
+insert = value(
+    "INSERT INTO sink_commits VALUES ($1, nextval('sink_versions'), $2, $3, $4, $5, $6, $7)"
+    " ON CONFLICT (query_id) DO NOTHING RETURNING version",
+    sqlite=(
+        _NEXT_VERSION,
+        f"INSERT INTO sink_commits VALUES ($1, {_VERSION}, $2, $3, $4, $5, $6, $7)",  # noqa: S608
+        f"SELECT {_VERSION}",
+    ),
+)
+update = value(
+    "UPDATE sink_commits SET version = nextval('sink_versions'), owner = $2, batch_id = $3,"
+    " state = $4, updated_ms = $5, lanes = $6, manifest = $7 WHERE query_id = $1 RETURNING version",
+    sqlite=(
+        _NEXT_VERSION,
+        f"UPDATE sink_commits SET version = {_VERSION}, owner = $2, batch_id = $3,"  # noqa: S608
+        " state = $4, updated_ms = $5, lanes = $6, manifest = $7 WHERE query_id = $1",
+        f"SELECT {_VERSION}",
+    ),
+)
+delete = changed("DELETE FROM sink_commits WHERE query_id = $1")
+
+
+def values_of(record: SinkCommit) -> tuple[Any, ...]:
+    """The columns of a commit but its version, as `insert` and `update` take them."""
+    return (
+        record.query_id,
+        record.owner,
+        record.batch_id,
+        record.state,
+        record.updated_ms,
+        encode_lanes(record.lanes),
+        record.manifest,
+    )
+
+
+def commit_of(found: Any) -> SinkCommit:
+    """The commit of a row; one that was read without its manifest has an empty one."""
+    query_id, version, owner, batch_id, state, updated_ms, lanes, *manifest = found
+    return SinkCommit(
+        query_id=query_id,
+        owner=owner,
+        batch_id=batch_id,
+        state=state,
+        lanes=decode_lanes(lanes),
+        manifest=manifest[0] if manifest else b"",
+        updated_ms=updated_ms,
+        version=version,
+    )
+
+
+def encode_lanes(lanes: Iterable[SinkLane]) -> bytes:
+    rows = [
+        [
+            lane.topic,
+            lane.topic_id.hex,
+            lane.partition,
+            lane.producer_id,
+            lane.base_sequence,
+            lane.records,
+            lane.base_offset,
+            lane.next_offset,
+        ]
+        for lane in lanes
+    ]
+    return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), _ZLIB_LEVEL)
+
+
+def decode_lanes(data: bytes) -> tuple[SinkLane, ...]:
+    return tuple(
+        SinkLane(
+            topic=topic,
+            topic_id=UUID(hex=topic_id),
+            partition=partition,
+            producer_id=producer_id,
+            base_sequence=base_sequence,
+            records=records,
+            base_offset=base_offset,
+            next_offset=next_offset,
+        )
+        for (
+            topic, topic_id, partition, producer_id, base_sequence, records, base_offset,
+            next_offset,
+        ) in json.loads(zlib.decompress(data))
+    )  # fmt: skip
