@@ -44,10 +44,9 @@ class DirectorySettings:
     """Where a broker keeps everything."""
 
     log_dirs: str = setting(
-        DEFAULT_DIRECTORY,
-        name="log.dirs",
-        doc="Directory of the log, the journal and the control database; one directory.",
-    )
+        DEFAULT_DIRECTORY, "Directory of the log, the journal and the control database; one"
+        " directory.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,34 +54,20 @@ class PlaceSettings:
     """Where metadata and the objects of diskless topics are kept."""
 
     control_url: str = setting(
-        "",
-        name="control.url",
-        doc=(
-            "Database of topics, groups and the diskless index, as postgresql://user@host/name;"
-            " empty is SQLite below log.dirs, for one broker alone."
-        ),
-    )
+        "", "Database of topics, groups and the diskless index, as postgresql://user@host/name;"
+        " empty is SQLite below log.dirs, for one broker alone.",
+    )  # fmt: skip
     diskless_storage_url: str = setting(
-        "",
-        name="diskless.storage.url",
-        doc=(
-            "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
-            " az://…; the same for all brokers: one with another store does not start. Empty is the"
-            " directory objects below log.dirs; with control.url it must be named."
-        ),
-    )
+        "", "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
+        " az://…; the same for all brokers: one with another store does not start. Empty is the"
+        " directory objects below log.dirs; with control.url it must be named.",
+    )  # fmt: skip
     diskless_storage_options: tuple[str, ...] = setting(
-        (),
-        name="diskless.storage.options",
-        doc=(
-            "Options of the store as name=value, such as aws_endpoint and aws_region. What is not"
-            " given comes from the environment and the machine's own identity."
-        ),
-    )
+        (), "Options of the store as name=value, such as aws_endpoint and aws_region. What is not"
+        " given comes from the environment and the machine's own identity.",
+    )  # fmt: skip
     diskless_storage_options_file: str = setting(
-        "",
-        name="diskless.storage.options.file",
-        doc="File of more options, one name=value per line, for those that are secrets.",
+        "", "File of more options, one name=value per line, for those that are secrets."
     )
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from penstock.base.errors import InvalidSetting
 
 _KEY: Final = "penstock.setting"
+_UNITS: Final = frozenset({"bytes", "ms", "minutes", "hours"})
 
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
@@ -47,7 +48,10 @@ class NoEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInfo:
-    """What a setting's declaration says of it. `unit` is empty for plain words and counts."""
+    """What a setting's declaration says of it. `unit` is empty for plain words and counts.
+
+    `like` is the name of the setting of another class that this one is the default of.
+    """
 
     name: str
     doc: str
@@ -58,18 +62,19 @@ class SettingInfo:
     choices: tuple[str, ...]
     pattern: str
     no_effect: NoEffect | None
+    like: str
     type_name: str
     attribute: str
 
 
 def setting(
     default: Any,
-    *,
-    name: str,
     doc: str,
-    unit: str = "",
     minimum: float | None = None,
     maximum: float | None = None,
+    *,
+    name: str = "",
+    unit: str | None = None,
     choices: tuple[str, ...] = (),
     pattern: str = "",
     no_effect: NoEffect | None = None,
@@ -79,22 +84,33 @@ def setting(
     The field's annotation gives the type: `int`, `float`, `bool`, `str` or `tuple[str, ...]`
     (a comma-separated list in text form). Bounds are inclusive; `choices` bounds each word, the
     regular expression `pattern` the text form. What has `no_effect` says so in its documentation.
+
+    The name is the attribute's with dots, behind the `PREFIX` of the class if it has one, unless
+    `name` is given; the unit is the one that the name ends in (`retention.ms`), unless `unit` is.
     """
-    if no_effect is not None:
-        doc = f"{doc} Not yet: {no_effect}."
     metadata = {
-        _KEY: {
-            "name": name,
-            "doc": doc,
-            "unit": unit,
-            "minimum": minimum,
-            "maximum": maximum,
-            "choices": choices,
-            "pattern": pattern,
-            "no_effect": no_effect,
-        }
+        "name": name,
+        "doc": doc if no_effect is None else f"{doc} Not yet: {no_effect}.",
+        "unit": unit,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "pattern": pattern,
+        "no_effect": no_effect,
+        "like": "",
     }
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={_KEY: metadata})
+
+
+def like(info: SettingInfo, *, name: str = "", **changes: Any) -> Any:
+    """Declare a field that is the default of another class's setting: the same but for `changes`.
+
+    Its own name and unit are found as `setting` finds them.
+    """
+    metadata = {item.name: getattr(info, item.name) for item in fields(SettingInfo)}
+    metadata |= {"like": info.name, "name": name, "unit": None, **changes}
+    del metadata["type_name"], metadata["attribute"]
+    return field(default=metadata.pop("default"), metadata={_KEY: metadata})
 
 
 def describe(settings_type: type[Any]) -> Iterator[SettingInfo]:
@@ -106,11 +122,14 @@ def describe(settings_type: type[Any]) -> Iterator[SettingInfo]:
             continue
         hint = hints[item.name]
         type_name = hint.__name__ if isinstance(hint, type) and hint in _SCALARS else "list"
+        name = meta["name"] or getattr(settings_type, "PREFIX", "") + item.name.replace("_", ".")
+        units = [word for word in name.split(".") if word in _UNITS]
+        own = {"name": name, "unit": (units or [""])[-1] if meta["unit"] is None else meta["unit"]}
         yield SettingInfo(
             default=typing.cast("Value", item.default),
             type_name=type_name,
             attribute=item.name,
-            **meta,
+            **{**meta, **own},
         )
 
 

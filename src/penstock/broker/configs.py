@@ -110,44 +110,19 @@ class Levels:
     broker: Mapping[str, str]
 
 
-_HOUR_MS: Final = 3_600_000
-_MINUTE_MS: Final = 60_000
+_UNIT_MS: Final[Mapping[str, int]] = {"minutes": 60_000, "hours": 3_600_000}
 
-TOPIC_SYNONYMS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
-    # topic name: (broker name, factor from its unit), the first that is set wins
-    "cleanup.policy": (("log.cleanup.policy", 1),),
-    "compression.gzip.level": (("compression.gzip.level", 1),),
-    "compression.lz4.level": (("compression.lz4.level", 1),),
-    "compression.type": (("compression.type", 1),),
-    "compression.zstd.level": (("compression.zstd.level", 1),),
-    "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
-    "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
-    "flush.messages": (("log.flush.interval.messages", 1),),
-    "index.interval.bytes": (("log.index.interval.bytes", 1),),
-    "local.retention.bytes": (("log.local.retention.bytes", 1),),
-    "local.retention.ms": (("log.local.retention.ms", 1),),
-    "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
-    "max.message.bytes": (("message.max.bytes", 1),),
-    "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
-    "message.timestamp.before.max.ms": (("log.message.timestamp.before.max.ms", 1),),
-    "message.timestamp.type": (("log.message.timestamp.type", 1),),
-    "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
-    "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
-    "min.insync.replicas": (("min.insync.replicas", 1),),
-    "preallocate": (("log.preallocate", 1),),
-    "record.validation": (("log.record.validation", 1),),
-    "retention.bytes": (("log.retention.bytes", 1),),
-    "retention.ms": (
-        ("log.retention.ms", 1),
-        ("log.retention.minutes", _MINUTE_MS),
-        ("log.retention.hours", _HOUR_MS),
-    ),
-    "segment.bytes": (("log.segment.bytes", 1),),
-    "segment.index.bytes": (("log.index.size.max.bytes", 1),),
-    "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)),
-    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
-    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
-}
+
+def _synonyms() -> dict[str, tuple[tuple[str, int], ...]]:
+    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    for info in sorted(describe(TopicDefaults), key=lambda info: info.like):
+        chain = found.get(info.like, ())
+        found[info.like] = (*chain, (info.name, _UNIT_MS.get(info.unit, 1)))
+    return found
+
+
+TOPIC_SYNONYMS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = _synonyms()
+"""By a topic's name: the broker's names and the factors from their units, in their order."""
 
 DYNAMIC_BROKER_NAMES: Final = frozenset(info.name for info in describe(TopicDefaults))
 """Broker configurations that AlterConfigs may change: the defaults of topics, read per image."""

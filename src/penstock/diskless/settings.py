@@ -7,7 +7,7 @@ them, under `diskless.`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.retry import Backoff
@@ -23,231 +23,104 @@ _DAY_MS: Final = 86_400_000
 class DisklessSettings:
     """How one broker writes the objects of diskless topics, and what it clears away."""
 
+    PREFIX: ClassVar = "diskless."
+
     commit_interval_ms: int = setting(
-        UNSET,
-        name="diskless.commit.interval.ms",
-        doc=(
-            "How long an object gathers batches after its first. -1 is"
-            f" {limits.LOCAL_COMMIT_INTERVAL_MS} for a directory and memory, and"
-            f" {limits.REMOTE_COMMIT_INTERVAL_MS} for all other stores."
-        ),
-        unit="ms",
-        minimum=UNSET,
-        maximum=60_000,
-    )
+        UNSET, "How long an object gathers batches after its first. -1 is"
+        f" {limits.LOCAL_COMMIT_INTERVAL_MS} for a directory and memory, and"
+        f" {limits.REMOTE_COMMIT_INTERVAL_MS} for all other stores.", UNSET, 60_000,
+    )  # fmt: skip
     buffer_bytes_max: int = setting(
-        limits.BUFFER_BYTES_MAX,
-        name="diskless.buffer.max.bytes",
-        doc="Size at which an object is written without waiting any longer.",
-        unit="bytes",
-        minimum=64 << 10,
-        maximum=1 << 30,
-    )
+        limits.BUFFER_BYTES_MAX, "Size at which an object is written without waiting any longer.",
+        64 << 10, 1 << 30, name="diskless.buffer.max.bytes",
+    )  # fmt: skip
     pending_bytes_max: int = setting(
-        limits.PENDING_BYTES_MAX,
-        name="diskless.pending.bytes.max",
-        doc="Produced bytes that may wait for their objects; more are refused with an error.",
-        unit="bytes",
-        minimum=1 << 20,
-        maximum=LONG_MAX,
-    )
+        limits.PENDING_BYTES_MAX, "Produced bytes that may wait for their objects; more are"
+        " refused with an error.", 1 << 20, LONG_MAX,
+    )  # fmt: skip
     objects_in_flight_max: int = setting(
-        limits.OBJECTS_IN_FLIGHT_MAX,
-        name="diskless.objects.in.flight.max",
-        doc=(
-            "Objects that are written at once. While there are so many, the open one gathers on,"
-            " up to diskless.buffer.max.bytes."
-        ),
-        minimum=1,
-        maximum=256,
-    )
+        limits.OBJECTS_IN_FLIGHT_MAX, "Objects that are written at once. While there are so many,"
+        " the open one gathers on, up to diskless.buffer.max.bytes.", 1, 256,
+    )  # fmt: skip
     write_timeout_ms: int = setting(
-        25_000,
-        name="diskless.write.timeout.ms",
-        doc=(
-            "How long writing and committing an object is tried, from its first batch on; then its"
-            " producers get an error that may be retried. Best below their request.timeout.ms."
-        ),
-        unit="ms",
-        minimum=100,
-        maximum=600_000,
-    )
+        25_000, "How long writing and committing an object is tried, from its first batch on; then"
+        " its producers get an error that may be retried. Best below their request.timeout.ms.",
+        100, 600_000,
+    )  # fmt: skip
     put_timeout_ms: int = setting(
-        10_000,
-        name="diskless.put.timeout.ms",
-        doc="How long one attempt to write an object may take before another is made beside it.",
-        unit="ms",
-        minimum=50,
-        maximum=600_000,
-    )
+        10_000, "How long one attempt to write an object may take before another is made beside"
+        " it.", 50, 600_000,
+    )  # fmt: skip
     retry_backoff_ms: int = setting(
-        50,
-        name="diskless.retry.backoff.ms",
-        doc="Ceiling of the random pause before the first repetition; it doubles every time.",
-        unit="ms",
-        minimum=1,
-        maximum=60_000,
-    )
+        50, "Ceiling of the random pause before the first repetition; it doubles every time.", 1,
+        60_000,
+    )  # fmt: skip
     retry_backoff_max_ms: int = setting(
-        2_000,
-        name="diskless.retry.backoff.max.ms",
-        doc="Ceiling of the random pause between repetitions.",
-        unit="ms",
-        minimum=1,
-        maximum=60_000,
+        2_000, "Ceiling of the random pause between repetitions.", 1, 60_000
     )
     lease_block_objects: int = setting(
-        limits.LEASE_BLOCK_OBJECTS,
-        name="diskless.lease.block.objects",
-        doc="Keys of objects that are reserved at once, before they are needed.",
-        minimum=2,
-        maximum=OBJECT_LEASES_PER_CALL_MAX,
-    )
+        limits.LEASE_BLOCK_OBJECTS, "Keys of objects that are reserved at once, before they are"
+        " needed.", 2, OBJECT_LEASES_PER_CALL_MAX,
+    )  # fmt: skip
     sweep_interval_ms: int = setting(
-        60_000,
-        name="diskless.sweep.interval.ms",
-        doc="Time between two looks for objects that nobody needs any more.",
-        unit="ms",
-        minimum=10,
-        maximum=_DAY_MS,
+        60_000, "Time between two looks for objects that nobody needs any more.", 10, _DAY_MS
     )
     sweep_pending_grace_ms: int = setting(
-        3_600_000,
-        name="diskless.sweep.pending.grace.ms",
-        doc=(
-            "Age at which a reserved key whose object was never committed is swept. At least"
-            " twice diskless.write.timeout.ms."
-        ),
-        unit="ms",
-        minimum=200,
-        maximum=30 * _DAY_MS,
-    )
+        3_600_000, "Age at which a reserved key whose object was never committed is swept. At"
+        " least twice diskless.write.timeout.ms.", 200, 30 * _DAY_MS,
+    )  # fmt: skip
     sweep_unreferenced_grace_ms: int = setting(
-        600_000,
-        name="diskless.sweep.unreferenced.grace.ms",
-        doc=(
-            "How long an object is kept after nothing refers to it: longer than the longest read"
-            " that may have begun before."
-        ),
-        unit="ms",
-        minimum=0,
-        maximum=30 * _DAY_MS,
-    )
+        600_000, "How long an object is kept after nothing refers to it: longer than the longest"
+        " read that may have begun before.", 0, 30 * _DAY_MS,
+    )  # fmt: skip
     orphan_interval_ms: int = setting(
-        6 * 3_600_000,
-        name="diskless.orphan.interval.ms",
-        doc=(
-            "Time between two comparisons of the whole store with the control plane; 0 makes none."
-        ),
-        unit="ms",
-        minimum=0,
-        maximum=30 * _DAY_MS,
-    )
+        6 * 3_600_000, "Time between two comparisons of the whole store with the control plane; 0"
+        " makes none.", 0, 30 * _DAY_MS,
+    )  # fmt: skip
     orphan_grace_ms: int = setting(
-        _DAY_MS,
-        name="diskless.orphan.grace.ms",
-        doc=(
-            "Age, by the store's own time, at which an object that the control plane does not know"
-            " is deleted; -1 only reports them."
-        ),
-        unit="ms",
-        minimum=-1,
-        maximum=LONG_MAX,
-    )
+        _DAY_MS, "Age, by the store's own time, at which an object that the control plane does not"
+        " know is deleted; -1 only reports them.", -1, LONG_MAX,
+    )  # fmt: skip
     mark_interval_ms: int = setting(
-        15_000,
-        name="diskless.mark.interval.ms",
-        doc=(
-            "Time between two notes in the store of the highest object id, by which a start finds"
-            " out that the database was restored from an older copy."
-        ),
-        unit="ms",
-        minimum=10,
-        maximum=_DAY_MS,
-    )
+        15_000, "Time between two notes in the store of the highest object id, by which a start"
+        " finds out that the database was restored from an older copy.", 10, _DAY_MS,
+    )  # fmt: skip
     consolidation_interval_ms: int = setting(
-        60_000,
-        name="diskless.consolidation.interval.ms",
-        doc=(
-            "Time between two looks for old write-ahead extents to make sealed segments of; 0"
-            " makes none on this broker."
-        ),
-        unit="ms",
-        minimum=0,
-        maximum=_DAY_MS,
-    )
+        60_000, "Time between two looks for old write-ahead extents to make sealed segments of; 0"
+        " makes none on this broker.", 0, _DAY_MS,
+    )  # fmt: skip
     consolidation_min_age_ms: int = setting(
-        900_000,
-        name="diskless.consolidation.min.age.ms",
-        doc="Age of the newest record of an extent before it may become part of a segment.",
-        unit="ms",
-        minimum=0,
-        maximum=LONG_MAX,
-    )
+        900_000, "Age of the newest record of an extent before it may become part of a segment.", 0,
+        LONG_MAX,
+    )  # fmt: skip
     consolidation_min_extents: int = setting(
-        200,
-        name="diskless.consolidation.min.extents",
-        doc=(
-            "How many extents of a partition become a segment that is smaller than"
-            " diskless.consolidation.segment.bytes."
-        ),
-        minimum=2,
-        maximum=limits.RUN_EXTENTS_MAX,
-    )
+        200, "How many extents of a partition become a segment that is smaller than"
+        " diskless.consolidation.segment.bytes.", 2, limits.RUN_EXTENTS_MAX,
+    )  # fmt: skip
     consolidation_segment_bytes: int = setting(
-        64 << 20,
-        name="diskless.consolidation.segment.bytes",
-        doc=(
-            "Size of a sealed segment. About twice as much memory is taken while one is made, one"
-            " at a time."
-        ),
-        unit="bytes",
-        minimum=1 << 20,
-        maximum=1 << 30,
-    )
+        64 << 20, "Size of a sealed segment. About twice as much memory is taken while one is"
+        " made, one at a time.", 1 << 20, 1 << 30,
+    )  # fmt: skip
     consolidation_bytes_per_second: int = setting(
-        32 << 20,
-        name="diskless.consolidation.bytes.per.second",
-        doc="Bytes that this broker reads for segments in a second; 0 sets no bound.",
-        unit="bytes",
-        minimum=0,
-        maximum=LONG_MAX,
-    )
+        32 << 20, "Bytes that this broker reads for segments in a second; 0 sets no bound.", 0,
+        LONG_MAX,
+    )  # fmt: skip
     switch_bytes_per_second: int = setting(
-        64 << 20,
-        name="diskless.switch.bytes.per.second",
-        doc=(
-            "Bytes in a second that this broker copies of a local topic that becomes diskless, but"
-            " for the last ones; 0 sets no bound."
-        ),
-        unit="bytes",
-        minimum=0,
-        maximum=LONG_MAX,
-    )
+        64 << 20, "Bytes in a second that this broker copies of a local topic that becomes"
+        " diskless, but for the last ones; 0 sets no bound.", 0, LONG_MAX,
+    )  # fmt: skip
     retention_interval_ms: int = setting(
-        30_000,
-        name="diskless.retention.interval.ms",
-        doc="Time between two looks at what retention.ms and retention.bytes let go.",
-        unit="ms",
-        minimum=10,
-        maximum=_DAY_MS,
-    )
-    producer_expiration_ms: int = setting(
+        30_000, "Time between two looks at what retention.ms and retention.bytes let go.", 10,
         _DAY_MS,
+    )  # fmt: skip
+    producer_expiration_ms: int = setting(
+        _DAY_MS, "How long the sequence of an idle idempotent producer is remembered.", 1, LONG_MAX,
         name="diskless.producer.id.expiration.ms",
-        doc="How long the sequence of an idle idempotent producer is remembered.",
-        unit="ms",
-        minimum=1,
-        maximum=LONG_MAX,
-    )
+    )  # fmt: skip
     drain_timeout_ms: int = setting(
-        limits.DRAIN_TIMEOUT_MS,
-        name="diskless.drain.timeout.ms",
-        doc="How long stopping waits for the objects that are being written.",
-        unit="ms",
-        minimum=0,
-        maximum=INT_MAX,
-    )
+        limits.DRAIN_TIMEOUT_MS, "How long stopping waits for the objects that are being written.",
+        0, INT_MAX,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.buffer_bytes_max > self.pending_bytes_max:

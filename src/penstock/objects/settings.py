@@ -23,86 +23,45 @@ class FetchSettings:
     """
 
     data_pool_size: int = setting(
-        32,
+        32, "Blocks of recent data that are loaded at once.", 1, 1024,
         name="diskless.fetch.data.thread.pool.size",
-        doc="Blocks of recent data that are loaded at once.",
-        minimum=1,
-        maximum=1024,
-    )
+    )  # fmt: skip
     lagging_pool_size: int = setting(
-        16,
+        16, "Requests for old data that run at once, beside a hundred per each that wait; more are"
+        " rejected. 0 turns the split off: all data is read as recent data is.", 0, 1024,
         name="diskless.fetch.lagging.consumer.thread.pool.size",
-        doc=(
-            "Requests for old data that run at once, beside a hundred per each that wait; more"
-            " are rejected. 0 turns the split off: all data is read as recent data is."
-        ),
-        minimum=0,
-        maximum=1024,
-    )
+    )  # fmt: skip
     lagging_threshold_ms: int = setting(
-        AUTO,
+        AUTO, "Data older than this is read past the cache, as for a lagging consumer. -1 is the"
+        " cache's lifespan; a value below the lifespan is refused.", AUTO, LONG_MAX,
         name="diskless.fetch.lagging.consumer.threshold.ms",
-        doc=(
-            "Data older than this is read past the cache, as for a lagging consumer. -1 is the"
-            " cache's lifespan; a value below the lifespan is refused."
-        ),
-        unit="ms",
-        minimum=AUTO,
-        maximum=LONG_MAX,
-    )
+    )  # fmt: skip
     lagging_rate_limit: int = setting(
-        200,
-        name="diskless.fetch.lagging.consumer.request.rate.limit",
-        doc=(
-            "Requests per second to the store for old data, with bursts of as many. 0 is no limit."
-        ),
+        200, "Requests per second to the store for old data, with bursts of as many. 0 is no"
+        " limit.", 0, 1_000_000, name="diskless.fetch.lagging.consumer.request.rate.limit",
         unit="requests/s",
-        minimum=0,
-        maximum=1_000_000,
-    )
+    )  # fmt: skip
     cache_lifespan_seconds: int = setting(
-        60,
-        name="diskless.consume.cache.expiration.lifespan.sec",
-        doc="How long a block stays in the cache after it was last written or read.",
-        unit="s",
-        minimum=1,
-        maximum=86_400,
-    )
+        60, "How long a block stays in the cache after it was last written or read.", 1, 86_400,
+        name="diskless.consume.cache.expiration.lifespan.sec", unit="s",
+    )  # fmt: skip
     cache_bytes_max: int = setting(
-        256 << 20,
+        256 << 20, "Memory that cached blocks take; above, the one is dropped that was not read"
+        " for the longest time. Blocks that are being loaded come on top.", 1 << 16, LONG_MAX,
         name="diskless.consume.cache.max.bytes",
-        doc=(
-            "Memory that cached blocks take; above, the one is dropped that was not read for the"
-            " longest time. Blocks that are being loaded come on top."
-        ),
-        unit="bytes",
-        minimum=1 << 16,
-        maximum=LONG_MAX,
-    )
+    )  # fmt: skip
     cache_block_bytes: int = setting(
-        16 << 20,
-        name="diskless.consume.cache.block.bytes",
-        doc="Blocks are cut at multiples of this and loaded whole, once for all who ask.",
-        unit="bytes",
-        minimum=1 << 12,
-        maximum=INT_MAX,
-    )
+        16 << 20, "Blocks are cut at multiples of this and loaded whole, once for all who ask.",
+        1 << 12, INT_MAX, name="diskless.consume.cache.block.bytes",
+    )  # fmt: skip
     request_timeout_ms: int = setting(
-        10_000,
-        name="diskless.fetch.request.timeout.ms",
-        doc="How long one request for bytes of an object may take before it is tried again.",
-        unit="ms",
-        minimum=10,
-        maximum=600_000,
-    )
+        10_000, "How long one request for bytes of an object may take before it is tried again.",
+        10, 600_000, name="diskless.fetch.request.timeout.ms",
+    )  # fmt: skip
     hedging: bool = setting(
-        True,
-        name="diskless.fetch.hedge.enable",
-        doc=(
-            "Whether a request that takes longer than 99 in 100 did lately is made a second time,"
-            " and the first answer taken."
-        ),
-    )
+        True, "Whether a request that takes longer than 99 in 100 did lately is made a second"
+        " time, and the first answer taken.", name="diskless.fetch.hedge.enable",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         lifespan_ms = self.cache_lifespan_seconds * 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, check, setting
@@ -18,141 +18,67 @@ class OutboxSettings:
         InvalidSetting: a value of the wrong type or out of its bounds.
     """
 
+    PREFIX: ClassVar = "outbox."
+
     root: str = setting(
-        "",
-        name="outbox.root",
-        doc=(
-            "Directory of the tree, on a file system that writers and readers share. It must be"
-            " there: a missing mount is an error, and is not made up for by a new directory."
-        ),
-    )
-    topic: str = setting(
-        "",
-        name="outbox.topic",
-        doc="Topic of the pointers, and of the payloads that travel inline.",
-    )
+        "", "Directory of the tree, on a file system that writers and readers share. It must be"
+        " there: a missing mount is an error, and is not made up for by a new directory.",
+    )  # fmt: skip
+    topic: str = setting("", "Topic of the pointers, and of the payloads that travel inline.")
     durable: bool = setting(
-        True,
-        name="outbox.durable",
-        doc=(
-            "Whether files and their directories are synced before a write succeeds. Without it"
-            " a crash of the machine may lose what was acknowledged; a crash of the process"
-            " loses nothing."
-        ),
-    )
+        True, "Whether files and their directories are synced before a write succeeds. Without it"
+        " a crash of the machine may lose what was acknowledged; a crash of the process loses"
+        " nothing.",
+    )  # fmt: skip
     threshold_bytes: int = setting(
-        limits.THRESHOLD_BYTES,
-        name="outbox.inline.threshold.bytes",
-        doc=(
-            "Largest payload that is sent in the record itself; larger ones are written to files."
-            " Must be below the topic's max.message.bytes. -1 writes all to files."
-        ),
-        unit="bytes",
-        minimum=-1,
-        maximum=limits.INLINE_BYTES_MAX,
-    )
+        limits.THRESHOLD_BYTES, "Largest payload that is sent in the record itself; larger ones"
+        " are written to files. Must be below the topic's max.message.bytes. -1 writes all to"
+        " files.", -1, limits.INLINE_BYTES_MAX, name="outbox.inline.threshold.bytes",
+    )  # fmt: skip
     payload_bytes_max: int = setting(
-        limits.PAYLOAD_BYTES_MAX,
-        name="outbox.payload.bytes.max",
-        doc="Largest payload; a larger one is refused.",
-        unit="bytes",
-        minimum=1,
-        maximum=1 << 40,
+        limits.PAYLOAD_BYTES_MAX, "Largest payload; a larger one is refused.", 1, 1 << 40
     )
     in_flight_bytes: int = setting(
-        limits.IN_FLIGHT_BYTES,
-        name="outbox.in.flight.bytes",
-        doc="Payload bytes of writes under way. A larger payload counts as this, and runs alone.",
-        unit="bytes",
-        minimum=1,
-        maximum=1 << 40,
-    )
+        limits.IN_FLIGHT_BYTES, "Payload bytes of writes under way. A larger payload counts as"
+        " this, and runs alone.", 1, 1 << 40,
+    )  # fmt: skip
     in_flight_operations: int = setting(
-        limits.IN_FLIGHT_OPERATIONS,
-        name="outbox.in.flight.operations",
-        doc="Writes under way, those included whose pointer is being published.",
-        minimum=1,
-        maximum=4096,
-    )
+        limits.IN_FLIGHT_OPERATIONS, "Writes under way, those included whose pointer is being"
+        " published.", 1, 4096,
+    )  # fmt: skip
     pending_max: int = setting(
-        limits.PENDING_MAX,
-        name="outbox.pending.max",
-        doc="Writes that wait for room among those under way; further ones are refused.",
-        minimum=0,
-        maximum=INT_MAX,
-    )
-    io_threads: int = setting(
-        limits.IO_THREADS,
-        name="outbox.io.threads",
-        doc="Threads that perform file calls.",
-        minimum=1,
-        maximum=256,
-    )
+        limits.PENDING_MAX, "Writes that wait for room among those under way; further ones are"
+        " refused.", 0, INT_MAX,
+    )  # fmt: skip
+    io_threads: int = setting(limits.IO_THREADS, "Threads that perform file calls.", 1, 256)
     acquire_timeout_ms: int = setting(
-        limits.ACQUIRE_TIMEOUT_MS,
-        name="outbox.acquire.timeout.ms",
-        doc="Longest wait for room among the writes under way.",
-        unit="ms",
-        minimum=1,
-        maximum=INT_MAX,
+        limits.ACQUIRE_TIMEOUT_MS, "Longest wait for room among the writes under way.", 1, INT_MAX
     )
     write_timeout_ms: int = setting(
-        limits.WRITE_TIMEOUT_MS,
-        name="outbox.write.timeout.ms",
-        doc=(
-            "Longest time that a caller waits for its file, waiting for room and all attempts"
-            " included. The write under way goes on after it, and keeps its memory and its room."
-        ),
-        unit="ms",
-        minimum=1,
-        maximum=INT_MAX,
-    )
+        limits.WRITE_TIMEOUT_MS, "Longest time that a caller waits for its file, waiting for room"
+        " and all attempts included. The write under way goes on after it, and keeps its memory"
+        " and its room.", 1, INT_MAX,
+    )  # fmt: skip
     publish_timeout_ms: int = setting(
-        limits.PUBLISH_TIMEOUT_MS,
-        name="outbox.publish.timeout.ms",
-        doc="Longest time that a caller waits for its record's acknowledgement.",
-        unit="ms",
-        minimum=1,
-        maximum=INT_MAX,
-    )
-    attempts_max: int = setting(
-        limits.ATTEMPTS_MAX,
-        name="outbox.attempts.max",
-        doc="Attempts of one write.",
-        minimum=1,
-        maximum=1000,
-    )
+        limits.PUBLISH_TIMEOUT_MS, "Longest time that a caller waits for its record's"
+        " acknowledgement.", 1, INT_MAX,
+    )  # fmt: skip
+    attempts_max: int = setting(limits.ATTEMPTS_MAX, "Attempts of one write.", 1, 1000)
     backoff_first_ms: int = setting(
-        limits.BACKOFF_FIRST_MS,
-        name="outbox.backoff.first.ms",
-        doc="Ceiling of the pause before the second attempt; it doubles with every further one.",
-        unit="ms",
-        minimum=1,
-        maximum=INT_MAX,
-    )
+        limits.BACKOFF_FIRST_MS, "Ceiling of the pause before the second attempt; it doubles with"
+        " every further one.", 1, INT_MAX,
+    )  # fmt: skip
     backoff_max_ms: int = setting(
-        limits.BACKOFF_MAX_MS,
-        name="outbox.backoff.max.ms",
-        doc="Ceiling that the pauses between attempts do not pass.",
-        unit="ms",
-        minimum=1,
-        maximum=INT_MAX,
+        limits.BACKOFF_MAX_MS, "Ceiling that the pauses between attempts do not pass.", 1, INT_MAX
     )
     publish_queue_records: int = setting(
-        limits.PUBLISH_QUEUE_RECORDS,
-        name="outbox.publish.queue.records",
-        doc="Records that wait to be published; further ones are refused.",
-        minimum=1,
-        maximum=INT_MAX,
-    )
+        limits.PUBLISH_QUEUE_RECORDS, "Records that wait to be published; further ones are"
+        " refused.", 1, INT_MAX,
+    )  # fmt: skip
     publish_queue_bytes: int = setting(
-        limits.PUBLISH_QUEUE_BYTES,
-        name="outbox.publish.queue.bytes",
-        doc="Bytes of keys and values that wait to be published; further ones are refused.",
-        unit="bytes",
-        minimum=1,
-        maximum=1 << 40,
-    )
+        limits.PUBLISH_QUEUE_BYTES, "Bytes of keys and values that wait to be published; further"
+        " ones are refused.", 1, 1 << 40,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check(self)

@@ -15,90 +15,46 @@ class StorageSettings:
     """How one broker writes, caches and checkpoints its logs."""
 
     journal_file_bytes: int = setting(
-        64 << 20,
-        name="journal.file.bytes",
-        doc="Size of one journal file; files are filled in turn and recycled.",
-        unit="bytes",
-        minimum=1 << 20,
-        maximum=INT_MAX,
-    )
+        64 << 20, "Size of one journal file; files are filled in turn and recycled.", 1 << 20,
+        INT_MAX,
+    )  # fmt: skip
     journal_files_max: int = setting(
-        16,
-        name="journal.files.max",
-        doc="Journal files there may be; when all are in use, appends wait for a checkpoint.",
-        minimum=2,
-        maximum=4096,
-    )
+        16, "Journal files there may be; when all are in use, appends wait for a checkpoint.", 2,
+        4096,
+    )  # fmt: skip
     log_flush_policy: str = setting(
-        "group",
-        name="log.flush.policy",
-        doc=(
-            "When a produce request is answered: 'group' after the sync that covers it, "
-            "'interval' after the journal write, synced every log.flush.interval.ms, "
-            "'os' after the write to the segment, synced by the checkpoint."
-        ),
-        choices=("group", "interval", "os"),
-    )
+        "group", "When a produce request is answered: 'group' after the sync that covers it,"
+        " 'interval' after the journal write, synced every log.flush.interval.ms, 'os' after the"
+        " write to the segment, synced by the checkpoint.", choices=("group", "interval", "os"),
+    )  # fmt: skip
     log_flush_interval_ms: int = setting(
-        1000,
-        name="log.flush.interval.ms",
-        doc="With log.flush.policy = interval: the longest time that a write stays unsynced.",
-        unit="ms",
-        minimum=1,
-        maximum=LONG_MAX,
-    )
+        1000, "With log.flush.policy = interval: the longest time that a write stays unsynced.", 1,
+        LONG_MAX,
+    )  # fmt: skip
     log_checkpoint_interval_ms: int = setting(
-        60_000,
-        name="log.checkpoint.interval.ms",
-        doc="Time after which written segments are synced and journal files are freed.",
-        unit="ms",
-        minimum=1,
-        maximum=LONG_MAX,
-    )
+        60_000, "Time after which written segments are synced and journal files are freed.", 1,
+        LONG_MAX,
+    )  # fmt: skip
     log_checkpoint_bytes: int = setting(
-        256 << 20,
-        name="log.checkpoint.bytes",
-        doc="Journal bytes after which written segments are synced and journal files are freed.",
-        unit="bytes",
-        minimum=1 << 16,
-        maximum=LONG_MAX,
-    )
+        256 << 20, "Journal bytes after which written segments are synced and journal files are"
+        " freed.", 1 << 16, LONG_MAX,
+    )  # fmt: skip
     log_retention_check_interval_ms: int = setting(
-        300_000,
-        name="log.retention.check.interval.ms",
-        doc="Time between two looks at which segments retention lets go.",
-        unit="ms",
-        minimum=1,
-        maximum=LONG_MAX,
+        300_000, "Time between two looks at which segments retention lets go.", 1, LONG_MAX
     )
     tail_cache_bytes: int = setting(
-        64 << 20,
-        name="tail.cache.bytes",
-        doc="Newest batches of all partitions kept in memory, for consumers that keep up.",
-        unit="bytes",
-        minimum=1 << 16,
-        maximum=LONG_MAX,
-    )
+        64 << 20, "Newest batches of all partitions kept in memory, for consumers that keep up.",
+        1 << 16, LONG_MAX,
+    )  # fmt: skip
     pending_bytes_max: int = setting(
-        256 << 20,
-        name="pending.bytes.max",
-        doc="Appended bytes that may wait for the journal; more are refused with an error.",
-        unit="bytes",
-        minimum=1 << 20,
-        maximum=LONG_MAX,
-    )
+        256 << 20, "Appended bytes that may wait for the journal; more are refused with an error.",
+        1 << 20, LONG_MAX,
+    )  # fmt: skip
     open_files_max: int = setting(
-        4096,
-        name="open.files.max",
-        doc="Segment and index files kept open at once; the least recently used is closed.",
-        minimum=16,
-        maximum=INT_MAX,
-    )
+        4096, "Segment and index files kept open at once; the least recently used is closed.", 16,
+        INT_MAX,
+    )  # fmt: skip
     producer_id_expiration_ms: int = setting(
-        86_400_000,
-        name="producer.id.expiration.ms",
-        doc="How long the sequence of an idle idempotent producer is remembered.",
-        unit="ms",
-        minimum=1,
-        maximum=LONG_MAX,
-    )
+        86_400_000, "How long the sequence of an idle idempotent producer is remembered.", 1,
+        LONG_MAX,
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.ids import validate_topic_name
@@ -27,117 +27,63 @@ _DAY_MS: Final = 86_400_000
 class ClientOptions:
     """The options of `HostClient` and `AsyncHostClient`."""
 
-    path: str = setting(
-        DEFAULT_PATH, name="host.client.path", doc="The agent's socket file; at most 107 bytes."
-    )
+    PREFIX: ClassVar = "host.client."
+
+    path: str = setting(DEFAULT_PATH, "The agent's socket file; at most 107 bytes.")
     topics: tuple[str, ...] = setting(
-        (),
-        name="host.client.topics",
-        doc="Topics that are published to, so that the agent says how many partitions they have.",
+        (), "Topics that are published to, so that the agent says how many partitions they have."
     )
     client_name: str = setting(
-        "", name="host.client.name", doc="What the agent's log and metrics call this producer."
+        "", "What the agent's log and metrics call this producer.", name="host.client.name"
     )
     resend: bool = setting(
-        True,
-        name="host.client.resend",
-        doc="Whether frames are kept and sent again when the connection ends or the agent fails"
+        True, "Whether frames are kept and sent again when the connection ends or the agent fails"
         " them for now; without it every such frame ends with its error, and publishing without"
         " credit fails at once.",
-    )
+    )  # fmt: skip
     idempotent: bool = setting(
-        True,
-        name="host.client.idempotent",
-        doc="With resend: whether frames with a topic and a partition are numbered, so that the"
+        True, "With resend: whether frames with a topic and a partition are numbered, so that the"
         " log has them once however often they are sent.",
-    )
+    )  # fmt: skip
     checksum: bool = setting(
-        False,
-        name="host.client.checksum",
-        doc="Whether payloads are sent with a checksum. The kernel's copy does not need one.",
+        False, "Whether payloads are sent with a checksum. The kernel's copy does not need one."
     )
     ring_bytes: int = setting(
-        0,
-        name="host.client.ring.bytes",
-        doc="Shared memory for payloads, taken when a connection is made; 0 for none.",
-        unit="bytes",
-        minimum=0,
-        maximum=RING_BYTES_MAX,
-    )
+        0, "Shared memory for payloads, taken when a connection is made; 0 for none.", 0,
+        RING_BYTES_MAX,
+    )  # fmt: skip
     ring_payload_bytes_min: int = setting(
-        64 << 10,
-        name="host.client.ring.payload.min.bytes",
-        doc="Payloads below this travel on the socket though there is a ring.",
-        unit="bytes",
-        minimum=1,
-        maximum=RING_BYTES_MAX,
-    )
+        64 << 10, "Payloads below this travel on the socket though there is a ring.", 1,
+        RING_BYTES_MAX, name="host.client.ring.payload.min.bytes",
+    )  # fmt: skip
     connect_timeout_ms: int = setting(
-        5_000,
-        name="host.client.connect.timeout.ms",
-        doc="How long the agent may take to answer HELLO, and how long a first publish that needs"
-        " an agent waits for one.",
-        unit="ms",
-        minimum=1,
-        maximum=_DAY_MS,
-    )
+        5_000, "How long the agent may take to answer HELLO, and how long a first publish that"
+        " needs an agent waits for one.", 1, _DAY_MS,
+    )  # fmt: skip
     publish_timeout_ms: int = setting(
-        30_000,
-        name="host.client.publish.timeout.ms",
-        doc="Without resend: how long the agent may take to answer a frame. With resend: how long"
-        " publish waits for room in the buffer.",
-        unit="ms",
-        minimum=1,
-        maximum=_DAY_MS,
-    )
+        30_000, "Without resend: how long the agent may take to answer a frame. With resend: how"
+        " long publish waits for room in the buffer.", 1, _DAY_MS,
+    )  # fmt: skip
     delivery_timeout_ms: int = setting(
-        120_000,
-        name="host.client.delivery.timeout.ms",
-        doc="With resend: how long after publish a frame may be sent again before it ends with"
-        " an error.",
-        unit="ms",
-        minimum=1,
-        maximum=_DAY_MS,
-    )
+        120_000, "With resend: how long after publish a frame may be sent again before it ends"
+        " with an error.", 1, _DAY_MS,
+    )  # fmt: skip
     drain_timeout_ms: int = setting(
-        20_000,
-        name="host.client.drain.timeout.ms",
-        doc="How long a draining agent is waited for; the agent's own deadline counts if sooner.",
-        unit="ms",
-        minimum=0,
-        maximum=_DAY_MS,
-    )
+        20_000, "How long a draining agent is waited for; the agent's own deadline counts if"
+        " sooner.", 0, _DAY_MS,
+    )  # fmt: skip
     exit_timeout_ms: int = setting(
-        5_000,
-        name="host.client.exit.timeout.ms",
-        doc="How long the end of the interpreter waits for what has not been delivered.",
-        unit="ms",
-        minimum=0,
-        maximum=_DAY_MS,
-    )
+        5_000, "How long the end of the interpreter waits for what has not been delivered.", 0,
+        _DAY_MS,
+    )  # fmt: skip
     buffer_bytes: int = setting(
-        64 * _MIB,
-        name="host.client.buffer.bytes",
-        doc="Payload bytes that may be without an answer.",
-        unit="bytes",
-        minimum=1,
-        maximum=INT_MAX,
+        64 * _MIB, "Payload bytes that may be without an answer.", 1, INT_MAX
     )
-    buffer_frames: int = setting(
-        65_536,
-        name="host.client.buffer.frames",
-        doc="Frames that may be without an answer.",
-        minimum=1,
-        maximum=INT_MAX,
-    )
+    buffer_frames: int = setting(65_536, "Frames that may be without an answer.", 1, INT_MAX)
     socket_buffer_bytes: int = setting(
-        4 * _MIB,
-        name="host.client.socket.buffer.bytes",
-        doc="Send and receive buffer of the socket; the kernel caps it (net.core.wmem_max).",
-        unit="bytes",
-        minimum=4096,
-        maximum=INT_MAX // 2,
-    )
+        4 * _MIB, "Send and receive buffer of the socket; the kernel caps it (net.core.wmem_max).",
+        4096, INT_MAX // 2,
+    )  # fmt: skip
 
     def terms(self) -> ClientTerms:
         """What the agent is asked for."""

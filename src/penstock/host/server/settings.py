@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
@@ -26,175 +26,87 @@ _MIB: Final = 1 << 20
 class HostSettings:
     """Everything a host agent is told; a change takes a restart."""
 
-    socket_path: str = setting(
-        DEFAULT_SOCKET,
-        name="host.socket.path",
-        doc="Path of the socket file; at most 107 bytes.",
-    )
+    PREFIX: ClassVar = "host."
+
+    socket_path: str = setting(DEFAULT_SOCKET, "Path of the socket file; at most 107 bytes.")
     socket_mode: str = setting(
-        "0660",
-        name="host.socket.mode",
-        doc="Permissions of the socket file, in octal: who may write to it may publish.",
+        "0660", "Permissions of the socket file, in octal: who may write to it may publish."
     )
     directory_mode: str = setting(
-        "0770",
-        name="host.socket.directory.mode",
-        doc="Permissions of the socket's directory, in octal, where the agent has to create it.",
-    )
+        "0770", "Permissions of the socket's directory, in octal, where the agent has to create"
+        " it.", name="host.socket.directory.mode",
+    )  # fmt: skip
     socket_takeover: bool = setting(
-        False,
-        name="host.socket.takeover",
-        doc="Whether a starting agent takes the path from one that still serves it; connections"
+        False, "Whether a starting agent takes the path from one that still serves it; connections"
         " of the other one live on until it is stopped. Otherwise the start is refused. The HTTP"
         " front's port can be shared likewise, if both agents have this.",
-    )
+    )  # fmt: skip
     socket_buffer_bytes: int = setting(
-        256 << 10,
-        name="host.socket.buffer.bytes",
-        doc="The kernel's buffer for answers to one producer, capped by net.core.wmem_max. What a"
-        " producer may send ahead is bounded by its own buffer, since a Unix socket has no other.",
-        unit="bytes",
-        minimum=4096,
-        maximum=INT_MAX // 2,
-    )
+        256 << 10, "The kernel's buffer for answers to one producer, capped by net.core.wmem_max."
+        " What a producer may send ahead is bounded by its own buffer, since a Unix socket has no"
+        " other.", 4096, INT_MAX // 2,
+    )  # fmt: skip
     frame_max_bytes: int = setting(
-        8 * _MIB,
-        name="host.frame.max.bytes",
-        doc="Longest frame, header and payload; a longer one ends its connection.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=INT_MAX,
-    )
+        8 * _MIB, "Longest frame, header and payload; a longer one ends its connection.", 65_536,
+        INT_MAX,
+    )  # fmt: skip
     queued_max_bytes: int = setting(
-        256 * _MIB,
-        name="host.queued.max.bytes",
-        doc="Received bytes of frames of all connections; above it, reading pauses for all but"
-        " the oldest frame under way.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=LONG_MAX,
-    )
+        256 * _MIB, "Received bytes of frames of all connections; above it, reading pauses for all"
+        " but the oldest frame under way.", 65_536, LONG_MAX,
+    )  # fmt: skip
     credit_chunks: int = setting(
-        65_536,
-        name="host.credit.chunks",
-        doc="Chunks that one connection may have unanswered.",
-        minimum=1,
-        maximum=INT_MAX,
+        65_536, "Chunks that one connection may have unanswered.", 1, INT_MAX
     )
     credit_events: int = setting(
-        16_777_216,
-        name="host.credit.events",
-        doc="Events that one connection may have unanswered.",
-        minimum=1,
-        maximum=LONG_MAX,
+        16_777_216, "Events that one connection may have unanswered.", 1, LONG_MAX
     )
     credit_bytes: int = setting(
-        16 * _MIB,
-        name="host.credit.bytes",
-        doc="Payload bytes that one connection may have unanswered.",
-        unit="bytes",
-        minimum=1024,
-        maximum=LONG_MAX,
+        16 * _MIB, "Payload bytes that one connection may have unanswered.", 1024, LONG_MAX
     )
     credit_total_bytes: int = setting(
-        512 * _MIB,
-        name="host.credit.total.bytes",
-        doc="Payload bytes that all connections together may have unanswered. Each gets at least"
-        " one frame's worth, more only out of this total; the log and outbox sinks hold no more"
-        " than it, and send back what comes beyond.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=LONG_MAX,
-    )
+        512 * _MIB, "Payload bytes that all connections together may have unanswered. Each gets at"
+        " least one frame's worth, more only out of this total; the log and outbox sinks hold no"
+        " more than it, and send back what comes beyond.", 65_536, LONG_MAX,
+    )  # fmt: skip
     connections_max: int = setting(
-        1024,
-        name="host.connections.max",
-        doc="Connections at a time; more are refused with a reason.",
-        minimum=1,
-        maximum=65_536,
+        1024, "Connections at a time; more are refused with a reason.", 1, 65_536
     )
     idle_timeout_ms: int = setting(
-        30_000,
-        name="host.idle.timeout.ms",
-        doc="A connection of which nothing was heard for so long is closed.",
-        unit="ms",
-        minimum=100,
-        maximum=INT_MAX,
+        30_000, "A connection of which nothing was heard for so long is closed.", 100, INT_MAX
     )
     ping_interval_ms: int = setting(
-        10_000,
-        name="host.ping.interval.ms",
-        doc="A connection that was quiet for so long is sent a PING.",
-        unit="ms",
-        minimum=50,
-        maximum=INT_MAX,
+        10_000, "A connection that was quiet for so long is sent a PING.", 50, INT_MAX
     )
     drain_timeout_ms: int = setting(
-        20_000,
-        name="host.drain.timeout.ms",
-        doc="Time that a stopping agent gives to what is under way; the supervisor's own limit"
-        " must be longer.",
-        unit="ms",
-        minimum=0,
-        maximum=3_600_000,
-    )
+        20_000, "Time that a stopping agent gives to what is under way; the supervisor's own limit"
+        " must be longer.", 0, 3_600_000,
+    )  # fmt: skip
     retry_after_ms: int = setting(
-        100,
-        name="host.retry.after.ms",
-        doc="Pause asked of a producer that went beyond its credit.",
-        unit="ms",
-        minimum=0,
-        maximum=INT_MAX,
+        100, "Pause asked of a producer that went beyond its credit.", 0, INT_MAX
     )
     ring_max_bytes: int = setting(
-        64 * _MIB,
-        name="host.ring.max.bytes",
-        doc="Largest ring of shared memory that a producer may bring; 0 turns rings off.",
-        unit="bytes",
-        minimum=0,
-        maximum=INT_MAX,
-    )
+        64 * _MIB, "Largest ring of shared memory that a producer may bring; 0 turns rings off.", 0,
+        INT_MAX,
+    )  # fmt: skip
     http_listener: str = setting(
-        "",
-        name="host.http.listener",
-        doc="host:port of the HTTP front; empty turns it off, port 0 picks a free one.",
+        "", "host:port of the HTTP front; empty turns it off, port 0 picks a free one."
     )
-    http_topic: str = setting(
-        "",
-        name="host.http.topic",
-        doc="Topic of HTTP requests that name none.",
-    )
+    http_topic: str = setting("", "Topic of HTTP requests that name none.")
     http_body_max_bytes: int = setting(
-        8 * _MIB,
-        name="host.http.body.max.bytes",
-        doc="Largest body that the HTTP front takes; a larger one is answered 413.",
-        unit="bytes",
-        minimum=1,
-        maximum=INT_MAX,
-    )
+        8 * _MIB, "Largest body that the HTTP front takes; a larger one is answered 413.", 1,
+        INT_MAX,
+    )  # fmt: skip
     http_timeout_ms: int = setting(
-        10_000,
-        name="host.http.timeout.ms",
-        doc="Time that the sink has for an HTTP request whose body is there; after it the answer is"
-        " 503, and what the sink has taken by then may still be accepted.",
-        unit="ms",
-        minimum=100,
-        maximum=INT_MAX,
-    )
+        10_000, "Time that the sink has for an HTTP request whose body is there; after it the"
+        " answer is 503, and what the sink has taken by then may still be accepted.", 100, INT_MAX,
+    )  # fmt: skip
     http_max_connections: int = setting(
-        256,
-        name="host.http.max.connections",
-        doc="Requests that the HTTP front handles at a time; more are answered 503.",
-        minimum=1,
-        maximum=65_536,
+        256, "Requests that the HTTP front handles at a time; more are answered 503.", 1, 65_536
     )
     sink: str = setting(
-        "log",
-        name="host.sink",
-        doc="Where chunks go: `log` appends them to topics, `outbox` writes files and pointers,"
-        " `memory` holds them until it is full, `null` drops all.",
-        choices=SINKS,
-    )
+        "log", "Where chunks go: `log` appends them to topics, `outbox` writes files and pointers,"
+        " `memory` holds them until it is full, `null` drops all.", choices=SINKS,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name, text in (
@@ -240,31 +152,22 @@ class HostSettings:
 class SinkSettings:
     """What the agent's sink stands on."""
 
+    PREFIX: ClassVar = "host."
+
     bootstrap_servers: str = setting(
-        "127.0.0.1:9092",
-        name="bootstrap.servers",
-        doc="Brokers that the log sink appends to, and that have the outbox sink's topic.",
-    )
+        "127.0.0.1:9092", "Brokers that the log sink appends to, and that have the outbox sink's"
+        " topic.", name="bootstrap.servers",
+    )  # fmt: skip
     delivery_timeout_ms: int = setting(
-        30_000,
-        name="host.delivery.timeout.ms",
-        doc="Time that the log sink has for a frame before it is failed as retryable.",
-        unit="ms",
-        minimum=100,
-        maximum=INT_MAX,
-    )
+        30_000, "Time that the log sink has for a frame before it is failed as retryable.", 100,
+        INT_MAX,
+    )  # fmt: skip
     memory_bytes: int = setting(
-        64 * _MIB,
-        name="host.memory.bytes",
-        doc="Payload bytes that the memory sink holds; beyond that it refuses frames for good.",
-        unit="bytes",
-        minimum=1024,
-        maximum=LONG_MAX,
-    )
+        64 * _MIB, "Payload bytes that the memory sink holds; beyond that it refuses frames for"
+        " good.", 1024, LONG_MAX,
+    )  # fmt: skip
     outbox_partition: str = setting(
-        "",
-        name="host.outbox.partition",
-        doc="Outbox partition of all frames; empty: each goes to the one named like its topic.",
+        "", "Outbox partition of all frames; empty: each goes to the one named like its topic."
     )
 
 
