@@ -15,7 +15,7 @@ from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.classic.states import UNKNOWN_MEMBER_ID
 from tests.broker.coordination.classic import simulation
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SEEDS = 2_400
 SEEDS_A_TEST = 200
 
