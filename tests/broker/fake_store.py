@@ -12,6 +12,7 @@ from penstock.records import OffsetOutOfRange
 from penstock.records.appends import AppendResult
 from penstock.records.header import HEADER_BYTES, split_batches, stamp, validate_batch, verify_crc
 from penstock.storage.config import LogConfig
+from penstock.storage.values import OffsetAndTimestamp
 
 
 class FakeLog:
@@ -73,17 +74,17 @@ class FakeLog:
             size, following = size + len(data), end
         return SimpleNamespace(buffers=buffers, size_bytes=size, next_offset=following)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> Any:
+    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         for base, _, _, newest in self.batches:
             if newest >= timestamp_ms:
-                return SimpleNamespace(offset=base, timestamp=newest, leader_epoch=0)
+                return OffsetAndTimestamp(base, newest, 0)
         return None
 
-    def offset_of_max_timestamp(self) -> Any:
+    def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
         best = max(self.batches, key=lambda batch: batch[3], default=None)
         if best is None:
             return None
-        return SimpleNamespace(offset=best[0], timestamp=best[3], leader_epoch=0)
+        return OffsetAndTimestamp(best[0], best[3], 0)
 
     def latest_epoch_at(self, offset: int) -> int:
         return self.leader_epoch

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.partitions import Partition
-from penstock.records import CorruptBatch, OffsetOutOfRange, OutOfOrderSequence, split_batches
+from penstock.partitions import Partition, look_up_marks
+from penstock.records import (
+    Codec,
+    CorruptBatch,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    split_batches,
+)
 from penstock.records.appends import AppendResult, Outcome
 from penstock.records.idempotence import ProducerState
-from penstock.storage.values import Later
+from penstock.records.positions import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
+from penstock.storage.values import Later, OffsetAndTimestamp
 from tests.broker.diskless.conftest import Cluster
 from tests.storage.batches import batch
+from tests.storage.test_times import encoded
 
 SECONDS = 60.0
 
@@ -137,3 +152,36 @@ async def test_the_epoch_ends_where_the_log_does(partition: Partition) -> None:
     epoch = partition.leader_epoch
     assert partition.end_offset_for_epoch(epoch) == (epoch, 4)
     assert partition.end_offset_for_epoch(-1) == (-1, -1)
+
+
+async def position(partition: Partition, spec: int) -> OffsetAndTimestamp | None:
+    found = partition.position(spec, committed=True)
+    return await found if isinstance(found, Awaitable) else found
+
+
+async def test_positions_are_found_by_time(partition: Partition) -> None:
+    epoch = partition.leader_epoch
+    assert await position(partition, MAX_TIMESTAMP) is None
+    assert await position(partition, 0) is None
+    then = SYSTEM_CLOCK.now_ms() - 5000
+    for times in ([then, then + 100], [then + 900, then + 800], [then + 400, then + 500]):
+        await append(partition, encoded(times, Codec.NONE))
+    assert await position(partition, LATEST) == (6, -1, epoch)
+    for spec in (EARLIEST, EARLIEST_LOCAL):
+        assert await position(partition, spec) == (0, -1, epoch)
+    for spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        assert await position(partition, spec) is None
+    assert await position(partition, MAX_TIMESTAMP) == (2, then + 900, epoch)
+    assert await position(partition, 0) == (0, then, epoch)
+    assert await position(partition, then + 200) == (2, then + 900, epoch)
+    assert await position(partition, then + 901) is None
+    await partition.delete_records(3)
+    assert await position(partition, EARLIEST) == (3, -1, epoch)
+    assert await position(partition, 0) == (3, then + 800, epoch)
+    assert await position(partition, MAX_TIMESTAMP) == (3, then + 800, epoch)
+
+
+async def test_a_look_up_loses_nothing(partition: Partition) -> None:
+    await append(partition, batch(2))
+    await look_up_marks([None, partition, partition])
+    assert (partition.log_start_offset, partition.high_watermark) == (0, 2)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -215,15 +215,6 @@ class BrokerState:
                 f" {what} does not serve such topics yet"
             )
         return partition.log
-
-    async def look_up_marks(self, topics: Iterable[TopicState]) -> None:
-        """Have the control plane say where the partitions of diskless topics begin and end."""
-        if self.diskless is None:
-            return
-        keys = [topic.topic for topic in topics if topic.diskless]
-        partitions = [one for topic in keys for one in self.diskless.partitions_of(topic)]
-        if partitions:
-            await self.diskless.look_up_marks(partitions)
 
     async def _make_logs(self, image: MetadataImage) -> None:
         """Make the logs of partitions that are new here, a few in each turn of the loop.

@@ -10,6 +10,7 @@ is loaded, or how to load it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
 
@@ -21,10 +22,20 @@ from penstock.diskless.reading.reader import Want
 from penstock.records import OffsetOutOfRange
 from penstock.records.appends import Done
 from penstock.records.idempotence import ProducerState
+from penstock.records.positions import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 from penstock.storage.admission import prepared
-from penstock.storage.values import Later, Read
+from penstock.storage.values import Later, OffsetAndTimestamp, Read
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from penstock.diskless.service import DisklessService
     from penstock.storage import Lease, LogConfig
 
@@ -64,6 +75,16 @@ class DisklessPartition:
     def __repr__(self) -> str:
         offsets = f"[{self.log_start_offset}, {self.high_watermark})"
         return f"<DisklessPartition {self.topic_partition} {offsets}>"
+
+    @property
+    def look_up(self) -> Callable[[Sequence[DisklessPartition]], Awaitable[None]]:
+        """The control plane, which may know of other brokers' commits."""
+        return self._service.look_up_marks
+
+    @property
+    def store_url(self) -> str:
+        """Where the objects lie, without credentials."""
+        return self._service.store_url
 
     @property
     def source(self) -> object:
@@ -162,6 +183,26 @@ class DisklessPartition:
         )
         return Later(service.load, Want(self.key, offset, max_bytes)) if read is None else read
 
+    def position(
+        self, spec: int, *, committed: bool
+    ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
+        """Where a time, or a spec of `records.positions`, is; a record is looked up in the store.
+
+        There are no transactions, and nothing is tiered.
+
+        Raises:
+            NotServing: for now nothing can be looked up.
+        """
+        positions = self._service.positions
+        if spec == LATEST:
+            return OffsetAndTimestamp(self.high_watermark, -1, LEADER_EPOCH)
+        if spec in (EARLIEST, EARLIEST_LOCAL):
+            return OffsetAndTimestamp(self.log_start_offset, -1, LEADER_EPOCH)
+        if spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return None
+        bounds = self.log_start_offset, self.high_watermark
+        return positions.of(self.key, None if spec == MAX_TIMESTAMP else spec, *bounds)
+
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of a batch not above `epoch`: 0, which ends where the log does.
 
@@ -169,10 +210,6 @@ class DisklessPartition:
         was ever cut off. (-1, -1) for epochs below 0.
         """
         return (LEADER_EPOCH, self.high_watermark) if epoch >= LEADER_EPOCH else (-1, -1)
-
-    def latest_epoch_at(self, offset: int) -> int:
-        """The epoch that wrote `offset`."""
-        return LEADER_EPOCH
 
     async def delete_records(self, before_offset: int) -> int:
         """Move the start up to an offset; -1 is the high watermark. Returns the new start.

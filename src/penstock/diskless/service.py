@@ -33,7 +33,7 @@ from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.errors import StoreMismatch
 from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
 from penstock.diskless.partition import DisklessPartition
-from penstock.diskless.reading.positions import Position, Positions
+from penstock.diskless.reading.positions import Positions
 from penstock.diskless.reading.reader import Reader, Want
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class DisklessService:
         randomness: Randomness,
         broker_id: int,
         config_of: Callable[[str], LogConfig],
-        store_url: str = "",
+        store_url: str,
         store_place: str = "",
         needed: bool = False,
     ) -> None:
@@ -117,7 +117,7 @@ class DisklessService:
         self._image: MetadataImage | None = None
         self._incarnation: UUID | None = None
         self._advanced: Callable[[Iterable[DisklessPartition]], None] = _nobody
-        self._awaited: Callable[[], Iterable[DisklessPartition]] = tuple
+        self._awaited: Callable[[], Iterable[object]] = tuple
         self._tasks: set[asyncio.Task[None]] = set()
         self._active: _Active | None = None
         self._wanted = needed
@@ -144,12 +144,12 @@ class DisklessService:
         image: MetadataImage,
         incarnation: UUID,
         advanced: Callable[[Iterable[DisklessPartition]], None],
-        awaited: Callable[[], Iterable[DisklessPartition]],
+        awaited: Callable[[], Iterable[object]],
     ) -> None:
         """Belong to the running loop and to an incarnation of the broker; prepare a first image.
 
         `advanced` is told of partitions that have more to read, or whose loads have ended;
-        `awaited` names those that consumers wait for.
+        `awaited` names those that consumers wait for, among whatever else they wait for.
 
         Raises:
             StoreMismatch: the store is not the control plane's, and the broker must not start.
@@ -383,34 +383,19 @@ class DisklessService:
         """The idempotent producers that a partition remembers."""
         return await self._plane.diskless_producers(*partition.key)
 
-    async def positions(
-        self, asked: Sequence[tuple[DisklessPartition, int]]
-    ) -> list[Position | PenstockError]:
-        """Positions by the timestamps of ListOffsets, as the control plane sees them now."""
-        try:
-            positions = self._serving().positions
-            marks = await self._marks([partition for partition, _ in asked])
-        except PenstockError as error:
-            return [error] * len(asked)
-        return await asyncio.gather(
-            *(
-                positions.of(partition.key, timestamp, mark)
-                for (partition, timestamp), mark in zip(asked, marks, strict=True)
-            )
-        )
+    @property
+    def positions(self) -> Positions:
+        """Positions by time, of a service that serves; raises NotServing."""
+        return self._serving().positions
 
     async def look_up_marks(self, partitions: Sequence[DisklessPartition]) -> None:
-        """Ask where partitions begin and end now."""
-        await self._marks(partitions)
-
-    async def _marks(self, partitions: Sequence[DisklessPartition]) -> list[PartitionMarks]:
+        """Ask the control plane where partitions begin and end now."""
         marks: list[PartitionMarks] = []
         for start in range(0, len(partitions), MARKS_PER_CALL_MAX):
             part = partitions[start : start + MARKS_PER_CALL_MAX]
             marks += await self._plane.marks([partition.key for partition in part])
         for partition, mark in zip(partitions, marks, strict=True):
             self._learn(partition.key, mark)
-        return marks
 
     # -- what happens ------------------------------------------------------------------------
 
@@ -473,7 +458,11 @@ class DisklessService:
             await self._look()
 
     async def _look(self) -> None:
-        awaited = [partition for partition in self._awaited() if partition.closed is None]
+        awaited = [
+            one
+            for one in self._awaited()
+            if isinstance(one, DisklessPartition) and one.closed is None
+        ]
         await self._try_marks(awaited[:AWAITED_MAX])
 
     async def _upkeep(self) -> None:

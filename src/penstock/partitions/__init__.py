@@ -2,6 +2,7 @@
 
 from penstock.partitions.commits import GroupCommits
 from penstock.partitions.local import LocalPartition
+from penstock.partitions.marks import look_up_marks
 from penstock.partitions.port import Partition
 
-__all__ = ["GroupCommits", "LocalPartition", "Partition"]
+__all__ = ["GroupCommits", "LocalPartition", "Partition", "look_up_marks"]

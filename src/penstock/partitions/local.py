@@ -6,7 +6,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.partitions.errors import NotEnoughReplicas
-from penstock.storage.values import Read
+from penstock.records.positions import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
+from penstock.storage.values import OffsetAndTimestamp, Read
 
 if TYPE_CHECKING:
     from penstock.partitions.commits import GroupCommits
@@ -24,6 +32,8 @@ class LocalPartition:
 
     append_takes: ClassVar[str] = "the sync"
     everywhere: ClassVar[bool] = False
+    look_up: Final = None
+    store_url: Final = ""
 
     # What the log says; getters in C, as fetches ask for some of these thousands of times.
     topic_partition = property(attrgetter("log.topic_partition"))
@@ -82,6 +92,22 @@ class LocalPartition:
         return log.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
+
+    def position(self, spec: int, *, committed: bool) -> OffsetAndTimestamp | None:
+        """As `Partition.position`; nothing is tiered yet."""
+        log = self.log
+        end = self.last_stable_offset if committed else self.high_watermark
+        if spec == LATEST:
+            return OffsetAndTimestamp(end, -1, log.leader_epoch)
+        if spec in (EARLIEST, EARLIEST_LOCAL):
+            start = log.log_start_offset
+            epoch = log.latest_epoch_at(start)
+            return OffsetAndTimestamp(start, -1, epoch if epoch >= 0 else log.leader_epoch)
+        if spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return None
+        newest = spec == MAX_TIMESTAMP
+        found = log.offset_of_max_timestamp() if newest else log.offset_for_timestamp(spec)
+        return found if found is not None and found.offset < end else None
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_offset_for_epoch(epoch)

@@ -6,7 +6,8 @@ objects of a store. One contract suite runs over both (`tests/partitions`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from penstock.records.appends import Done
     from penstock.records.idempotence import ProducerState
     from penstock.storage import Lease, LogConfig, Read
-    from penstock.storage.values import Later
+    from penstock.storage.values import Later, OffsetAndTimestamp
+
+LookUp = Callable[[Sequence[Any]], Awaitable[None]]
+"""Has some partitions learn where they begin and end now; raises PenstockError."""
 
 
 class Partition(Protocol):
@@ -26,6 +30,16 @@ class Partition(Protocol):
 
     everywhere: ClassVar[bool]
     """Whether every broker serves it, so that a consumer may be sent to a nearer one."""
+
+    @property
+    def look_up(self) -> LookUp | None:
+        """What knows more than the partition of where it begins and ends; None if nothing does."""
+        ...
+
+    @property
+    def store_url(self) -> str:
+        """The object store that records lie in; empty where all lie in the broker's directory."""
+        ...
 
     @property
     def source(self) -> object:
@@ -93,6 +107,20 @@ class Partition(Protocol):
         Raises:
             OffsetOutOfRange: below the start, or above the end.
             PenstockError: what lies there cannot be read now.
+        """
+        ...
+
+    def position(
+        self, spec: int, *, committed: bool
+    ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
+        """What a time, or a spec of `records.positions`, stands for; None for nothing.
+
+        `committed` leaves out what lies above the last stable offset. Only records have a
+        timestamp, -1 stands for none; the epoch is the one that wrote the offset, of the end the
+        leader's. By what the partition knows of its start and end; `look_up` is the caller's.
+
+        Raises:
+            PenstockError: it cannot be looked up now.
         """
         ...
 

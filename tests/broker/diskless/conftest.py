@@ -80,6 +80,7 @@ class Cluster:
                 randomness=SYSTEM_RANDOMNESS,
                 broker_id=node,
                 config_of=configs.config_of,
+                store_url="memory://objects",
             ),
         )
         configs.bind(lambda: server.state.image)

@@ -82,6 +82,7 @@ class DisklessHouse(House):
             randomness=SYSTEM_RANDOMNESS,
             broker_id=node,
             config_of=configs.config_of,
+            store_url="memory://objects",
         )
         await self.service.start(
             image=await self.control.image(),

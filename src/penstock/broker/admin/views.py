@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.admin.metrics import high_watermark
 from penstock.broker.coordination.groups import GroupIdNotFound, coordinator_of
 from penstock.broker.errors import UnknownTopicOrPartition
+from penstock.partitions import look_up_marks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -45,7 +46,7 @@ async def cluster(state: BrokerState, request: Request) -> dict[str, Any]:
 async def topics(state: BrokerState, request: Request) -> dict[str, Any]:
     """Every topic, with what its partitions on this broker hold altogether."""
     await state.refresh()
-    await state.look_up_marks(list(state.topics.values()))
+    await look_up_marks(one for topic in state.topics.values() for one in topic.partitions)
     return {"topics": [_summary(state.topics[name]) for name in sorted(state.topics)]}
 
 
@@ -59,7 +60,7 @@ async def topic(state: BrokerState, request: Request) -> dict[str, Any]:
     found = state.topics.get(name)
     if found is None:
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
-    await state.look_up_marks([found])
+    await look_up_marks(found.partitions)
     return {
         **_summary(found),
         "configs": dict(found.topic.configs),

@@ -50,7 +50,6 @@ from penstock.wire.kafka.framing import response_prefix
 
 if TYPE_CHECKING:
     from penstock.broker.state import BrokerState
-    from penstock.diskless.partition import DisklessPartition
     from penstock.partitions import Partition
     from penstock.storage import Read
 
@@ -95,11 +94,9 @@ class FetchHub:
             if waiting:
                 self._wake_soon(waiting)
 
-    def awaited(self) -> list[DisklessPartition]:
-        """The diskless partitions that requests wait for."""
-        from penstock.diskless.partition import DisklessPartition
-
-        return [one for one in self._waiting if isinstance(one, DisklessPartition)]
+    def awaited(self) -> Iterable[object]:
+        """The sources that requests wait for."""
+        return self._waiting
 
     def image_changed(self) -> None:
         """Partitions may be gone or led elsewhere: everyone looks again."""

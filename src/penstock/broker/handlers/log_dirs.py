@@ -12,40 +12,54 @@ Source: KIP-113, KIP-827 (total and usable bytes); Kafka's `ReplicaManager.descr
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.state import BrokerState, TopicState
+from penstock.partitions import look_up_marks
 from penstock.storage import StorageError
 
 if TYPE_CHECKING:
-    from penstock.diskless.service import DisklessService
     from penstock.partitions import Partition
+    from penstock.storage import LogStore
+
+    _Led = Mapping[int, Partition]
 
 Entry = dict[str, Any]
-_Asked = Sequence[tuple[TopicState, frozenset[int] | None]]
-"""Topics, and which of their partitions; None for all."""
 
 
 async def describe_log_dirs(state: BrokerState, context: RequestContext, request: Any) -> Entry:
     """All partitions, or those that the request names; what does not lie here is left out."""
     await state.refresh()
-    asked: _Asked = [(topic, None) for topic in state.topics.values()]
+    topics = state.topics
+    asked: dict[str, Iterable[int]] = {
+        name: range(len(topic.partitions)) for name, topic in topics.items()
+    }
     if request.topics is not None:
-        named = {topic.topic: frozenset(topic.partitions) for topic in request.topics}
-        asked = [(state.topics[name], named[name]) for name in named if name in state.topics]
-    results = [_local(state, asked)]
+        asked = {topic.topic: topic.partitions for topic in request.topics if topic.topic in topics}
+    led = {name: _led(state, topics[name], indexes) for name, indexes in asked.items()}
+    results = [_directory(state.store, led)]
     if state.diskless is not None:
-        results.append(await _remote(state, state.diskless, asked))
+        results.append(await _object_store(state.diskless.store_url, led))
     return {"results": results}
 
 
-def _local(state: BrokerState, asked: _Asked) -> Entry:
-    directory = state.store.directory
-    failed = state.store.failed
+def _led(state: BrokerState, topic: TopicState, indexes: Iterable[int]) -> _Led:
+    """The partitions among some that clients take this broker for the leader of, by index."""
+    wanted = frozenset(indexes)
+    return {
+        row.index: partition
+        for row, partition in zip(state.shown(topic.topic), topic.partitions, strict=True)
+        if partition is not None and row.leader == state.node_id and row.index in wanted
+    }
+
+
+def _directory(store: LogStore, led: Mapping[str, _Led]) -> Entry:
+    directory = store.directory
+    failed = store.failed
     try:
         room = shutil.disk_usage(directory)
     except OSError as error:
@@ -54,39 +68,33 @@ def _local(state: BrokerState, asked: _Asked) -> Entry:
         return _offline(directory, failed)
     return {
         "log_dir": directory,
-        "topics": _topics(asked, lambda topic: () if topic.diskless else topic.partitions),
+        "topics": _topics(led, ""),
         "total_bytes": room.total,
         "usable_bytes": room.free,
     }
 
 
-async def _remote(state: BrokerState, service: DisklessService, asked: _Asked) -> Entry:
-    def led(topic: TopicState) -> Iterable[Partition | None]:
-        shown = state.shown(topic.topic)
-        for row, partition in zip(shown, topic.partitions, strict=True):
-            yield partition if topic.diskless and row.leader == state.node_id else None
-
+async def _object_store(url: str, led: Mapping[str, _Led]) -> Entry:
     try:
-        await state.look_up_marks(topic for topic, _ in asked)
+        await look_up_marks(one for partitions in led.values() for one in partitions.values())
     except PenstockError as error:
-        return _offline(service.store_url, error)
-    return {"log_dir": service.store_url, "topics": _topics(asked, led)}
+        return _offline(url, error)
+    return {"log_dir": url, "topics": _topics(led, url)}
 
 
 def _offline(log_dir: str, error: PenstockError) -> Entry:
     return {"log_dir": log_dir, "error_code": error_of(error)[0], "topics": ()}
 
 
-def _topics(
-    asked: _Asked, logs_of: Callable[[TopicState], Iterable[Partition | None]]
-) -> list[Entry]:
+def _topics(led: Mapping[str, _Led], store_url: str) -> list[Entry]:
+    """The partitions whose records lie in an object store, or in the directory if it is empty."""
     topics: list[Entry] = []
-    for topic, indexes in asked:
+    for name, by_index in led.items():
         partitions = [
-            {"partition_index": index, "partition_size": log.size_bytes, "offset_lag": 0}
-            for index, log in enumerate(logs_of(topic))
-            if log is not None and (indexes is None or index in indexes)
+            {"partition_index": index, "partition_size": one.size_bytes, "offset_lag": 0}
+            for index, one in by_index.items()
+            if one.store_url == store_url
         ]
         if partitions:
-            topics.append({"name": topic.topic.name, "partitions": partitions})
+            topics.append({"name": name, "partitions": partitions})
     return topics

@@ -60,7 +60,7 @@ from penstock.broker.sinks.objects import check_size, commit_objects
 from penstock.broker.sinks.pieces import PieceReader, check_blobs, remove_blobs
 from penstock.broker.sinks.staging import StagingArea
 from penstock.control import SinkCommit, SinkLane
-from penstock.partitions import LocalPartition, Partition
+from penstock.partitions import LocalPartition, Partition, look_up_marks
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
@@ -329,7 +329,9 @@ class SinkService:
         written = {lane.topic_id.bytes for lane in row.lanes if not has_producer(lane)}
         topics = [self._state.topics_by_id.get(topic_id) for topic_id in written]
         try:
-            await self._state.look_up_marks([topic for topic in topics if topic is not None])
+            await look_up_marks(
+                one for topic in topics if topic is not None for one in topic.partitions
+            )
         except PenstockError as error:
             logger.warning("query %r: ends of partitions are not known: %s", row.query_id, error)
 

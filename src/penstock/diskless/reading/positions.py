@@ -13,33 +13,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
-from penstock.control.batch_index.values import DisklessExtent, PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import DisklessExtent, PartitionKey
 from penstock.diskless.reading import limits
 from penstock.diskless.reading.assembly import LEADER_EPOCH, Run
 from penstock.diskless.reading.errors import told
 from penstock.records import BatchHeader, decode_header
+from penstock.storage.values import OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from penstock.control.batch_index.port import DisklessPlane
     from penstock.diskless.reading.reader import Reader
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
-EARLIEST_PENDING_UPLOAD: Final = -6
-
-Position = tuple[int, int, int]
-"""(offset, timestamp, leader epoch); -1 where there is none."""
-NOWHERE: Final[Position] = (-1, -1, -1)
-
 
 class Positions:
-    """Looks positions up; the caller has asked for the marks already."""
+    """Looks positions up, in partitions of which it is told where they begin and end."""
 
     def __init__(self, *, plane: DisklessPlane, reader: Reader) -> None:
         self._plane = plane
@@ -47,48 +37,43 @@ class Positions:
         self._turns = asyncio.Semaphore(limits.LOOKUPS_AT_ONCE)
 
     async def of(
-        self, key: PartitionKey, timestamp: int, marks: PartitionMarks
-    ) -> Position | PenstockError:
-        """The position that a `timestamp` of ListOffsets asks for, or why it cannot be had."""
-        if timestamp == LATEST:
-            return marks.high_watermark, -1, LEADER_EPOCH
-        if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return marks.log_start_offset, -1, LEADER_EPOCH
-        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            return NOWHERE
+        self, key: PartitionKey, timestamp: int | None, start: int, end: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record of [start, end) at or after a time, or of the highest, if there is one.
+
+        Raises:
+            PenstockError: it cannot be had, as consumers are told.
+        """
         try:
             async with self._turns:
-                if timestamp == MAX_TIMESTAMP:
-                    return await self._newest(key, marks)
-                return await self._first(key, timestamp, marks)
+                if timestamp is None:
+                    return await self._newest(key, start, end)
+                return await self._first(key, timestamp, start, end)
         except PenstockError as error:
-            return told(error)
+            raise told(error) from None
 
-    async def _first(self, key: PartitionKey, timestamp: int, marks: PartitionMarks) -> Position:
+    async def _first(
+        self, key: PartitionKey, timestamp: int, start: int, end: int
+    ) -> OffsetAndTimestamp | None:
         """The first record at or after a time."""
         extent = await self._plane.extent_at_time(*key, timestamp)
         if extent is None:
-            return NOWHERE
-        found = first_at_or_after(
-            await self._reader.run_of(extent), timestamp, marks.log_start_offset
-        )
+            return None
+        found = first_at_or_after(await self._reader.run_of(extent), timestamp, start)
         if found is not None:
             return found
-        async for later in self._extents(key, extent.next_offset, marks.high_watermark):
+        async for later in self._extents(key, extent.next_offset, end):
             if later.max_timestamp >= timestamp:
-                found = first_at_or_after(
-                    await self._reader.run_of(later), timestamp, marks.log_start_offset
-                )
+                found = first_at_or_after(await self._reader.run_of(later), timestamp, start)
                 if found is not None:
                     return found
-        return NOWHERE
+        return None
 
-    async def _newest(self, key: PartitionKey, marks: PartitionMarks) -> Position:
+    async def _newest(self, key: PartitionKey, start: int, end: int) -> OffsetAndTimestamp | None:
         """The first record of the highest timestamp."""
         extent = await self._plane.extent_at_time(*key, None)
-        start = marks.log_start_offset
         if extent is None or extent.max_timestamp < 0:
-            return NOWHERE
+            return None
         found = first_at_or_after(await self._reader.run_of(extent), extent.max_timestamp, start)
         if found is not None:
             return found
@@ -96,14 +81,14 @@ class Positions:
         run = await self._reader.run_of(extent)
         left = [header for _, header in batches_from(run, start)]
         highest = max((header.max_timestamp for header in left), default=-1)
-        async for later in self._extents(key, extent.next_offset, marks.high_watermark):
+        async for later in self._extents(key, extent.next_offset, end):
             if later.max_timestamp > highest:
                 extent, highest = later, later.max_timestamp
         if highest < 0:
-            return NOWHERE
+            return None
         # A producer's header may promise a later time than its records have.
         run = await self._reader.run_of(extent)
-        return first_at_or_after(run, highest, start, newest=True) or NOWHERE
+        return first_at_or_after(run, highest, start, newest=True)
 
     async def _extents(
         self, key: PartitionKey, start: int, end: int
@@ -133,7 +118,7 @@ def batches_from(run: Run, start: int) -> Iterator[tuple[int, BatchHeader]]:
 
 def first_at_or_after(
     run: Run, timestamp: int, start: int, *, newest: bool = False
-) -> Position | None:
+) -> OffsetAndTimestamp | None:
     """The first record of a run at or after a time, and not below `start`.
 
     `newest` asks for the latest record of the first batch whose header reaches the time.
@@ -152,5 +137,6 @@ def first_at_or_after(
         matches = (times >= (times.max() if newest and len(times) else timestamp)).nonzero()[0]
         if len(matches):
             row = int(matches[0])
-            return int(columns.column(0)[row].as_py()), int(times[row]), LEADER_EPOCH
+            offset = int(columns.column(0)[row].as_py())
+            return OffsetAndTimestamp(offset, int(times[row]), LEADER_EPOCH)
     return None

@@ -1,0 +1,24 @@
+"""Where a log is to be looked at by time: the timestamps of ListOffsets that are no times.
+
+| timestamp | asks for                                                        |
+|----------:|-----------------------------------------------------------------|
+| -1        | the end: high watermark, or last stable offset if committed     |
+| -2        | the first offset                                                |
+| -3        | the record of the highest timestamp                             |
+| -4        | the first offset that lies on the broker itself                 |
+| -5, -6    | the highest offset that is tiered, the next to be tiered        |
+| >= 0      | the first record at or after that time                          |
+
+Source: `ListOffsetsRequest.json`; KIP-79, KIP-405, KIP-734.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
