@@ -19,7 +19,7 @@ HEAD = Struct(">IBBB")
 """At the start of every chunk: its item's number, its place, its records, whether it is poison."""
 ACCEPTED = -2
 """Stands for all producer ids where the order of what was accepted is looked at."""
-Lane = tuple[str, int]
+ProducerPartition = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +29,7 @@ class Item:
     number: int
     writer: int
     """Items of one writer and lane keep their order."""
-    lane: Lane | None
+    lane: ProducerPartition | None
     idempotent: bool
     poison: bool
     chunks: Sequence[bytes]
@@ -62,7 +62,13 @@ class History:
     items: list[Item] = field(default_factory=list)
 
     def new_item(
-        self, random: Random, *, writer: int, lane: Lane | None, idempotent: bool, poison: bool
+        self,
+        random: Random,
+        *,
+        writer: int,
+        lane: ProducerPartition | None,
+        idempotent: bool,
+        poison: bool,
     ) -> Item:
         """A publication with one to four chunks, of one of the three kinds."""
         number = len(self.items)
@@ -102,7 +108,7 @@ class History:
 
     def check(self, log: ModelLog) -> None:
         """Compare what producers were told with what is in the log."""
-        found: dict[Lane | None, Counter[bytes]] = {}
+        found: dict[ProducerPartition | None, Counter[bytes]] = {}
         for lane, batches in log.entries.items():
             found[lane] = Counter(data for data, _ in batches)
             self._check_order(lane, batches)
@@ -124,7 +130,7 @@ class History:
         if isinstance(item.error, FrameRefused) and item.deliveries == 1 and min(counts) > 0:
             raise Violation(f"{item} was refused for good, and is in the log")
 
-    def _check_order(self, lane: Lane, batches: list[tuple[bytes, int]]) -> None:
+    def _check_order(self, lane: ProducerPartition, batches: list[tuple[bytes, int]]) -> None:
         """Payloads are as they were sent; a writer's idempotent items are in their order.
 
         With one exception: a log does not know that one producer id follows another. What was given

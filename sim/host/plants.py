@@ -9,8 +9,8 @@ from __future__ import annotations
 from penstock.host.client_machine import Event
 from penstock.host.credits import Credit, CreditWindow
 from penstock.host.delivery import Delivery
-from penstock.host.lanes import Lane
 from penstock.host.port import ACCEPTED, NO_LOG_SEQUENCE, Chunks, Failed, Settled
+from penstock.host.producer_partitions import ProducerPartition
 from penstock.host.publication import Publication
 from penstock.host.ring_space import RingSpace
 from penstock.host.server_machine import ServerMachine
@@ -63,7 +63,7 @@ class GrantsUnderHand(ServerMachine):
             self.window._slots = 1
 
 
-class _LaneNumbersAnew(Lane):
+class _LaneNumbersAnew(ProducerPartition):
     """Numbers again whatever was lost."""
 
     __slots__ = ()
@@ -75,7 +75,7 @@ class _LaneNumbersAnew(Lane):
         super().returned(publication)
 
 
-class _LaneKnowsBetter(Lane):
+class _LaneKnowsBetter(ProducerPartition):
     """Takes every frame behind a gap for one that cannot be in the log."""
 
     __slots__ = ()
@@ -85,7 +85,7 @@ class _LaneKnowsBetter(Lane):
         super().given_up(publication, refused=True)
 
 
-class _LaneFillsGaps(Lane):
+class _LaneFillsGaps(ProducerPartition):
     """Goes on numbering after a gap, with the number of what was given up."""
 
     __slots__ = ()
@@ -98,7 +98,7 @@ class _LaneFillsGaps(Lane):
 
 
 class _Laned(Delivery):
-    lane_type: type[Lane] = Lane
+    lane_type: type[ProducerPartition] = ProducerPartition
 
     def submit(self, publication: Publication, now_ms: float) -> None:
         lanes = self._lanes

@@ -12,7 +12,7 @@ from penstock.host.credits import Credit, CreditWindow
 from penstock.host.errors import NoCredit, ProtocolViolation
 from penstock.host.publication import single
 from penstock.wire.frames import MalformedFrame, decode
-from sim.host.history import Item, Lane
+from sim.host.history import Item, ProducerPartition
 from sim.host.link import Link
 from sim.host.scheduler import Violation
 
@@ -57,7 +57,9 @@ class Producer:
         self.link: Link | None = None
         self.delivery = world.new_delivery(self, producer_id, producer_epoch)
         lanes = random.randint(1, 3)
-        self.lanes: list[Lane | None] = [("t", partition) for partition in range(lanes)]
+        self.lanes: list[ProducerPartition | None] = [
+            ("t", partition) for partition in range(lanes)
+        ]
         if random.random() < 0.3:
             self.lanes.append(None)
         if producer_id < 0 and random.random() < 0.1:

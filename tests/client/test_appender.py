@@ -24,8 +24,8 @@ from penstock.client.errors import (
     TimedOut,
     UnsupportedByBroker,
 )
-from penstock.client.lanes import Lane, Pieces
 from penstock.client.limits import RETRY
+from penstock.client.producer_partitions import Pieces, ProducerPartition
 from penstock.records.columnar import encode_batches
 from penstock.testing import Broker
 from tests.client.half_broker import HalfBroker
@@ -60,17 +60,17 @@ async def running(bootstrap: str, **options: Any) -> AsyncIterator[Appender]:
 
 
 def put(
-    appender: Appender, lane: Lane, values: list[bytes], sequence: int
+    appender: Appender, producer_partition: ProducerPartition, values: list[bytes], sequence: int
 ) -> asyncio.Future[PenstockError | None]:
     """Append one batch; the future ends with what became of it, and fails on a second verdict."""
     future: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
     batch = pieces(
         values,
-        producer_id=lane.producer_id if lane.idempotent else -1,
-        epoch=lane.producer_epoch if lane.idempotent else -1,
+        producer_id=producer_partition.producer_id if producer_partition.idempotent else -1,
+        epoch=producer_partition.producer_epoch if producer_partition.idempotent else -1,
         sequence=sequence,
     )
-    refused = appender.append(lane, batch, sequence, future.set_result)
+    refused = appender.append(producer_partition, batch, sequence, future.set_result)
     if refused is not None:
         future.set_result(refused)
     return future
@@ -104,9 +104,11 @@ def test_many_producers_append_to_many_partitions_in_order(
             for turn in range(rounds):
                 for who, producer_id in enumerate(ids):
                     for partition in range(partitions):
-                        lane = Lane(producer_id, 0, name, partition, True)
+                        producer_partition = ProducerPartition(
+                            producer_id, 0, name, partition, True
+                        )
                         values = [b"%d:%d" % (who, turn * 5 + index) for index in range(5)]
-                        futures.append(put(appender, lane, values, turn * 5))
+                        futures.append(put(appender, producer_partition, values, turn * 5))
             assert set(await results(futures)) == {None}
             assert appender.pending_appends == 0
 
@@ -128,8 +130,8 @@ async def test_a_batch_may_come_in_two_parts(bootstrap: str, topic: Topic) -> No
     future: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
     async with running(bootstrap) as appender:
         parts = [Pieces(bytes(data[:61]), 2, data[61:])]
-        lane = Lane(-1, -1, name, 0, False)
-        assert appender.append(lane, parts, -1, future.set_result) is None
+        producer_partition = ProducerPartition(-1, -1, name, 0, False)
+        assert appender.append(producer_partition, parts, -1, future.set_result) is None
         assert await results([future]) == [None]
     assert stored(bootstrap, name) == [b"one", b"two"]
 
@@ -141,8 +143,8 @@ async def test_an_unknown_topic_and_partition_fail_and_the_topic_may_appear_late
     async with running(bootstrap) as appender:
         producer_id = await appender.producer_id()
         wrong = [
-            put(appender, Lane(producer_id, 0, missing, 0, True), [b"x"], 0),
-            put(appender, Lane(producer_id, 0, name, 2, True), [b"x"], 0),
+            put(appender, ProducerPartition(producer_id, 0, missing, 0, True), [b"x"], 0),
+            put(appender, ProducerPartition(producer_id, 0, name, 2, True), [b"x"], 0),
         ]
         errors = await results(wrong)
         assert [type(error) for error in errors] == [UnknownTopic, UnknownTopic]
@@ -150,7 +152,7 @@ async def test_an_unknown_topic_and_partition_fail_and_the_topic_may_appear_late
         with pytest.raises(UnknownTopic):
             await appender.partitions(missing)
         await asyncio.to_thread(client.create_topic, missing, 1)
-        late = put(appender, Lane(producer_id, 0, missing, 0, True), [b"x"], 0)
+        late = put(appender, ProducerPartition(producer_id, 0, missing, 0, True), [b"x"], 0)
         assert await results([late]) == [None]
 
 
@@ -158,7 +160,7 @@ async def test_a_refused_batch_fails_alone_in_its_lane(bootstrap: str, topic: To
     name = topic(2, max_message_bytes="2000")
     async with running(bootstrap) as appender:
         producer_id = await appender.producer_id()
-        first, second = (Lane(producer_id, 0, name, index, True) for index in (0, 1))
+        first, second = (ProducerPartition(producer_id, 0, name, index, True) for index in (0, 1))
         futures = [
             put(appender, first, [b"small"], 0),
             put(appender, first, [b"x" * 4000], 1),
@@ -183,10 +185,10 @@ async def test_what_comes_first_is_not_overtaken_by_what_came_after_it_failed(
     # The broker does not know the producer yet and would take sequence 5 for its first.
     name = topic(1, max_message_bytes="2000")
     async with running(bootstrap) as appender:
-        lane = Lane(await appender.producer_id(), 0, name, 0, True)
-        (failed,) = await results([put(appender, lane, [b"x" * 4000] * 5, 0)])
+        producer_partition = ProducerPartition(await appender.producer_id(), 0, name, 0, True)
+        (failed,) = await results([put(appender, producer_partition, [b"x" * 4000] * 5, 0)])
         assert isinstance(failed, MessageTooLarge)
-        (early,) = await results([put(appender, lane, [b"later"], 5)])
+        (early,) = await results([put(appender, producer_partition, [b"later"], 5)])
         assert early is not None
         assert early.code == "out_of_order_sequence_number"
         assert stored(bootstrap, name) == []
@@ -200,16 +202,19 @@ async def test_every_record_is_stored_once_though_connections_break(cut_answers:
         with Client(proxy.address) as client:
             await asyncio.to_thread(client.create_topic, "orders", 2, exist_ok=True)
         async with running(proxy.address) as appender:
-            lanes = [Lane(await appender.producer_id(), 0, "orders", at % 2, True) for at in (0, 1)]
+            producer_partitions = [
+                ProducerPartition(await appender.producer_id(), 0, "orders", at % 2, True)
+                for at in (0, 1)
+            ]
             futures = [
                 put(
                     appender,
-                    lane,
+                    producer_partition,
                     [b"%05d" % (turn * 50 + index) for index in range(50)],
                     turn * 50,
                 )
                 for turn in range(80)
-                for lane in lanes
+                for producer_partition in producer_partitions
             ]
             assert set(await results(futures)) == {None}
             assert appender.retries > 0
@@ -232,17 +237,25 @@ async def test_appends_time_out_while_the_broker_is_down_and_go_on_when_it_is_ba
     with Broker(admin=False) as broker:
         await asyncio.to_thread(broker.create_topic, "orders", 1)
         async with running(broker.bootstrap, retry=retry) as appender:
-            lane = Lane(await appender.producer_id(), 0, "orders", 0, True)
-            assert await results([put(appender, lane, [b"one"], 0)]) == [None]
+            producer_partition = ProducerPartition(
+                await appender.producer_id(), 0, "orders", 0, True
+            )
+            assert await results([put(appender, producer_partition, [b"one"], 0)]) == [None]
             await asyncio.to_thread(broker.stop)
-            lost = [put(appender, lane, [b"two"], 1), put(appender, lane, [b"three"], 2)]
+            lost = [
+                put(appender, producer_partition, [b"two"], 1),
+                put(appender, producer_partition, [b"three"], 2),
+            ]
             error, after = await results(lost)
             assert isinstance(error, TimedOut)
             assert "orders-0" in str(error)
             assert after is not None
             assert after.code == "out_of_order_sequence_number"
             await asyncio.to_thread(broker.start)
-            again = [put(appender, lane, [b"two"], 1), put(appender, lane, [b"three"], 2)]
+            again = [
+                put(appender, producer_partition, [b"two"], 1),
+                put(appender, producer_partition, [b"three"], 2),
+            ]
             assert await results(again) == [None, None]
         assert await asyncio.to_thread(stored, broker.bootstrap, "orders") == [
             b"one",
@@ -255,11 +268,11 @@ async def test_stopping_waits_for_what_is_queued(bootstrap: str, topic: Topic) -
     name = topic()
     appender = Appender(bootstrap)
     await appender.start()
-    lane = Lane(await appender.producer_id(), 0, name, 0, True)
-    futures = [put(appender, lane, [b"%d" % turn], turn) for turn in range(30)]
+    producer_partition = ProducerPartition(await appender.producer_id(), 0, name, 0, True)
+    futures = [put(appender, producer_partition, [b"%d" % turn], turn) for turn in range(30)]
     await appender.stop(30)
     assert set(await results(futures)) == {None}
-    (late,) = await results([put(appender, lane, [b"late"], 30)])
+    (late,) = await results([put(appender, producer_partition, [b"late"], 30)])
     assert isinstance(late, ClientClosed)
 
 
@@ -268,7 +281,8 @@ async def test_stopping_fails_what_does_not_end_in_time() -> None:
         appender = Appender(bootstrap, api_timeout_ms=20_000)
         await appender.start()
         futures = [
-            put(appender, Lane(5, 0, "orders", index, True), [b"x"], 0) for index in range(3)
+            put(appender, ProducerPartition(5, 0, "orders", index, True), [b"x"], 0)
+            for index in range(3)
         ]
         await appender.stop(0.3)
         assert [type(error) for error in await results(futures)] == [ClientClosed] * 3
@@ -278,7 +292,9 @@ async def test_a_broker_that_does_not_answer_costs_its_connection() -> None:
     with silent_broker() as bootstrap:
         retry = replace(RETRY, timeout_ms=500)
         async with running(bootstrap, request_timeout_ms=1_000, retry=retry) as appender:
-            (error,) = await results([put(appender, Lane(5, 0, "orders", 0, True), [b"x"], 0)])
+            (error,) = await results(
+                [put(appender, ProducerPartition(5, 0, "orders", 0, True), [b"x"], 0)]
+            )
             assert isinstance(error, TimedOut)
             assert "did not answer Produce within 1000 ms" in str(error)
 
@@ -286,7 +302,7 @@ async def test_a_broker_that_does_not_answer_costs_its_connection() -> None:
 async def test_an_append_without_batches_is_refused(bootstrap: str) -> None:
     async with running(bootstrap) as appender:
         ended: list[PenstockError | None] = []
-        refused = appender.append(Lane(5, 0, "orders", 0, True), [], 0, ended.append)
+        refused = appender.append(ProducerPartition(5, 0, "orders", 0, True), [], 0, ended.append)
         assert isinstance(refused, InvalidArgument)
     assert ended == []
 
@@ -304,7 +320,7 @@ NONSENSE = {
 async def test_nonsense_costs_the_connection_and_the_batch_is_tried_again(answer: bytes) -> None:
     with silent_broker(answer) as bootstrap:
         async with running(bootstrap) as appender:
-            future = put(appender, Lane(5, 0, "orders", 0, True), [b"x"], 0)
+            future = put(appender, ProducerPartition(5, 0, "orders", 0, True), [b"x"], 0)
             async with asyncio.timeout(WAIT_SECONDS):
                 while appender.retries < 2:
                     await asyncio.sleep(0.005)
@@ -317,7 +333,9 @@ async def test_a_partition_without_a_leader_is_waited_for_and_given_up() -> None
     with silent_broker(leader=-1) as bootstrap:
         retry = replace(RETRY, timeout_ms=300)
         async with running(bootstrap, retry=retry) as appender:
-            (error,) = await results([put(appender, Lane(5, 0, "orders", 0, True), [b"x"], 0)])
+            (error,) = await results(
+                [put(appender, ProducerPartition(5, 0, "orders", 0, True), [b"x"], 0)]
+            )
             assert isinstance(error, TimedOut)
             assert "has had no leader" in str(error)
 
@@ -325,7 +343,9 @@ async def test_a_partition_without_a_leader_is_waited_for_and_given_up() -> None
 async def test_a_broker_that_is_too_old_is_refused_for_good() -> None:
     with silent_broker(produce_version=8) as bootstrap:
         async with running(bootstrap) as appender:
-            (error,) = await results([put(appender, Lane(5, 0, "orders", 0, True), [b"x"], 0)])
+            (error,) = await results(
+                [put(appender, ProducerPartition(5, 0, "orders", 0, True), [b"x"], 0)]
+            )
             assert isinstance(error, UnsupportedByBroker)
             assert "serves Produce in versions 0 to 8" in str(error)
 
@@ -333,20 +353,25 @@ async def test_a_broker_that_is_too_old_is_refused_for_good() -> None:
 async def test_idle_lanes_are_forgotten_and_none_that_is_in_use(
     bootstrap: str, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LANES_MAX", 4)
+    monkeypatch.setattr(limits, "PRODUCER_PARTITIONS_MAX", 4)
     name, producers = topic(), 12
     async with running(bootstrap) as appender:
         ids = [await appender.producer_id() for _ in range(producers)]
-        lanes = [Lane(who, 0, name, 0, True) for who in ids]
-        futures = [put(appender, lane, [b"0"], 0) for lane in lanes]
-        assert appender.lanes == producers  # more than allowed, but all are in use
+        producer_partitions = [ProducerPartition(who, 0, name, 0, True) for who in ids]
+        futures = [
+            put(appender, producer_partition, [b"0"], 0)
+            for producer_partition in producer_partitions
+        ]
+        assert appender.producer_partitions == producers  # more than allowed, but all are in use
         assert set(await results(futures)) == {None}
         for turn in (1, 2):
-            for lane in lanes:
-                assert await results([put(appender, lane, [b"%d" % turn], turn)]) == [None]
-            other = Lane(await appender.producer_id(), 0, name, 0, True)
+            for producer_partition in producer_partitions:
+                assert await results([put(appender, producer_partition, [b"%d" % turn], turn)]) == [
+                    None
+                ]
+            other = ProducerPartition(await appender.producer_id(), 0, name, 0, True)
             assert await results([put(appender, other, [b"other"], 0)]) == [None]
-            assert appender.lanes <= 5
+            assert appender.producer_partitions <= 5
     found = stored(bootstrap, name)
     assert sorted(found) == sorted([b"0", b"1", b"2"] * producers + [b"other"] * 2)
 

@@ -260,7 +260,7 @@ def test_a_fenced_producer_stops_for_good() -> None:
         submit(pair, b"c")
 
 
-# Lanes
+# Producer partitions
 
 
 def test_lanes_are_numbered_each_on_its_own() -> None:

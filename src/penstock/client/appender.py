@@ -1,15 +1,15 @@
 """Appends encoded batches for many producers at once, from an event loop.
 
 An agent or gateway holds batches of many producers; each must be appended with its producer's own
-identity and sequence, in order, exactly once. `LaneState` decides per producer and partition what
-may go and what an answer means; here are the event loop's connections, one per broker, and timers.
-Requests of all lanes share the broker's connection, pipelined.
+identity and sequence, in order, exactly once. `ProducerPartitionState` decides per producer and
+partition what may go and what an answer means; here are the event loop's connections, one per
+broker, and timers. Requests of all producer partitions share the broker's connection, pipelined.
 
-    append -> lane -> may it send now? -> the leader's connection -> answer -> lane -> done
+    append -> its partition -> may it send now? -> the leader's connection -> answer -> done
                        |  no: it waits for one of
                        |- its topic's metadata          (topic.waiting, woken by the look-up)
                        |- the leader's connection       (node.waiting, woken when it can write)
-                       |- the pause after a failure     (a timer of the lane)
+                       |- the pause after a failure     (a timer of the partition)
                        '- an answer to an earlier batch (woken by the answer)
 
 Metadata and producer ids are asked for by the blocking `Session`, on a few threads. What is
@@ -39,9 +39,15 @@ from penstock.client.errors import (
     InvalidArgument,
     UnknownTopic,
 )
-from penstock.client.lanes import Done, Lane, LaneState, Pieces, Settled
 from penstock.client.pipeline import Pipeline, connect
 from penstock.client.produce import ProduceRequest, produce_call, read_acknowledgements
+from penstock.client.producer_partitions import (
+    Done,
+    Pieces,
+    ProducerPartition,
+    ProducerPartitionState,
+    Settled,
+)
 from penstock.client.producers import ProducerIdentities
 from penstock.client.session import Session
 
@@ -53,12 +59,12 @@ _ACKS_ALL: Final = -1
 class _Ticket(NamedTuple):
     """A request under way, and whose it is."""
 
-    lane: LaneState
+    producer_partition: ProducerPartitionState
     request: ProduceRequest
 
 
 class _Topic:
-    """What is known of a topic, and the lanes that wait to know it better."""
+    """What is known of a topic, and the producer partitions that wait to know it better."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,12 +73,14 @@ class _Topic:
         self.loading = False
         self.failures = 0
         self.not_before = 0.0
-        self.waiting: dict[LaneState, None] = {}
+        self.waiting: dict[ProducerPartitionState, None] = {}
         self.timer: asyncio.TimerHandle | None = None
 
 
 class _Node:
-    """A broker: its connection, or the attempt at one, and the lanes that wait for it."""
+    """A broker: its connection, or the attempt at one, and the producer partitions that wait for
+    it.
+    """
 
     def __init__(self, appender: Appender, node_id: int) -> None:
         self.node_id = node_id
@@ -80,7 +88,7 @@ class _Node:
         self.connecting = False
         self.failures = 0
         self.timer: asyncio.TimerHandle | None = None
-        self.waiting: OrderedDict[LaneState, None] = OrderedDict()
+        self.waiting: OrderedDict[ProducerPartitionState, None] = OrderedDict()
         self._appender = appender
 
     @property
@@ -136,14 +144,16 @@ class Appender:
             retry=self._retry,
         )
         self._identities = ProducerIdentities(self._session)
-        # Look-ups that lanes wait for never stand behind calls of the owner.
+        # Look-ups that producer partitions wait for never stand behind calls of the owner.
         self._looks = ThreadPoolExecutor(1, "penstock-appender-metadata")
         self._calls = ThreadPoolExecutor(limits.APPENDER_CALL_THREADS, "penstock-appender")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lanes: OrderedDict[Lane, LaneState] = OrderedDict()
+        self._producer_partitions: OrderedDict[ProducerPartition, ProducerPartitionState] = (
+            OrderedDict()
+        )
         self._topics: dict[str, _Topic] = {}
         self._nodes: dict[int, _Node] = {}
-        self._timers: dict[LaneState, asyncio.TimerHandle] = {}
+        self._timers: dict[ProducerPartitionState, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._drained = asyncio.Event()
         self._stopping = False
@@ -152,9 +162,9 @@ class Appender:
         self.retries = 0
 
     @property
-    def lanes(self) -> int:
-        """Lanes that are remembered."""
-        return len(self._lanes)
+    def producer_partitions(self) -> int:
+        """Producer partitions that are remembered."""
+        return len(self._producer_partitions)
 
     async def start(self) -> None:
         """Find the cluster.
@@ -195,21 +205,26 @@ class Appender:
         return len((await self._call(lambda: self._session.topic(topic))).partitions)
 
     def append(
-        self, lane: Lane, batches: Sequence[Pieces], base_sequence: int, done: Done
+        self,
+        producer_partition: ProducerPartition,
+        batches: Sequence[Pieces],
+        base_sequence: int,
+        done: Done,
     ) -> PenstockError | None:
-        """Queue batches that succeed or fail together, behind the earlier ones of their lane.
+        """Queue batches that succeed or fail together, behind earlier ones.
 
         `done` is called once, later, on the loop: with None when all are on the log, or with what
         went wrong. Until then the batches' memory must stay as it is. An error that is returned
         means that nothing was queued, and `done` is not called.
 
-        `base_sequence` is that of the first record; -1 in a lane that is not idempotent.
+        `base_sequence` is that of the first record; -1 in a producer partition that is not
+        idempotent.
         """
         if self._loop is None or self._stopping:
             return ClientClosed("the appender is not running")
         if not batches:
-            return InvalidArgument(f"append to {lane}: no batches")
-        state = self._lane(lane)
+            return InvalidArgument(f"append to {producer_partition}: no batches")
+        state = self._producer_partition(producer_partition)
         refused = state.admit(base_sequence)
         if refused is not None:
             return refused
@@ -242,11 +257,11 @@ class Appender:
             pipeline.abort(error)
         if closing:
             await asyncio.wait([pipeline.closed for pipeline in closing])
-        for state in list(self._lanes.values()):
+        for state in list(self._producer_partitions.values()):
             if not state.idle:
                 state.fail(error)
                 self._settle(state.collapse())
-        self._lanes.clear()
+        self._producer_partitions.clear()
 
     def _close(self) -> None:
         self._stopping = self._closed = True
@@ -260,29 +275,33 @@ class Appender:
             if timer is not None:
                 timer.cancel()
 
-    # Lanes
+    # Producer partitions
 
-    def _lane(self, lane: Lane) -> LaneState:
-        state = self._lanes.get(lane)
+    def _producer_partition(self, producer_partition: ProducerPartition) -> ProducerPartitionState:
+        state = self._producer_partitions.get(producer_partition)
         if state is not None:
-            self._lanes.move_to_end(lane)
+            self._producer_partitions.move_to_end(producer_partition)
             return state
-        if len(self._lanes) >= limits.LANES_MAX:
+        if len(self._producer_partitions) >= limits.PRODUCER_PARTITIONS_MAX:
             self._forget_idle()
-        state = self._lanes[lane] = LaneState(lane, self._retry)
+        state = self._producer_partitions[producer_partition] = ProducerPartitionState(
+            producer_partition, self._retry
+        )
         return state
 
     def _forget_idle(self) -> None:
-        """Make room among the lanes that were used longest ago; those in use stay."""
-        oldest = list(islice(self._lanes, limits.APPENDER_LANES_LOOKED_AT))
-        for lane in oldest:
-            if len(self._lanes) < limits.LANES_MAX:
+        """Make room among the producer partitions that were used longest ago; those in use stay."""
+        oldest = list(islice(self._producer_partitions, limits.APPENDER_PARTITIONS_LOOKED_AT))
+        for producer_partition in oldest:
+            if len(self._producer_partitions) < limits.PRODUCER_PARTITIONS_MAX:
                 return
-            if self._lanes[lane].idle:
-                del self._lanes[lane]
+            if self._producer_partitions[producer_partition].idle:
+                del self._producer_partitions[producer_partition]
 
-    def _pump(self, state: LaneState, *, looked_up: bool = False, appending: bool = False) -> None:
-        """Send what the lane may send; leave it where it will be woken.
+    def _pump(
+        self, state: ProducerPartitionState, *, looked_up: bool = False, appending: bool = False
+    ) -> None:
+        """Send what the producer partition may send; leave it where it will be woken.
 
         `looked_up` says that the topic's metadata is as new as it can be had, `appending` that no
         callback may be called before `append` has returned.
@@ -301,7 +320,7 @@ class Appender:
             if now_ms < core.not_before_ms:
                 self._pause(state, core.not_before_ms - now_ms)
                 return
-            topic = self._topic(state.lane.topic)
+            topic = self._topic(state.producer_partition.topic)
             if not looked_up and (core.metadata_stale or not topic.known):
                 self._learn(topic, state)
                 return
@@ -316,12 +335,12 @@ class Appender:
             elif core.error is None and not core.metadata_stale:
                 return  # what is under way has to be answered first
 
-    def _pause(self, state: LaneState, pause_ms: float) -> None:
+    def _pause(self, state: ProducerPartitionState, pause_ms: float) -> None:
         if state not in self._timers and self._loop is not None:
             wake = self._loop.call_later(pause_ms / 1000, self._resume, state)
             self._timers[state] = wake
 
-    def _resume(self, state: LaneState) -> None:
+    def _resume(self, state: ProducerPartitionState) -> None:
         self._timers.pop(state, None)
         self._pump(state)
 
@@ -343,8 +362,8 @@ class Appender:
             topic = self._topics[name] = _Topic(name)
         return topic
 
-    def _learn(self, topic: _Topic, state: LaneState) -> None:
-        """Have the lane woken after the next look-up of its topic."""
+    def _learn(self, topic: _Topic, state: ProducerPartitionState) -> None:
+        """Have the producer partition woken after the next look-up of its topic."""
         topic.waiting[state] = None
         if topic.loading or topic.timer is not None or self._loop is None:
             return
@@ -370,7 +389,7 @@ class Appender:
         except InvalidError as error:
             fatal = error
             self._topics.pop(topic.name, None)
-        except Exception as error:  # the lanes go on as they can, and look again later
+        except Exception as error:  # they go on as they can, and look again later
             if not isinstance(error, PenstockError):
                 logger.exception("the look-up of topic %s failed", topic.name)
             topic.failures += 1
@@ -380,7 +399,7 @@ class Appender:
         waiting, topic.waiting = topic.waiting, {}
         for state in waiting:
             state.core.metadata_stale = False
-            partition = state.lane.partition
+            partition = state.producer_partition.partition
             if fatal is not None:
                 state.fail(fatal)
             elif count and not 0 <= partition < count:
@@ -396,8 +415,8 @@ class Appender:
 
     # Brokers
 
-    def _leader(self, topic: _Topic, state: LaneState) -> _Node | None:
-        node_id = topic.leaders.get(state.lane.partition)
+    def _leader(self, topic: _Topic, state: ProducerPartitionState) -> _Node | None:
+        node_id = topic.leaders.get(state.producer_partition.partition)
         if node_id is None:
             return None
         node = self._nodes.get(node_id)
@@ -405,8 +424,8 @@ class Appender:
             node = self._nodes[node_id] = _Node(self, node_id)
         return node
 
-    def _await(self, node: _Node, state: LaneState) -> None:
-        """Have the lane woken when the broker's connection can take a request."""
+    def _await(self, node: _Node, state: ProducerPartitionState) -> None:
+        """Have the producer partition woken when the broker's connection can take a request."""
         node.waiting[state] = None
         if node.pipeline is None and not node.connecting and node.timer is None:
             self._connect(node)
@@ -456,7 +475,9 @@ class Appender:
         for state in waiting:
             if isinstance(error, InvalidError):
                 state.fail(error)
-            request = state.next_request({state.lane.partition: node.node_id}, self._now_ms())
+            request = state.next_request(
+                {state.producer_partition.partition: node.node_id}, self._now_ms()
+            )
             if request is not None:
                 self._disconnected(state, [request], error)
             self._pump(state)
@@ -466,13 +487,13 @@ class Appender:
         if node.waiting:
             self._connect(node)
 
-    def _send(self, node: _Node, state: LaneState, request: ProduceRequest) -> None:
+    def _send(self, node: _Node, state: ProducerPartitionState, request: ProduceRequest) -> None:
         pipeline = node.pipeline
         if pipeline is None:
             raise BugError(f"a request to broker {node.node_id} without a connection")
         call = produce_call(
             request,
-            topic=state.lane.topic,
+            topic=state.producer_partition.topic,
             acks=_ACKS_ALL,
             timeout_ms=self._request_timeout_ms,
             correlation_id=pipeline.next_correlation_id(),
@@ -492,7 +513,7 @@ class Appender:
         self._pump(state)
 
     def _lost(self, node: _Node, tickets: list[_Ticket], error: PenstockError) -> None:
-        by_lane: dict[LaneState, list[ProduceRequest]] = {}
+        by_lane: dict[ProducerPartitionState, list[ProduceRequest]] = {}
         for state, request in tickets:
             by_lane.setdefault(state, []).append(request)
         for state, requests in by_lane.items():
@@ -502,7 +523,10 @@ class Appender:
             self._pump(state)
 
     def _disconnected(
-        self, state: LaneState, requests: Sequence[ProduceRequest], error: PenstockError
+        self,
+        state: ProducerPartitionState,
+        requests: Sequence[ProduceRequest],
+        error: PenstockError,
     ) -> None:
         self.retries += len(requests)
         state.disconnected(

@@ -56,20 +56,20 @@ IDLE_PRODUCERS_MAX: Final = 16
 BUFFERS_PER_SEND_MAX: Final = 512
 """Pieces given to one `sendmsg`; Linux takes at most 1,024."""
 
-LANES_MAX: Final = 16_384
-"""Lanes (producer and partition) that an appender remembers; beyond it idle ones are forgotten."""
+PRODUCER_PARTITIONS_MAX: Final = 16_384
+"""Producers of partitions that an appender remembers; beyond it idle ones are forgotten."""
 APPENDER_UNDER_WAY_MAX: Final = 256
-"""Unanswered requests on one connection of an appender, of all its lanes together."""
+"""Unanswered requests on one connection of an appender, of all its producer partitions together."""
 APPENDER_WRITE_BYTES: Final = 4 << 20
-"""Bytes that may wait for a connection's socket before lanes are told to wait."""
+"""Bytes that may wait for a connection's socket before producer partitions are told to wait."""
 APPENDER_ANSWER_BYTES_MAX: Final = 1 << 20
 """Largest answer that an appender's connection reads; one to Produce has about 100 bytes."""
 APPENDER_CONNECT_TIMEOUT_MS: Final = 3_000
 """Longest wait for a connection while appends wait behind it."""
 APPENDER_CALL_THREADS: Final = 2
 """Threads that ask for producer ids and topics for an appender's owner; the loop never blocks."""
-APPENDER_LANES_LOOKED_AT: Final = 8
-"""Lanes that one append looks at for an idle one to forget, when there are too many."""
+APPENDER_PARTITIONS_LOOKED_AT: Final = 8
+"""Producers of partitions among which one append looks for an idle one to forget."""
 METADATA_PAUSE_MS: Final = 100
 """Shortest time between two questions for the metadata of one topic."""
 

@@ -97,7 +97,7 @@ class PartitionReport:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _PartitionQueue:
     """One partition: what waits, what is under way, both in order."""
 
     waiting: deque[Batch] = field(default_factory=deque)
@@ -136,7 +136,7 @@ class ProduceCore:
         self._idempotent = idempotent
         self._in_flight_max = in_flight_max
         self._request_bytes = request_bytes
-        self._lanes: dict[int, _Lane] = {}
+        self._queues: dict[int, _PartitionQueue] = {}
         self._requests_under_way: dict[int, int] = {}
         self._turn = 0
 
@@ -148,15 +148,15 @@ class ProduceCore:
     @property
     def waiting(self) -> bool:
         """There is a batch that has yet to be sent, or to be sent again."""
-        return any(lane.waiting for lane in self._lanes.values())
+        return any(queue.waiting for queue in self._queues.values())
 
     def add(self, batches: Iterable[Batch]) -> None:
         """Queue batches; those of one partition in the order of their sequences."""
         for batch in batches:
-            lane = self._lanes.setdefault(batch.partition, _Lane())
-            batch.order = lane.added
-            lane.added += 1
-            lane.waiting.append(batch)
+            queue = self._queues.setdefault(batch.partition, _PartitionQueue())
+            batch.order = queue.added
+            queue.added += 1
+            queue.waiting.append(batch)
             self.buffered_bytes += batch.size_bytes
 
     def next_request(self, leaders: Mapping[int, int], now_ms: float) -> ProduceRequest | None:
@@ -168,16 +168,16 @@ class ProduceCore:
             return None
         chosen: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
-        for partition, lane in self._in_turn():
+        for partition, queue in self._in_turn():
             node_id = leaders.get(partition)
             if node_id is None:
-                self._without_leader(lane.waiting[0], now_ms)
-            elif self._may_send(lane, node_id):
+                self._without_leader(queue.waiting[0], now_ms)
+            elif self._may_send(queue, node_id):
                 size = sizes.get(node_id, 0)
-                if size and size + lane.waiting[0].size_bytes > self._request_bytes:
+                if size and size + queue.waiting[0].size_bytes > self._request_bytes:
                     continue
-                chosen.setdefault(node_id, []).append(lane.waiting[0])
-                sizes[node_id] = size + lane.waiting[0].size_bytes
+                chosen.setdefault(node_id, []).append(queue.waiting[0])
+                sizes[node_id] = size + queue.waiting[0].size_bytes
         if not chosen:
             return None
         largest = max(sizes, key=lambda node: sizes[node])
@@ -196,32 +196,32 @@ class ProduceCore:
             )
             self._fail(batch, TimedOut(reason))
 
-    def _in_turn(self) -> list[tuple[int, _Lane]]:
-        """The lanes that have something waiting, beginning with another one each time."""
-        lanes = [item for item in self._lanes.items() if item[1].waiting]
+    def _in_turn(self) -> list[tuple[int, _PartitionQueue]]:
+        """The queues that have something waiting, beginning with another one each time."""
+        queues = [item for item in self._queues.items() if item[1].waiting]
         self._turn += 1
-        start = self._turn % len(lanes) if lanes else 0
-        return lanes[start:] + lanes[:start]
+        start = self._turn % len(queues) if queues else 0
+        return queues[start:] + queues[:start]
 
-    def _may_send(self, lane: _Lane, node_id: int) -> bool:
-        if lane.repairing and lane.under_way:
+    def _may_send(self, queue: _PartitionQueue, node_id: int) -> bool:
+        if queue.repairing and queue.under_way:
             return False
-        if self._idempotent and lane.under_way and not lane.acknowledged:
+        if self._idempotent and queue.under_way and not queue.acknowledged:
             return False
         # A batch that failed may have to be recognised after later ones were written, and the
         # broker knows five: so none is sent that is five or more behind the oldest open one.
-        oldest = lane.under_way[0].order if lane.under_way else lane.waiting[0].order
+        oldest = queue.under_way[0].order if queue.under_way else queue.waiting[0].order
         return (
-            lane.waiting[0].order < oldest + self._in_flight_max
+            queue.waiting[0].order < oldest + self._in_flight_max
             and self._requests_under_way.get(node_id, 0) < self._in_flight_max
         )
 
     def _dispatch(self, node_id: int, batches: Sequence[Batch], now_ms: float) -> ProduceRequest:
         for batch in batches:
-            lane = self._lanes[batch.partition]
-            lane.waiting.popleft()
-            lane.under_way.append(batch)
-            lane.repairing = False
+            queue = self._queues[batch.partition]
+            queue.waiting.popleft()
+            queue.under_way.append(batch)
+            queue.repairing = False
             if batch.first_sent_ms < 0:
                 batch.first_sent_ms = now_ms
         self._requests_under_way[node_id] = self._requests_under_way.get(node_id, 0) + 1
@@ -268,9 +268,9 @@ class ProduceCore:
                 self._fail_later(batch, str(error), now_ms, chance)
 
     def _acknowledge(self, batch: Batch, base_offset: int) -> None:
-        lane = self._lanes[batch.partition]
-        lane.under_way.remove(batch)
-        lane.acknowledged = batch.acknowledged = True
+        queue = self._queues[batch.partition]
+        queue.under_way.remove(batch)
+        queue.acknowledged = batch.acknowledged = True
         self.trouble = ""
         self.buffered_bytes -= batch.size_bytes
         self.bytes += batch.size_bytes
@@ -283,9 +283,9 @@ class ProduceCore:
             report.last_offset = base_offset + batch.record_count - 1
 
     def _refused(self, batch: Batch, result: Acknowledged, now_ms: float, chance: float) -> None:
-        lane = self._lanes[batch.partition]
-        oldest = lane.under_way[0] is batch and not (
-            lane.waiting and lane.waiting[0].order < batch.order
+        queue = self._queues[batch.partition]
+        oldest = queue.under_way[0] is batch and not (
+            queue.waiting and queue.waiting[0].order < batch.order
         )
         repairable = self._idempotent and result.error_code == OUT_OF_ORDER_SEQUENCE and not oldest
         if repairable or is_retriable(result.error_code):
@@ -311,13 +311,13 @@ class ProduceCore:
 
     def _fail_later(self, batch: Batch, reason: str, now_ms: float, chance: float) -> None:
         """Put a batch back to the front of its queue, or give the write up."""
-        lane = self._lanes[batch.partition]
-        lane.under_way.remove(batch)
+        queue = self._queues[batch.partition]
+        queue.under_way.remove(batch)
         place = 0
-        while place < len(lane.waiting) and lane.waiting[place].order < batch.order:
+        while place < len(queue.waiting) and queue.waiting[place].order < batch.order:
             place += 1
-        lane.waiting.insert(place, batch)
-        lane.repairing = True
+        queue.waiting.insert(place, batch)
+        queue.repairing = True
         batch.failures += 1
         self.retries += 1
         self.trouble = f"{self.topic}-{batch.partition}: {reason}"

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.formats.vectorised.cursor import Lanes
+from penstock.formats.vectorised.cursor import Cursors
 
 MAGIC: Final = b"\x00"
 HEADER_BYTES: Final = 5
@@ -26,26 +26,26 @@ NO_MAGIC: Final = "does not start with the magic byte 0 of the confluent framing
 _INDEXES: Final = "message indexes: "
 
 
-def skip_header(lanes: Lanes) -> None:
-    """Move the lanes behind magic and schema id; those without them fail."""
-    lanes.fail(lanes.good & (lanes.end - lanes.position < HEADER_BYTES), TOO_SHORT)
-    first = lanes.octets.data[lanes.position]
-    lanes.fail(lanes.good & (first != MAGIC[0]), NO_MAGIC)
-    lanes.advance(np.where(lanes.good, HEADER_BYTES, 0), "")
+def skip_header(cursors: Cursors) -> None:
+    """Move the cursors behind magic and schema id; those without them fail."""
+    cursors.fail(cursors.good & (cursors.end - cursors.position < HEADER_BYTES), TOO_SHORT)
+    first = cursors.octets.data[cursors.position]
+    cursors.fail(cursors.good & (first != MAGIC[0]), NO_MAGIC)
+    cursors.advance(np.where(cursors.good, HEADER_BYTES, 0), "")
 
 
-def skip_indexes(lanes: Lanes, expected: tuple[int, ...]) -> None:
-    """Move the lanes behind the indexes; those with other ones fail."""
-    count = lanes.zigzag(_INDEXES)
+def skip_indexes(cursors: Cursors, expected: tuple[int, ...]) -> None:
+    """Move the cursors behind the indexes; those with other ones fail."""
+    count = cursors.zigzag(_INDEXES)
     if expected == (0,):
-        rows = np.flatnonzero(lanes.good & (count != 0))
+        rows = np.flatnonzero(cursors.good & (count != 0))
     else:
-        rows = np.arange(len(lanes))
+        rows = np.arange(len(cursors))
     if not rows.size:
         return
-    part = lanes.at(rows)
+    part = cursors.at(rows)
     wrong = f"{_INDEXES}the value is of another message"
     part.fail(part.good & (count[rows] != len(expected)), wrong)
     for index in expected:
         part.fail(part.good & (part.zigzag(_INDEXES) != index), wrong)
-    lanes.put(rows, part)
+    cursors.put(rows, part)

@@ -17,7 +17,7 @@ from penstock.formats.protobuf.descriptors import indexes_of, load_message
 from penstock.formats.protobuf.schema import Message, message_of
 from penstock.formats.schema_files import read_json, read_schema_file
 from penstock.formats.value_format import Framing, ValueFormat
-from penstock.formats.vectorised.cursor import Lanes
+from penstock.formats.vectorised.cursor import Cursors
 
 
 class Reader(Protocol):
@@ -41,10 +41,10 @@ class AvroReader:
         return avro.arrow_type(self.record)
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        lanes = Lanes.of(values)
+        cursors = Cursors.of(values)
         if self.framed == "confluent":
-            framing.skip_header(lanes)
-        return avro.decode(self.record, lanes)
+            framing.skip_header(cursors)
+        return avro.decode(self.record, cursors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class ProtobufReader:
         return protobuf.arrow_type(self.message)
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        lanes = Lanes.of(values)
+        cursors = Cursors.of(values)
         if self.framed == "confluent":
-            framing.skip_header(lanes)
-            framing.skip_indexes(lanes, self.indexes)
-        return protobuf.decode(self.message, lanes)
+            framing.skip_header(cursors)
+            framing.skip_indexes(cursors, self.indexes)
+        return protobuf.decode(self.message, cursors)
 
 
 def avro_reader(value_format: ValueFormat) -> AvroReader:

@@ -12,10 +12,10 @@ A `ClientMachine` knows one connection. `Delivery` keeps publications until they
 | no answer in time       | `PublishTimedOut` after the delivery timeout | `PublishTimedOut` after |
 |                         |                                              | the publish timeout     |
 
-With `resend` order holds within a lane (`lanes.py`). With `idempotent` as well, publications with
-a topic and a partition are numbered, and the log writes them once. Where a number was given up,
-the producer's epoch has to be raised: nothing new is sent until all that was numbered has been
-answered, and the connection is made anew, because HELLO names the epoch.
+With `resend` order holds within a producer partition (`producer_partitions.py`). With `idempotent`
+as well, publications with a topic and a partition are numbered, and the log writes them once. Where
+a number was given up, the producer's epoch has to be raised: nothing new is sent until all that was
+numbered has been answered, and the connection is made anew, because HELLO names the epoch.
 
 No clock, no dice, no I/O. After each call the shell copies `take_ring_writes` into the ring and
 sends `take_output`, in this order.
@@ -53,8 +53,8 @@ from penstock.host.errors import (
     ProducerFenced,
     PublishTimedOut,
 )
-from penstock.host.lanes import Lane, Lanes
 from penstock.host.port import NO_LOG_SEQUENCE, NO_PRODUCER_ID
+from penstock.host.producer_partitions import ProducerPartition, ProducerPartitions
 from penstock.host.publication import NO_POSITION, Publication
 from penstock.wire.frames import Frame
 
@@ -92,11 +92,11 @@ class Delivery:
         self.resent = 0
         """Frames that were sent more than once."""
         self.epochs_raised = 0
-        self._lanes = Lanes(idempotent=idempotent and resend)
+        self._producer_partitions = ProducerPartitions(idempotent=idempotent and resend)
         self._alive: OrderedDict[Publication, float] = OrderedDict()
         """What has not ended and when its time is over, in the order of submission."""
-        self._ready: deque[Lane] = deque()
-        self._paused: list[Lane] = []
+        self._ready: deque[ProducerPartition] = deque()
+        self._paused: list[ProducerPartition] = []
         self._ring_writes: list[Publication] = []
         self._attempts = 0
         self._raising = False
@@ -115,7 +115,7 @@ class Delivery:
             FrameTooLarge: larger than the buffer; without `resend`, than the agent's limits.
             NoCredit: the buffer is full; without `resend`, there is no credit.
             NotConnected, Draining: without `resend`.
-            InvalidChunks: it cannot be idempotent; `Lanes.of` says why.
+            InvalidChunks: it cannot be idempotent; `ProducerPartitions.of` says why.
         """
         if self.fenced is not None:
             raise self.fenced
@@ -123,9 +123,11 @@ class Delivery:
             raise ClientClosed("the client has been closed")
         self._check_room(publication)
         if self.resend:
-            lane = publication.lane = self._lanes.of(publication)
-            lane.waiting.append(publication)
-            self._look_at(lane)
+            producer_partition = publication.producer_partition = self._producer_partitions.of(
+                publication
+            )
+            producer_partition.waiting.append(publication)
+            self._look_at(producer_partition)
             expires_ms = now_ms + self.delivery_timeout_ms
         else:
             self._publish(publication, now_ms)
@@ -166,7 +168,7 @@ class Delivery:
         return self._digest(self.machine.tick(now_ms), now_ms)
 
     def pump(self, now_ms: float) -> None:
-        """Send whatever credit, order and lanes allow."""
+        """Send whatever credit, order and producer partitions allow."""
         machine = self.machine
         if machine.state is not _STARTED or now_ms < machine.not_before_ms:
             return
@@ -174,12 +176,12 @@ class Delivery:
             self._wake(now_ms)
         ready = self._ready
         while ready:
-            lane = ready[0]
-            publication = self._sendable(lane, now_ms)
+            producer_partition = ready[0]
+            publication = self._sendable(producer_partition, now_ms)
             if publication is None:
                 ready.popleft()
-                lane.queued = False
-            elif not self._send(lane, publication, now_ms):
+                producer_partition.queued = False
+            elif not self._send(producer_partition, publication, now_ms):
                 return
             elif len(ready) > 1:
                 ready.rotate(-1)
@@ -204,8 +206,16 @@ class Delivery:
                 if self._ready or self._paused:
                     wake_ms = min(wake_ms, machine.not_before_ms)
             else:
-                wake_ms = min(wake_ms, *(lane.resume_at_ms for lane in self._paused), inf)
-        if self._lanes.broken and not self._raising and self._lanes.stuck:
+                wake_ms = min(
+                    wake_ms,
+                    *(producer_partition.resume_at_ms for producer_partition in self._paused),
+                    inf,
+                )
+        if (
+            self._producer_partitions.broken
+            and not self._raising
+            and self._producer_partitions.stuck
+        ):
             wake_ms = now_ms
         if self.resend:
             wake_ms = min(wake_ms, next(iter(self._alive.values()), inf))
@@ -242,35 +252,41 @@ class Delivery:
                 f" are over the limit of {self.buffer_bytes_max}"
             )
 
-    def _look_at(self, lane: Lane) -> None:
-        if not lane.queued:
-            lane.queued = True
-            self._ready.append(lane)
+    def _look_at(self, producer_partition: ProducerPartition) -> None:
+        if not producer_partition.queued:
+            producer_partition.queued = True
+            self._ready.append(producer_partition)
 
     def _wake(self, now_ms: float) -> None:
-        for lane in self._paused:
-            if lane.resume_at_ms <= now_ms:
-                self._look_at(lane)
-        self._paused = [lane for lane in self._paused if lane.resume_at_ms > now_ms]
+        for producer_partition in self._paused:
+            if producer_partition.resume_at_ms <= now_ms:
+                self._look_at(producer_partition)
+        self._paused = [
+            producer_partition
+            for producer_partition in self._paused
+            if producer_partition.resume_at_ms > now_ms
+        ]
 
-    def _sendable(self, lane: Lane, now_ms: float) -> Publication | None:
-        publication = lane.head()
-        if publication is None or lane.blocked(publication):
+    def _sendable(self, producer_partition: ProducerPartition, now_ms: float) -> Publication | None:
+        publication = producer_partition.head()
+        if publication is None or producer_partition.blocked(publication):
             return None
-        if lane.resume_at_ms > now_ms:
-            if lane not in self._paused:
-                self._paused.append(lane)
+        if producer_partition.resume_at_ms > now_ms:
+            if producer_partition not in self._paused:
+                self._paused.append(producer_partition)
             return None
         if self._raising and publication.log_sequence == NO_LOG_SEQUENCE:
             return None
         return publication
 
-    def _send(self, lane: Lane, publication: Publication, now_ms: float) -> bool:
-        """Send the head of a lane; False when there is no credit for it."""
+    def _send(
+        self, producer_partition: ProducerPartition, publication: Publication, now_ms: float
+    ) -> bool:
+        """Send the head of a producer partition; False when there is no credit for it."""
         if not self.machine.has_room(publication):
             return False
         again = publication.first_sent_ms >= 0
-        numbered_now = lane.number(publication)
+        numbered_now = producer_partition.number(publication)
         try:
             self._publish(publication, now_ms)
         except FrameTooLarge as error:
@@ -279,7 +295,7 @@ class Delivery:
             self._give_up(publication, error)
             return True
         publication.deadline_ms = inf
-        lane.sent(publication, numbered_now=numbered_now)
+        producer_partition.sent(publication, numbered_now=numbered_now)
         self.resent += again
         return True
 
@@ -304,7 +320,7 @@ class Delivery:
         if self.fenced is not None:
             self.abandon(self.fenced)
             left.append(Disconnect(str(self.fenced)))
-        looks = self._raising or self._lanes.broken
+        looks = self._raising or self._producer_partitions.broken
         if looks and not any(isinstance(event, Disconnect) for event in left):
             left += self._consider_epoch()
         return left
@@ -313,7 +329,7 @@ class Delivery:
         """No agent will take what is here: say so now, rather than after the delivery timeout."""
         error = HandshakeRefused(reason)
         for publication in list(self._alive):
-            if publication.lane is None:
+            if publication.producer_partition is None:
                 self._end(publication, error)
             else:
                 self._give_up(publication, error)
@@ -323,43 +339,47 @@ class Delivery:
         self._look_at_all()
 
     def _look_at_all(self) -> None:
-        for lane in self._lanes.all():
-            self._look_at(lane)
+        for producer_partition in self._producer_partitions.all():
+            self._look_at(producer_partition)
 
     def _ended(self, event: Ended, now_ms: float) -> None:
         error = event.error
         for publication in event.publications:
-            lane: Lane | None = publication.lane
-            if lane is None:
+            producer_partition: ProducerPartition | None = publication.producer_partition
+            if producer_partition is None:
                 self._end(publication, error)
                 continue
             if isinstance(error, ProducerFenced):
                 self.fenced = error
             if isinstance(error, FrameFailed):
-                self._pause(lane, publication, error, now_ms)
-            lane.answered()
+                self._pause(producer_partition, publication, error, now_ms)
+            producer_partition.answered()
             if error is None:
-                lane.accepted(publication)
+                producer_partition.accepted(publication)
                 self._end(publication, None)
             elif publication.ended or isinstance(error, (FrameRefused, ProducerFenced)):
                 self._give_up(publication, error)
             else:
-                lane.returned(publication)
+                producer_partition.returned(publication)
             if not isinstance(error, LostOnDisconnect):
-                self._look_at(lane)
+                self._look_at(producer_partition)
 
     def _pause(
-        self, lane: Lane, publication: Publication, error: FrameFailed, now_ms: float
+        self,
+        producer_partition: ProducerPartition,
+        publication: Publication,
+        error: FrameFailed,
+        now_ms: float,
     ) -> None:
         publication.failures += 1
         publication.failed_by = str(error)
         # No jitter here: what is retried comes from producers that had credit, one by one.
         pause_ms = error.retry_after_ms or self.backoff.pause_ms(publication.failures)
-        lane.recovering = True
-        lane.resume_at_ms = max(lane.resume_at_ms, now_ms + pause_ms)
+        producer_partition.recovering = True
+        producer_partition.resume_at_ms = max(producer_partition.resume_at_ms, now_ms + pause_ms)
 
     def _give_up(self, publication: Publication, error: PenstockError) -> None:
-        self._lanes.given_up(publication, refused=isinstance(error, FrameRefused))
+        self._producer_partitions.given_up(publication, refused=isinstance(error, FrameRefused))
         self._end(publication, error)
 
     def _end(self, publication: Publication, error: PenstockError | None) -> None:
@@ -388,8 +408,8 @@ class Delivery:
     # Epochs
 
     def _consider_epoch(self) -> list[Event]:
-        """Raise the epoch when a lane needs it and nothing numbered awaits an answer."""
-        raising = self._lanes.stuck
+        """Raise the epoch when a partition needs it and nothing numbered awaits an answer."""
+        raising = self._producer_partitions.stuck
         if self._raising and not raising:
             self._look_at_all()
         self._raising = raising
@@ -398,7 +418,11 @@ class Delivery:
         return []
 
     def _may_raise_epoch(self) -> bool:
-        return self._lanes.stuck and self._lanes.settled and not self.machine.in_flight
+        return (
+            self._producer_partitions.stuck
+            and self._producer_partitions.settled
+            and not self.machine.in_flight
+        )
 
     def _raise_epoch(self) -> None:
         machine = self.machine
@@ -407,7 +431,7 @@ class Delivery:
             machine.producer_epoch += 1
         else:
             machine.producer_id, machine.producer_epoch = NO_PRODUCER_ID, 0
-        self._lanes.restart(known=known)
+        self._producer_partitions.restart(known=known)
         self._raising = False
         self.epochs_raised += 1
 

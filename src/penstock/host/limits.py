@@ -29,10 +29,12 @@ PARTITION_MAX: Final = 2**31 - 1
 """Kafka's partitions have 32 bits with a sign."""
 
 LOG_SEQUENCES: Final = 2**31
-"""Record sequences within a lane wrap here, as Kafka's do."""
+"""Record sequences within a producer partition wrap here, as Kafka's do."""
 
 LANE_BATCHES_IN_FLIGHT_MAX: Final = 5
-"""Record batches of a lane that may be unacknowledged: what the log remembers of a producer."""
+"""Record batches of a producer partition that may be unacknowledged: what the log remembers of a
+producer.
+"""
 
 SMALL_FRAME_BYTES: Final = 64 << 10
 """The beginning of a frame up to this size is copied when a turn ends within it."""
@@ -72,5 +74,5 @@ FRAME_GRACE_MS: Final = 5_000.0
 FRAME_BYTES_PER_MS_MIN: Final = 64
 """A frame may take the grace, and its size by this rate, to arrive."""
 
-LANES_PER_PRODUCER_MAX: Final = 65_536
+PARTITIONS_PER_PRODUCER_MAX: Final = 65_536
 """Partitions that one producer may number its frames for; it remembers each as long as it lives."""

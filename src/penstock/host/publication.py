@@ -47,13 +47,13 @@ class Publication:
         "first_sequence",
         "format",
         "in_doubt",
-        "lane",
         "lengths",
         "log_sequence",
         "on_end",
         "partition",
         "payload",
         "payload_bytes",
+        "producer_partition",
         "records",
         "ring_position",
         "topic",
@@ -99,8 +99,8 @@ class Publication:
         self.error: PenstockError | None = None
         self.in_doubt = False
         """Whether it was sent and may have been taken, though nobody said so."""
-        self.lane: Any = None
-        """The lane of `Delivery` that it is in."""
+        self.producer_partition: Any = None
+        """The producer partition of `Delivery` that it is in."""
         self.waiter: Any = None
         """Whatever the shell has waiting for the end."""
 

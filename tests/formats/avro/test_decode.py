@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from penstock.formats.avro.decode import arrow_type, decode
 from penstock.formats.avro.schema import parse
-from penstock.formats.vectorised.cursor import Lanes
+from penstock.formats.vectorised.cursor import Cursors
 from tests.formats.avro.reference import encode, expected, long, records, sized
 from tests.formats.protobuf.messages import damaged
 
 
 def decoded(schema: Any, content: list[bytes | None]) -> tuple[list[Any], list[str | None]]:
     node = parse(schema)
-    values, errors = decode(node, Lanes.of(pa.array(content, pa.binary())))
+    values, errors = decode(node, Cursors.of(pa.array(content, pa.binary())))
     values.validate(full=True)
     errors.validate(full=True)
     assert values.type == arrow_type(node)
@@ -73,14 +73,14 @@ def test_damage_never_raises_and_stays_where_it_is(data: Any) -> None:
     pieces = damaged(content, data.draw(st.integers(0, 10_000)), 30)
     mixed = [piece for each in pieces for piece in (good, each)]
     node = parse(schema)
-    found, errors = decode(node, Lanes.of(pa.array([*mixed, good], pa.binary())))
+    found, errors = decode(node, Cursors.of(pa.array([*mixed, good], pa.binary())))
     found.validate(full=True)
     said = errors.to_pylist()
     assert found.take(pa.array(range(0, len(found), 2))).to_pylist() == [whole] * (len(pieces) + 1)
     assert not any(said[0::2])
     for number, each in enumerate(pieces):
         # As text: damage makes dates that Python's own type cannot hold.
-        alone, reason = decode(node, Lanes.of(pa.array([each], pa.binary())))
+        alone, reason = decode(node, Cursors.of(pa.array([each], pa.binary())))
         assert alone.to_string() == found.slice(2 * number + 1, 1).to_string()
         assert reason.to_pylist() == [said[2 * number + 1]]
         assert alone[0].is_valid == (not said[2 * number + 1])
@@ -97,7 +97,7 @@ def test_nothing_and_no_values() -> None:
 
 def test_a_slice_of_an_array_is_read_from_its_offset() -> None:
     values = pa.array([b"\x02", b"\x04", None, b"\x06"], pa.binary())[1:]
-    found, errors = decode(parse(record(a="long")), Lanes.of(values))
+    found, errors = decode(parse(record(a="long")), Cursors.of(values))
     assert found.to_pylist() == [{"a": 2}, None, {"a": 3}]
     assert errors.null_count == 3
 

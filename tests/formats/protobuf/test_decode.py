@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.formats.protobuf.decode import arrow_type, decode
 from penstock.formats.protobuf.schema import message_of
-from penstock.formats.vectorised.cursor import Lanes
+from penstock.formats.vectorised.cursor import Cursors
 from tests.formats.protobuf.messages import comparable, damaged, descriptor, expected, values
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
@@ -27,7 +27,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def decoded(of: Any, content: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
     message = message_of(of)
-    found, errors = decode(message, Lanes.of(pa.array(content, pa.binary())))
+    found, errors = decode(message, Cursors.of(pa.array(content, pa.binary())))
     found.validate(full=True)
     assert found.type == arrow_type(message)
     return found, errors.to_pylist()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.lanes import Pieces
+from penstock.client.producer_partitions import Pieces
 from penstock.host import limits as host_limits
 from penstock.host.port import ChunkFormat
 from penstock.host.sinks import limits

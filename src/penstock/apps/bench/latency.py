@@ -25,7 +25,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.lanes import Lane, Pieces
+    from penstock.client.producer_partitions import Lane, Pieces
 
 VALUE_BYTES: Final = 1_024
 RECORDS_PER_SECOND: Final = 200.0
@@ -130,8 +130,8 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
         PenstockError: one was refused.
     """
     from penstock.client.appender import Appender
-    from penstock.client.lanes import Lane
     from penstock.client.limits import RETRY
+    from penstock.client.producer_partitions import Lane
 
     appender = Appender(
         bed.bootstrap,
@@ -192,7 +192,7 @@ def one_record(value_bytes: int) -> Pieces:
     """A batch of one record whose value has so many bytes."""
     import pyarrow as pa
 
-    from penstock.client.lanes import Pieces
+    from penstock.client.producer_partitions import Pieces
     from penstock.records.columnar import encode_batches
 
     table = pa.table({"value": pa.array([noise(value_bytes)], pa.binary())})

@@ -2,8 +2,8 @@
 
 An array is a series of blocks, each a number of items (negative: then its size in bytes follows)
 and the items, until a block of none. Items of a fixed size and plain numbers are found by
-arithmetic, a whole block of every lane at once; others one after the other, the n-th items of all
-lanes in one step. A block cannot count more items than it has bytes left, so that a number in the
+arithmetic, a whole block of every cursor at once; others one after the other, the n-th items of all
+cursors in one step. A block cannot count more items than it has bytes left, so that a number in the
 data never decides how much memory is taken.
 
 Source: the Avro 1.12 specification, "Arrays" and "Maps".
@@ -27,46 +27,46 @@ from penstock.formats.avro.schema import (
     size_min,
 )
 from penstock.formats.limits import STEPS_MAX
-from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs, numbered
+from penstock.formats.vectorised.cursor import ENDS_EARLY, Cursors, Longs, numbered
 
 Found = list[tuple[Longs, Longs]]
 _STRING = Primitive(kind="string")
 
 
-def find_items(lanes: Lanes, parts: tuple[Node, ...], where: str) -> tuple[Longs, Lanes]:
-    """The owner of each item (in order), and a lane at the start of each; moves the lanes behind.
+def find_items(cursors: Cursors, parts: tuple[Node, ...], where: str) -> tuple[Longs, Cursors]:
+    """The owner of each item (in order), and a cursor at each one; moves the cursors behind.
 
     Args:
         parts: what an item is made of: the item, or key and value of a map's entry.
     """
-    found = _blocks(lanes, parts, where)
+    found = _blocks(cursors, parts, where)
     owner = np.concatenate([owners for owners, _ in found]) if found else np.zeros(0, np.int64)
     start = np.concatenate([starts for _, starts in found]) if found else np.zeros(0, np.int64)
-    keep = lanes.good[owner]
+    keep = cursors.good[owner]
     owner, start = owner[keep], start[keep]
     order = np.lexsort((start, owner))
     owner, start = owner[order], start[order]
-    return owner, lanes.within(start, lanes.end[owner])
+    return owner, cursors.within(start, cursors.end[owner])
 
 
-def _blocks(lanes: Lanes, parts: tuple[Node, ...], where: str) -> Found:
+def _blocks(cursors: Cursors, parts: tuple[Node, ...], where: str) -> Found:
     found: Found = []
     label = f"field {where}: "
-    rows = np.flatnonzero(lanes.good)
+    rows = np.flatnonzero(cursors.good)
     for _ in range(STEPS_MAX):
         if not rows.size:
             return found
-        part = lanes.at(rows)
+        part = cursors.at(rows)
         count = _block_head(part, sum(map(size_min, parts)), label)
         found.extend((rows[owner], start) for owner, start in _items(part, count, parts, where))
-        lanes.put(rows, part)
+        cursors.put(rows, part)
         rows = rows[(count > 0) & part.good]
-    lanes.fail_at(rows, f"{label}more than {STEPS_MAX} blocks")
+    cursors.fail_at(rows, f"{label}more than {STEPS_MAX} blocks")
     return found
 
 
-def _block_head(part: Lanes, item_bytes: int, label: str) -> Longs:
-    """The number of items in the next block; 0 at the end and for lanes that failed."""
+def _block_head(part: Cursors, item_bytes: int, label: str) -> Longs:
+    """The number of items in the next block; 0 at the end and for cursors that failed."""
     count = part.zigzag(label)
     sized = np.flatnonzero(count < 0)
     if sized.size:
@@ -81,7 +81,7 @@ def _block_head(part: Lanes, item_bytes: int, label: str) -> Longs:
     return np.where(part.good, count, 0)
 
 
-def _items(part: Lanes, count: Longs, parts: tuple[Node, ...], where: str) -> Found:
+def _items(part: Cursors, count: Longs, parts: tuple[Node, ...], where: str) -> Found:
     if len(parts) == 1:
         size = size_fixed(parts[0])
         if size is not None:
@@ -91,14 +91,14 @@ def _items(part: Lanes, count: Longs, parts: tuple[Node, ...], where: str) -> Fo
     return _single_items(part, count, parts, where)
 
 
-def _fixed_items(part: Lanes, count: Longs, size: int) -> tuple[Longs, Longs]:
+def _fixed_items(part: Cursors, count: Longs, size: int) -> tuple[Longs, Longs]:
     owner, number = numbered(count)
     start = part.position[owner] + number * size
     part.advance(count * size, "")
     return owner, start
 
 
-def _varint_items(part: Lanes, count: Longs, where: str) -> tuple[Longs, Longs]:
+def _varint_items(part: Cursors, count: Longs, where: str) -> tuple[Longs, Longs]:
     ends = part.octets.varint_ends
     first = np.searchsorted(ends, part.position)
     # Behind the bytes are zeros, each of which ends a number: the last index is always there.
@@ -113,7 +113,7 @@ def _varint_items(part: Lanes, count: Longs, where: str) -> tuple[Longs, Longs]:
     return owner, start
 
 
-def _single_items(part: Lanes, count: Longs, parts: tuple[Node, ...], where: str) -> Found:
+def _single_items(part: Cursors, count: Longs, parts: tuple[Node, ...], where: str) -> Found:
     found: Found = []
     rows = np.flatnonzero(count > 0)
     for step in range(STEPS_MAX):
@@ -133,41 +133,41 @@ def _is_varint(node: Node) -> bool:
     return isinstance(node, Enum) or (isinstance(node, Primitive) and node.kind in ("int", "long"))
 
 
-def skip(node: Node, lanes: Lanes, where: str) -> None:
-    """Move the lanes behind a value, looking only at what says where that is."""
+def skip(node: Node, cursors: Cursors, where: str) -> None:
+    """Move the cursors behind a value, looking only at what says where that is."""
     label = f"field {where}: "
     size = size_fixed(node)
     if size is not None:
-        lanes.advance(size, label)
+        cursors.advance(size, label)
         return
     match node:
         case Primitive(kind="null"):
             return
         case Primitive(kind="int" | "long") | Enum():
-            lanes.varint(label)
+            cursors.varint(label)
         case Primitive() | Decimal() | Fixed():
-            lanes.sized(label)
+            cursors.sized(label)
         case Items(item=item):
-            _blocks(lanes, (item,), where)
+            _blocks(cursors, (item,), where)
         case Named(value=value):
-            _blocks(lanes, (_STRING, value), where)
+            _blocks(cursors, (_STRING, value), where)
         case Record(fields=fields):
             for name, child in fields:
-                skip(child, lanes, f"{where}.{name}")
+                skip(child, cursors, f"{where}.{name}")
         case Union():
-            _skip_union(node, lanes, where)
+            _skip_union(node, cursors, where)
 
 
-def find_branch(node: Union, lanes: Lanes, label: str) -> Longs:
-    """The number of the branch that each lane has; 0 for lanes that fail."""
-    return lanes.index(len(node.branches), label, "no such branch of the union")
+def find_branch(node: Union, cursors: Cursors, label: str) -> Longs:
+    """The number of the branch that each cursor has; 0 for cursors that fail."""
+    return cursors.index(len(node.branches), label, "no such branch of the union")
 
 
-def _skip_union(node: Union, lanes: Lanes, where: str) -> None:
-    index = find_branch(node, lanes, f"field {where}: ")
+def _skip_union(node: Union, cursors: Cursors, where: str) -> None:
+    index = find_branch(node, cursors, f"field {where}: ")
     for number, branch in enumerate(node.branches):
-        rows = np.flatnonzero(lanes.good & (index == number))
+        rows = np.flatnonzero(cursors.good & (index == number))
         if rows.size:
-            part = lanes.at(rows)
+            part = cursors.at(rows)
             skip(branch, part, where)
-            lanes.put(rows, part)
+            cursors.put(rows, part)

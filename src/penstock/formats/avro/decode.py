@@ -1,11 +1,11 @@
 """Avro's binary encoding, vectorised over all values of a batch.
 
-    decoded, errors = decode(schema, lanes)
+    decoded, errors = decode(schema, cursors)
 
 A datum has no tags: the schema alone says what comes next, so that all values of a batch move
 through it together, field by field (see `vectorised/cursor.py`). Where values part ways, in the
-branches of a union, each branch moves its own lanes. The items of arrays and maps are found first
-(`blocks.py`) and then read together, the items of all values as lanes of one batch.
+branches of a union, each branch moves its own cursors. The items of arrays and maps are found first
+(`blocks.py`) and then read together, the items of all values as cursors of one batch.
 
 A datum must end where its value does. A value that does not decode is null, and its error says
 which field was wrong.
@@ -33,7 +33,7 @@ from penstock.formats.avro.schema import (
     Union,
 )
 from penstock.formats.vectorised import arrays
-from penstock.formats.vectorised.cursor import Lanes, Longs
+from penstock.formats.vectorised.cursor import Cursors, Longs
 
 NULL: Final = Primitive(kind="null")
 _INT_MAX: Final = 2**31 - 1
@@ -54,17 +54,17 @@ _LONGS: Final = frozenset({Primitive(kind="int"), Primitive(kind="long")})
 _DOUBLES: Final = frozenset({Primitive(kind="float"), Primitive(kind="double")})
 
 
-def decode(schema: Record, lanes: Lanes) -> tuple[pa.StructArray, pa.StringArray]:
-    """Decode the values that the lanes stand before, and say what is wrong with those that are not.
+def decode(schema: Record, cursors: Cursors) -> tuple[pa.StructArray, pa.StringArray]:
+    """Decode the values at the cursors, and say what is wrong with those that cannot be.
 
     Shapes: one struct of `arrow_type(schema)` and one error per value, in order; both are null
     where there is no value.
     """
-    columns = [read(child, lanes, name) for name, child in schema.fields]
-    lanes.fail(lanes.position != lanes.end, "bytes follow the value")
+    columns = [read(child, cursors, name) for name, child in schema.fields]
+    cursors.fail(cursors.position != cursors.end, "bytes follow the value")
     names = [name for name, _ in schema.fields]
-    made = arrays.structs(names, columns, lanes.problem != 0)
-    return made, lanes.problems.texts(lanes.problem)
+    made = arrays.structs(names, columns, cursors.problem != 0)
+    return made, cursors.problems.texts(cursors.problem)
 
 
 def arrow_type(node: Node) -> pa.DataType:
@@ -111,100 +111,100 @@ def _plain_union(valued: list[Node]) -> pa.DataType | None:
     return pa.float64() if _DOUBLES.issuperset(valued) else None
 
 
-def read(node: Node, lanes: Lanes, where: str) -> pa.Array:
-    """One value per lane, null or anything where the lane has failed; moves the lanes."""
+def read(node: Node, cursors: Cursors, where: str) -> pa.Array:
+    """One value per cursor, null or anything where the cursor has failed; moves the cursors."""
     label = f"field {where}: "
     match node:
         case Primitive():
-            return _primitive(node, lanes, label)
+            return _primitive(node, cursors, label)
         case Fixed(size_bytes=size, logical=logical):
-            start = lanes.advance(size, label)
+            start = cursors.advance(size, label)
             if logical == "uuid":
-                return arrays.uuids(lanes.octets, start)
-            return arrays.binaries(lanes.octets, start, np.where(lanes.good, size, 0))
+                return arrays.uuids(cursors.octets, start)
+            return arrays.binaries(cursors.octets, start, np.where(cursors.good, size, 0))
         case Decimal(size_bytes=size):
-            start, length = lanes.sized(label) if size is None else _fixed(lanes, size, label)
-            return arrays.decimals(lanes, start, length, node.precision, node.scale, label)
+            start, length = cursors.sized(label) if size is None else _fixed(cursors, size, label)
+            return arrays.decimals(cursors, start, length, node.precision, node.scale, label)
         case Enum(symbols=symbols):
-            return arrays.choose(symbols, lanes.index(len(symbols), label, "no such symbol"))
+            return arrays.choose(symbols, cursors.index(len(symbols), label, "no such symbol"))
         case Items(item=item):
-            owner, items = find_items(lanes, (item,), where)
+            owner, items = find_items(cursors, (item,), where)
             values = read(item, items, f"{where}[]")
-            lanes.inherit(owner, items)
-            return arrays.lists(np.bincount(owner, minlength=len(lanes)), values)
+            cursors.inherit(owner, items)
+            return arrays.lists(np.bincount(owner, minlength=len(cursors)), values)
         case Named(value=value):
-            owner, items = find_items(lanes, (Primitive(kind="string"), value), where)
+            owner, items = find_items(cursors, (Primitive(kind="string"), value), where)
             keys = read(Primitive(kind="string"), items, f"{where}{{}}")
             values = read(value, items, f"{where}{{}}")
-            lanes.inherit(owner, items)
-            return arrays.maps(np.bincount(owner, minlength=len(lanes)), keys, values)
+            cursors.inherit(owner, items)
+            return arrays.maps(np.bincount(owner, minlength=len(cursors)), keys, values)
         case Record(fields=fields):
-            columns = [read(child, lanes, f"{where}.{name}") for name, child in fields]
+            columns = [read(child, cursors, f"{where}.{name}") for name, child in fields]
             return arrays.structs([name for name, _ in fields], columns)
         case Union():
-            return _union(node, lanes, where)
+            return _union(node, cursors, where)
 
 
-def _fixed(lanes: Lanes, size: int, label: str) -> tuple[Longs, Longs]:
-    start = lanes.advance(size, label)
-    return start, np.where(lanes.good, size, 0)
+def _fixed(cursors: Cursors, size: int, label: str) -> tuple[Longs, Longs]:
+    start = cursors.advance(size, label)
+    return start, np.where(cursors.good, size, 0)
 
 
-def _primitive(node: Primitive, lanes: Lanes, label: str) -> pa.Array:
+def _primitive(node: Primitive, cursors: Cursors, label: str) -> pa.Array:
     match node.kind:
         case "null":
-            return pa.nulls(len(lanes))
+            return pa.nulls(len(cursors))
         case "boolean":
-            flags = lanes.octets.data[lanes.advance(1, label)]
-            lanes.fail(lanes.good & (flags > 1), f"{label}is not a boolean")
+            flags = cursors.octets.data[cursors.advance(1, label)]
+            cursors.fail(cursors.good & (flags > 1), f"{label}is not a boolean")
             return pa.array(flags == 1)
         case "int" | "long":
-            return _whole(node, lanes, label)
+            return _whole(node, cursors, label)
         case "float":
-            bits = lanes.octets.word(lanes.advance(4, label)).astype(np.uint32)
+            bits = cursors.octets.word(cursors.advance(4, label)).astype(np.uint32)
             return pa.array(bits.view(np.float32))
         case "double":
-            return pa.array(lanes.octets.word(lanes.advance(8, label)).view(np.float64))
+            return pa.array(cursors.octets.word(cursors.advance(8, label)).view(np.float64))
         case "bytes":
-            return arrays.binaries(lanes.octets, *lanes.sized(label))
+            return arrays.binaries(cursors.octets, *cursors.sized(label))
         case "string":
-            return arrays.texts(lanes, *lanes.sized(label), label)
+            return arrays.texts(cursors, *cursors.sized(label), label)
 
 
-def _whole(node: Primitive, lanes: Lanes, label: str) -> pa.Array:
-    value = lanes.zigzag(label)
+def _whole(node: Primitive, cursors: Cursors, label: str) -> pa.Array:
+    value = cursors.zigzag(label)
     if node.kind == "int":
-        lanes.fail((value > _INT_MAX) | (value < -_INT_MAX - 1), f"{label}does not fit an int")
+        cursors.fail((value > _INT_MAX) | (value < -_INT_MAX - 1), f"{label}does not fit an int")
         return arrays.as_type(value.astype(np.int32), arrow_type(node))
     if node.logical in ("timestamp-millis", "local-timestamp-millis"):
         far = (value > _MILLIS_MAX) | (value < -_MILLIS_MAX)
-        lanes.fail(far, f"{label}does not fit a timestamp")
-        value = np.where(lanes.good, value, 0) * 1000
+        cursors.fail(far, f"{label}does not fit a timestamp")
+        value = np.where(cursors.good, value, 0) * 1000
     return arrays.as_type(value, arrow_type(node))
 
 
-def _union(node: Union, lanes: Lanes, where: str) -> pa.Array:
-    index = find_branch(node, lanes, f"field {where}: ")
+def _union(node: Union, cursors: Cursors, where: str) -> pa.Array:
+    index = find_branch(node, cursors, f"field {where}: ")
     read_branches: list[tuple[Longs, pa.Array]] = []
     for number, branch in enumerate(node.branches):
         if branch == NULL:
             continue
         rows = np.flatnonzero(index == number)
-        read_branches.append((rows, _branch(branch, lanes, rows, where)))
+        read_branches.append((rows, _branch(branch, cursors, rows, where)))
     if not read_branches:
-        return pa.nulls(len(lanes))
+        return pa.nulls(len(cursors))
     if len(read_branches) == 1:
         rows, values = read_branches[0]
-        return arrays.spread(values, rows, len(lanes))
-    return _joined(node, read_branches, len(lanes))
+        return arrays.spread(values, rows, len(cursors))
+    return _joined(node, read_branches, len(cursors))
 
 
-def _branch(branch: Node, lanes: Lanes, rows: Longs, where: str) -> pa.Array:
-    if rows.size == len(lanes):
-        return read(branch, lanes, where)
-    part = lanes.at(rows)
+def _branch(branch: Node, cursors: Cursors, rows: Longs, where: str) -> pa.Array:
+    if rows.size == len(cursors):
+        return read(branch, cursors, where)
+    part = cursors.at(rows)
     values = read(branch, part, where)
-    lanes.put(rows, part)
+    cursors.put(rows, part)
     return values
 
 

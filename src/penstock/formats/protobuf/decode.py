@@ -1,9 +1,9 @@
 """Protobuf's wire format, vectorised over all values of a batch.
 
-    decoded, errors = decode(message, lanes)
+    decoded, errors = decode(message, cursors)
 
 The pieces of all fields are found first (`scan.py`), then each field is read for all messages
-together; nested messages and items are lanes of their own. Of a field that is not repeated and
+together; nested messages and items are cursors of their own. Of a field that is not repeated and
 comes several times the last one counts; for a nested message, which Protobuf would merge, that is
 an error of the value. Of a oneof the member written last counts. A piece of another wire type than
 the field's is an unknown field, but for numbers, which may be packed or not as the writer likes.
@@ -32,7 +32,7 @@ from penstock.formats.protobuf.schema import (
     Scalar,
 )
 from penstock.formats.vectorised import arrays
-from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs, numbered
+from penstock.formats.vectorised.cursor import ENDS_EARLY, Cursors, Longs, numbered
 
 _MICROS: Final = 1_000_000
 _SECONDS_MAX: Final = (2**63 - 1) // _MICROS - 1
@@ -40,16 +40,16 @@ _SPECIAL_TYPES: Final = {"timestamp": arrays.TIMESTAMP, "duration": pa.int64()}
 Found = dict[int, Pieces]
 
 
-def decode(message: Message, lanes: Lanes) -> tuple[pa.StructArray, pa.StringArray]:
-    """Decode the values that the lanes stand before, and say what is wrong with those that are not.
+def decode(message: Message, cursors: Cursors) -> tuple[pa.StructArray, pa.StringArray]:
+    """Decode the values at the cursors, and say what is wrong with those that cannot be.
 
     Shapes: one struct of `arrow_type(message)` and one error per value, in order; both are null
     where there is no value.
     """
-    columns = _fields(message, lanes, "")
+    columns = _fields(message, cursors, "")
     names = [field.name for field in message.fields]
-    made = arrays.structs(names, columns, lanes.problem != 0)
-    return made, lanes.problems.texts(lanes.problem)
+    made = arrays.structs(names, columns, cursors.problem != 0)
+    return made, cursors.problems.texts(cursors.problem)
 
 
 def arrow_type(message: Message) -> pa.DataType:
@@ -72,16 +72,16 @@ def _field_type(field: Field) -> pa.DataType:
     return pa.list_(_type_of(field.holds)) if field.repeated else _type_of(field.holds)
 
 
-def _fields(message: Message, lanes: Lanes, where: str) -> list[pa.Array]:
-    """A column per field; lanes end at their ends."""
-    found = scan(lanes, f"field {where}: " if where else "")
+def _fields(message: Message, cursors: Cursors, where: str) -> list[pa.Array]:
+    """A column per field; cursors end at their ends."""
+    found = scan(cursors, f"field {where}: " if where else "")
     found = {field.number: _fitting(field, found) for field in message.fields}
     columns: dict[str, pa.Array] = {}
     for field in message.fields:
         at = f"{where}.{field.name}" if where else field.name
         reader = _repeated if field.repeated else _single
-        columns[field.name] = reader(field, found[field.number], lanes, at)
-    _keep_last_of_oneofs(message, found, columns, len(lanes))
+        columns[field.name] = reader(field, found[field.number], cursors, at)
+    _keep_last_of_oneofs(message, found, columns, len(cursors))
     return list(columns.values())
 
 
@@ -115,56 +115,56 @@ def _keep_last_of_oneofs(
 
 
 def _last_written(pieces: Pieces, count: int) -> Longs:
-    """Where the last piece of each lane starts; -1 for those that have none."""
+    """Where the last piece of each cursor starts; -1 for those that have none."""
     last = np.full(count, -1, np.int64)
     np.maximum.at(last, pieces.owner, pieces.start)
     return last
 
 
-def _single(field: Field, pieces: Pieces, lanes: Lanes, where: str) -> pa.Array:
-    count = len(lanes)
+def _single(field: Field, pieces: Pieces, cursors: Cursors, where: str) -> pa.Array:
+    count = len(cursors)
     index = np.full(count, -1, np.int64)
     index[pieces.owner] = np.arange(pieces.owner.size)
     rows = np.flatnonzero(index >= 0)
     if isinstance(field.holds, Message) and rows.size != pieces.owner.size:
         times = np.bincount(pieces.owner, minlength=count)
-        lanes.fail(times > 1, f"field {where}: the message comes more than once")
+        cursors.fail(times > 1, f"field {where}: the message comes more than once")
     elif rows.size != pieces.owner.size:
-        _check_all(field.holds, pieces.ordered(), lanes, where)
+        _check_all(field.holds, pieces.ordered(), cursors, where)
     last = index[rows]
-    part = lanes.within(pieces.start[last], pieces.end[last])
+    part = cursors.within(pieces.start[last], pieces.end[last])
     values = _read(field.holds, part, where)
-    lanes.inherit(rows, part)
+    cursors.inherit(rows, part)
     made = arrays.spread(values, rows, count)
     if field.presence or isinstance(field.holds, Message) or rows.size == count:
         return made
     return pc.fill_null(made, zero(field.holds))
 
 
-def _check_all(holds: Scalar | Message, pieces: Pieces, lanes: Lanes, where: str) -> None:
-    """Fail the lanes with a broken piece, among those too that a later one replaces."""
-    part = lanes.within(pieces.start, pieces.end)
+def _check_all(holds: Scalar | Message, pieces: Pieces, cursors: Cursors, where: str) -> None:
+    """Fail the cursors with a broken piece, among those too that a later one replaces."""
+    part = cursors.within(pieces.start, pieces.end)
     _read(holds, part, where)
-    lanes.inherit(pieces.owner, part)
+    cursors.inherit(pieces.owner, part)
 
 
-def _repeated(field: Field, pieces: Pieces, lanes: Lanes, where: str) -> pa.Array:
+def _repeated(field: Field, pieces: Pieces, cursors: Cursors, where: str) -> pa.Array:
     pieces = pieces.ordered()
     owner, start, end = pieces.owner, pieces.start, pieces.end
     if isinstance(field.holds, Scalar) and field.holds.packable:
-        owner, start, end = _unpacked(field.holds, pieces, lanes, where)
-    part = lanes.within(start, end)
-    counts = np.bincount(owner, minlength=len(lanes))
+        owner, start, end = _unpacked(field.holds, pieces, cursors, where)
+    part = cursors.within(start, end)
+    counts = np.bincount(owner, minlength=len(cursors))
     if field.is_map and isinstance(field.holds, Message):
         keys, values = _entries(field.holds, part, f"{where}{{}}")
-        lanes.inherit(owner, part)
+        cursors.inherit(owner, part)
         return arrays.maps(counts, keys, values)
     values = _read(field.holds, part, f"{where}[]")
-    lanes.inherit(owner, part)
+    cursors.inherit(owner, part)
     return arrays.lists(counts, values)
 
 
-def _entries(entry: Message, part: Lanes, where: str) -> tuple[pa.Array, pa.Array]:
+def _entries(entry: Message, part: Cursors, where: str) -> tuple[pa.Array, pa.Array]:
     """Keys and values; what an entry leaves out is zero or empty."""
     keys, values = _fields(entry, part, where)
     key, value = entry.fields
@@ -184,16 +184,16 @@ def _entries(entry: Message, part: Lanes, where: str) -> tuple[pa.Array, pa.Arra
 
 
 def _unpacked(
-    scalar: Scalar, pieces: Pieces, lanes: Lanes, where: str
+    scalar: Scalar, pieces: Pieces, cursors: Cursors, where: str
 ) -> tuple[Longs, Longs, Longs]:
     """Owner, start and end of each number, packed or not."""
     packed = (pieces.tag & WIRE_MASK) == SIZED
     start = np.where(packed, pieces.start, 0)
     end = np.where(packed, pieces.end, 0)
-    wrong = np.zeros(len(lanes), np.bool_)
+    wrong = np.zeros(len(cursors), np.bool_)
     if scalar.wire == VARINT:
-        ends = lanes.octets.varint_ends
-        wrong[pieces.owner] |= packed & (end > start) & (lanes.octets.data[end - 1] >= 0x80)
+        ends = cursors.octets.varint_ends
+        wrong[pieces.owner] |= packed & (end > start) & (cursors.octets.data[end - 1] >= 0x80)
         first = np.searchsorted(ends, start)
         counts = np.where(packed, np.searchsorted(ends, end) - first, 1)
     else:
@@ -201,7 +201,7 @@ def _unpacked(
         wrong[pieces.owner[packed & ((end - start) % size != 0)]] = True
         counts = np.where(packed, (end - start) // size, 1)
     # A message that fails is null as a whole: its numbers may be anything.
-    lanes.fail(wrong, f"field {where}: {ENDS_EARLY}")
+    cursors.fail(wrong, f"field {where}: {ENDS_EARLY}")
     piece, number = numbered(counts)
     if scalar.wire == VARINT:
         before = ends[np.maximum(first[piece] + number - 1, 0)] + 1
@@ -211,7 +211,7 @@ def _unpacked(
     return pieces.owner[piece], begin, pieces.end[piece]
 
 
-def _read(holds: Scalar | Message, part: Lanes, where: str) -> pa.Array:
+def _read(holds: Scalar | Message, part: Cursors, where: str) -> pa.Array:
     if isinstance(holds, Scalar):
         return read_scalar(holds, part, f"field {where}: ")
     columns = _fields(holds, part, where)

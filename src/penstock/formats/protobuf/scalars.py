@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.formats.protobuf.schema import Scalar
 from penstock.formats.vectorised import arrays
-from penstock.formats.vectorised.cursor import Lanes, Longs, Words, unzigzag
+from penstock.formats.vectorised.cursor import Cursors, Longs, Words, unzigzag
 
 UINT64: Final = pa.decimal128(20, 0)
 _TYPES: Final = {
@@ -26,20 +26,22 @@ def scalar_type(scalar: Scalar) -> pa.DataType:
     return _TYPES[scalar.kind]
 
 
-def read_scalar(scalar: Scalar, lanes: Lanes, label: str) -> pa.Array:
-    """One value per lane; a lane is the range of its bytes, without a length in front."""
+def read_scalar(scalar: Scalar, cursors: Cursors, label: str) -> pa.Array:
+    """One value per cursor; a cursor is the range of its bytes, without a length in front."""
     match scalar.kind:
         case "string":
-            return arrays.texts(lanes, lanes.position, lanes.end - lanes.position, label)
+            return arrays.texts(cursors, cursors.position, cursors.end - cursors.position, label)
         case "bytes":
-            return arrays.binaries(lanes.octets, lanes.position, lanes.end - lanes.position)
+            return arrays.binaries(cursors.octets, cursors.position, cursors.end - cursors.position)
         case "float":
-            return pa.array(lanes.octets.word(lanes.position).astype(np.uint32).view(np.float32))
+            return pa.array(
+                cursors.octets.word(cursors.position).astype(np.uint32).view(np.float32)
+            )
         case "double":
-            return pa.array(lanes.octets.word(lanes.position).view(np.float64))
+            return pa.array(cursors.octets.word(cursors.position).view(np.float64))
         case "fixed32" | "sfixed32" | "fixed64" | "sfixed64":
-            return _number(scalar, lanes.octets.word(lanes.position))
-    return _number(scalar, lanes.varint(label))
+            return _number(scalar, cursors.octets.word(cursors.position))
+    return _number(scalar, cursors.varint(label))
 
 
 def _number(scalar: Scalar, value: Words) -> pa.Array:

@@ -1,7 +1,7 @@
 """Where the fields of messages lie, found before they are read.
 
-A message is a series of tags and values in any order. One step reads one tag of every lane and
-moves behind its value, which the wire type alone says the size of; after the last lane is at its
+A message is a series of tags and values in any order. One step reads one tag of every cursor and
+moves behind its value, which the wire type alone says the size of; after the last cursor is at its
 end the pieces found are handed out by field number. Fields that the schema does not have are
 stepped over just so.
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.formats.limits import STEPS_MAX
 from penstock.formats.protobuf.schema import FIXED32, FIXED64, SIZED, VARINT
-from penstock.formats.vectorised.cursor import ENDS_EARLY, Lanes, Longs
+from penstock.formats.vectorised.cursor import ENDS_EARLY, Cursors, Longs
 
 TAG_MAX: Final = 2**32 - 1
 NUMBER_SHIFT: Final = 3
@@ -26,9 +26,9 @@ WIRE_MASK: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Occurrences of fields: lane, tag, and the range of the value's bytes.
+    """Occurrences of fields: cursor, tag, and the range of the value's bytes.
 
-    Those of one lane are in the order in which they were written.
+    Those of one cursor are in the order in which they were written.
     """
 
     owner: Longs
@@ -40,31 +40,31 @@ class Pieces:
         return Pieces(self.owner[chosen], self.tag[chosen], self.start[chosen], self.end[chosen])
 
     def ordered(self) -> Pieces:
-        """By lane, and within a lane as written."""
+        """By cursor, and within a cursor as written."""
         return self.of(np.argsort(self.owner, kind="stable"))
 
 
-def scan(lanes: Lanes, label: str) -> dict[int, Pieces]:
-    """The pieces of all fields by number; moves the lanes to their ends."""
+def scan(cursors: Cursors, label: str) -> dict[int, Pieces]:
+    """The pieces of all fields by number; moves the cursors to their ends."""
     found: list[Pieces] = []
-    rows = np.flatnonzero(lanes.good & (lanes.position < lanes.end))
-    whole = rows.size == len(lanes)
+    rows = np.flatnonzero(cursors.good & (cursors.position < cursors.end))
+    whole = rows.size == len(cursors)
     for _ in range(STEPS_MAX):
         if not rows.size:
-            return _by_number(found, lanes)
-        part = lanes if whole else lanes.at(rows)
+            return _by_number(found, cursors)
+        part = cursors if whole else cursors.at(rows)
         tag = _tag(part, label)
         start = _behind(part, tag, label)
         if not whole:
-            lanes.put(rows, part)
+            cursors.put(rows, part)
         found.append(Pieces(rows, tag, start, part.position))
         rows = rows[part.good & (part.position < part.end)]
-        whole = rows.size == len(lanes)
-    lanes.fail_at(rows, f"{label}more than {STEPS_MAX} fields and items")
-    return _by_number(found, lanes)
+        whole = rows.size == len(cursors)
+    cursors.fail_at(rows, f"{label}more than {STEPS_MAX} fields and items")
+    return _by_number(found, cursors)
 
 
-def _tag(part: Lanes, label: str) -> Longs:
+def _tag(part: Cursors, label: str) -> Longs:
     tag = part.varint(label)
     part.fail(
         part.good & ((tag > TAG_MAX) | (tag >> np.uint64(NUMBER_SHIFT) == 0)),
@@ -73,7 +73,7 @@ def _tag(part: Lanes, label: str) -> Longs:
     return np.where(part.good, tag, 0).astype(np.int64)
 
 
-def _behind(part: Lanes, tag: Longs, label: str) -> Longs:
+def _behind(part: Cursors, tag: Longs, label: str) -> Longs:
     """Move behind the values; where the values start."""
     wire = tag & WIRE_MASK
     first = int(wire[0])
@@ -88,7 +88,7 @@ def _behind(part: Lanes, tag: Longs, label: str) -> Longs:
     return start
 
 
-def _step(part: Lanes, wire: int, label: str) -> Longs:
+def _step(part: Cursors, wire: int, label: str) -> Longs:
     start = part.position
     if wire == VARINT:
         part.varint(label)
@@ -104,7 +104,7 @@ def _step(part: Lanes, wire: int, label: str) -> Longs:
     return start
 
 
-def _step_sized(part: Lanes, label: str) -> Longs:
+def _step_sized(part: Cursors, label: str) -> Longs:
     size = part.varint(label)
     left = (part.end - part.position).view(np.uint64)
     part.fail(part.good & (size > left), f"{label}{ENDS_EARLY}")
@@ -113,12 +113,12 @@ def _step_sized(part: Lanes, label: str) -> Longs:
     return start
 
 
-def _by_number(found: list[Pieces], lanes: Lanes) -> dict[int, Pieces]:
-    """Pieces of lanes that are good, by field number."""
+def _by_number(found: list[Pieces], cursors: Cursors) -> dict[int, Pieces]:
+    """Pieces of cursors that are good, by field number."""
     if not found:
         return {}
     made: dict[int, list[Pieces]] = {}
-    good = lanes.good
+    good = cursors.good
     clean = bool(good.all())
     for step in found:
         if not clean:

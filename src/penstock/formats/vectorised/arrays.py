@@ -1,4 +1,4 @@
-"""From positions and numbers of lanes to Arrow arrays."""
+"""From positions and numbers of cursors to Arrow arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base.errors import BugError
-from penstock.formats.vectorised.cursor import Flags, Lanes, Longs, Octets
+from penstock.formats.vectorised.cursor import Cursors, Flags, Longs, Octets
 from penstock.formats.vectorised.texts import invalid_texts
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -37,20 +37,20 @@ def binaries(octets: Octets, start: Longs, size: Longs) -> pa.Array:
     offsets[0::2] = start
     offsets[1::2] = end
     if (np.diff(offsets) < 0).any():
-        raise BugError("ranges of bytes are not in the order of their lanes")
+        raise BugError("ranges of bytes are not in the order of their cursors")
     whole = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(octets.data)]
     )
     return whole.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
-def texts(lanes: Lanes, start: Longs, size: Longs, where: str) -> pa.Array:
-    """As `binaries`, as text; lanes that are not UTF-8 fail and have no text."""
-    made = binaries(lanes.octets, start, size)
+def texts(cursors: Cursors, start: Longs, size: Longs, where: str) -> pa.Array:
+    """As `binaries`, as text; cursors that are not UTF-8 fail and have no text."""
+    made = binaries(cursors.octets, start, size)
     wrong = invalid_texts(made)
     if wrong is not None:
-        lanes.fail(wrong, f"{where}text is not UTF-8")
-        made = binaries(lanes.octets, start, np.where(wrong, 0, size))
+        cursors.fail(wrong, f"{where}text is not UTF-8")
+        made = binaries(cursors.octets, start, np.where(wrong, 0, size))
     return as_text(made)
 
 
@@ -120,17 +120,17 @@ def as_type(values: npt.NDArray[np.generic], data_type: pa.DataType) -> pa.Array
 
 
 def decimals(
-    lanes: Lanes, start: Longs, size: Longs, precision: int, scale: int, where: str
+    cursors: Cursors, start: Longs, size: Longs, precision: int, scale: int, where: str
 ) -> pa.Array:
     """Decimals of big-endian two's complement numbers of at most 16 bytes."""
     too_long = size > _DECIMAL_BYTES_MAX
     fits = np.where(too_long, 0, size)
     end = start + fits
-    low = lanes.octets.word(end - 8).byteswap()
-    high = lanes.octets.word(end - 16).byteswap()
+    low = cursors.octets.word(end - 8).byteswap()
+    high = cursors.octets.word(end - 16).byteswap()
     low, high = _extended(low, high, fits)
     wrong = too_long | _beyond(low, high, 10**precision)
-    lanes.fail(wrong, f"{where}has more digits than decimal({precision},{scale})")
+    cursors.fail(wrong, f"{where}has more digits than decimal({precision},{scale})")
     low[wrong] = 0
     high[wrong] = 0
     both = np.empty(2 * low.size, np.uint64)

@@ -1,10 +1,10 @@
 """The cursors of a batch of values, and what can be read at them.
 
-All values of a batch lie behind each other in one buffer. A lane is one value (or an item or a
+All values of a batch lie behind each other in one buffer. A cursor is one value (or an item or a
 message within one): a position, an end, and a problem, which is 0 while nothing is wrong. Every
-read moves all lanes at once. A lane that goes wrong keeps its first problem and is sent to the
+read moves all cursors at once. A cursor that goes wrong keeps its first problem and is sent to the
 zeros behind the buffer, where whatever is read next is zero or empty, so that no read needs to
-know which lanes are still good and no lane can disturb another.
+know which cursors are still good and no cursor can disturb another.
 
 Source: the layout of Avro's and Protobuf's varints, and the usual ways to decode them without
 branches by masks of whole words.
@@ -30,7 +30,7 @@ MARGIN: Final = 32
 """Zeros before and after the bytes, so that a word can be read at any position."""
 ENDS_EARLY: Final = "ends too early"
 ABSENT: Final = 1
-"""The problem of a lane without a value: nothing is wrong, and nothing is there."""
+"""The problem of a cursor without a value: nothing is wrong, and nothing is there."""
 _HIGH: Final = np.uint64(0x8080808080808080)
 _SEVENS: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE: Final = np.uint64(1)
@@ -48,7 +48,7 @@ class Problems:
         return self._numbers.setdefault(words, len(self._numbers))
 
     def texts(self, numbers: npt.NDArray[np.int32]) -> pa.Array:
-        """The messages of lanes; null for those that are fine or absent."""
+        """The messages of cursors; null for those that are fine or absent."""
         table = pa.array([None, None, *list(self._numbers)[2:]], pa.string())
         return table.take(pa.array(numbers))
 
@@ -83,8 +83,8 @@ class Octets:
         return np.flatnonzero(self.data < 0x80)
 
 
-class Lanes:
-    """Cursors into one buffer. Lanes are in the order of their positions."""
+class Cursors:
+    """Cursors into one buffer. Cursors are in the order of their positions."""
 
     __slots__ = ("end", "octets", "position", "problem", "problems")
 
@@ -101,7 +101,7 @@ class Lanes:
 
     @classmethod
     def of(cls, values: pa.BinaryArray) -> Self:
-        """A lane for each value of an array of type binary; null ones are absent."""
+        """A cursor for each value of an array of type binary; null ones are absent."""
         offsets = np.frombuffer(values.buffers()[1], np.int32)[
             values.offset : values.offset + len(values) + 1
         ].astype(np.int64)
@@ -111,10 +111,10 @@ class Lanes:
         content = np.frombuffer(held, np.uint8) if held is not None else np.zeros(0, np.uint8)
         octets = Octets(content[offsets[0] : offsets[-1]])
         offsets += MARGIN - offsets[0]
-        lanes = cls(octets, Problems(), offsets[:-1].copy(), offsets[1:].copy())
+        cursors = cls(octets, Problems(), offsets[:-1].copy(), offsets[1:].copy())
         if values.null_count:
-            lanes._stop(values.is_null().to_numpy(zero_copy_only=False), ABSENT)
-        return lanes
+            cursors._stop(values.is_null().to_numpy(zero_copy_only=False), ABSENT)
+        return cursors
 
     def __len__(self) -> int:
         return self.position.size
@@ -124,29 +124,29 @@ class Lanes:
         good: Flags = self.problem == 0
         return good
 
-    def at(self, rows: Longs) -> Lanes:
-        """Some of the lanes, as cursors of their own."""
-        return Lanes(
+    def at(self, rows: Longs) -> Cursors:
+        """Some of the cursors, as cursors of their own."""
+        return Cursors(
             self.octets, self.problems, self.position[rows], self.end[rows], self.problem[rows]
         )
 
-    def put(self, rows: Longs, lanes: Lanes) -> None:
+    def put(self, rows: Longs, cursors: Cursors) -> None:
         """Take back what `at` gave."""
-        self.position = _replaced(self.position, rows, lanes.position)
-        self.end = _replaced(self.end, rows, lanes.end)
-        self.problem = _replaced(self.problem, rows, lanes.problem)
+        self.position = _replaced(self.position, rows, cursors.position)
+        self.end = _replaced(self.end, rows, cursors.end)
+        self.problem = _replaced(self.problem, rows, cursors.problem)
 
-    def within(self, start: Longs, end: Longs) -> Lanes:
-        """New lanes of the same buffer."""
-        return Lanes(self.octets, self.problems, start, end)
+    def within(self, start: Longs, end: Longs) -> Cursors:
+        """New cursors of the same buffer."""
+        return Cursors(self.octets, self.problems, start, end)
 
     def fail(self, wrong: Flags, words: str) -> None:
-        """Give the lanes that are wrong a problem, unless they have one."""
+        """Give the cursors that are wrong a problem, unless they have one."""
         if wrong.any():
             self._stop(wrong, self.problems.number(words))
 
     def fail_at(self, rows: Longs, words: str) -> None:
-        """Give the lanes of these rows a problem, unless they have one."""
+        """Give the cursors of these rows a problem, unless they have one."""
         wrong = np.zeros(len(self), np.bool_)
         wrong[rows] = True
         self.fail(wrong, words)
@@ -157,17 +157,17 @@ class Lanes:
         self.position = np.where(wrong, self.octets.sink, self.position)
         self.end = np.where(wrong, self.octets.sink, self.end)
 
-    def inherit(self, owner: Longs, lanes: Lanes) -> None:
+    def inherit(self, owner: Longs, cursors: Cursors) -> None:
         """Give each owner the first problem among its parts."""
-        wrong = np.flatnonzero(lanes.problem)[::-1]
+        wrong = np.flatnonzero(cursors.problem)[::-1]
         if wrong.size:
             found = np.zeros(len(self), np.int32)
-            found[owner[wrong]] = lanes.problem[wrong]
+            found[owner[wrong]] = cursors.problem[wrong]
             for number in np.unique(found[found != 0]):
                 self._stop(found == number, int(number))
 
     def advance(self, size: Longs | int, where: str) -> Longs:
-        """Move by a number of bytes; the positions before. Lanes without that many bytes fail."""
+        """Move by a number of bytes; the positions before. Cursors without that many bytes fail."""
         before = self.position
         wrong = (size > self.end - before) | (np.asarray(size) < 0)
         self.position = before + size
@@ -182,11 +182,11 @@ class Lanes:
         if not (first & 0x80).any():
             self.advance(1, where)
             value = first.astype(np.uint64)
-            # A lane at its end has read the first byte of the next one.
+            # A cursor at its end has read the first byte of the next one.
             value[self.problem != 0] = 0
             return value
         value, size = _varints(self.octets, self.position)
-        # Where the lane ends before, the bytes looked at are another's and tell nothing.
+        # Where the cursor ends before, the bytes looked at are another's and tell nothing.
         whole = self.end - self.position >= _VARINT_BYTES_MAX
         self.fail((size > _VARINT_BYTES_MAX) & whole, f"{where}a number of more than 64 bits")
         size[~self.good] = 1

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.client.lanes import Pieces
+from penstock.client.producer_partitions import Pieces
 from penstock.host import limits as host_limits
 from penstock.host.port import NO_LOG_SEQUENCE, Chunks
 from penstock.records import (

@@ -9,7 +9,7 @@ the broker's producer state knows which of them it has written already.
 |-----------------------------------------------------------|--------------------------------|
 | all batches written, now or by an earlier attempt         | accepted                       |
 | no broker, no leader or no answer until the time is over  | failed, may be sent again      |
-| out of order: an earlier frame of the lane failed         | failed, may be sent again      |
+| out of order: an earlier frame to the partition failed    | failed, may be sent again      |
 | the queue here is full, or the agent stops                | failed, may be sent again      |
 | unknown topic or partition, too large, corrupt, invalid   | failed for good                |
 | a newer epoch of the producer has written                 | failed for good                |
@@ -32,8 +32,8 @@ from penstock.base.errors import InvalidSetting, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client.appender import Appender
 from penstock.client.errors import ClientClosed, UnknownTopic
-from penstock.client.lanes import Lane, Pieces
 from penstock.client.limits import RETRY
+from penstock.client.producer_partitions import Pieces, ProducerPartition
 from penstock.host.errors import SinkUnavailable
 from penstock.host.port import (
     ACCEPTED,
@@ -201,7 +201,9 @@ class LogSink:
         try:
             _check(chunks)
             batches = self._batches(chunks)
-            error = self._appender.append(_lane(chunks), batches, chunks.log_sequence, frame)
+            error = self._appender.append(
+                _producer_partition(chunks), batches, chunks.log_sequence, frame
+            )
         except PenstockError as wrong:
             error = wrong
         if error is not None:
@@ -245,7 +247,7 @@ class LogSink:
 
 
 def _check(chunks: Chunks) -> None:
-    """Check what makes a lane.
+    """Check what makes a producer partition.
 
     Raises:
         UnknownTopic, InvalidRecord: it makes none.
@@ -263,8 +265,8 @@ def _check(chunks: Chunks) -> None:
         )
 
 
-def _lane(chunks: Chunks) -> Lane:
-    return Lane(
+def _producer_partition(chunks: Chunks) -> ProducerPartition:
+    return ProducerPartition(
         chunks.producer_id,
         chunks.producer_epoch,
         chunks.topic,

@@ -1,7 +1,7 @@
 """Where the keys and values of record headers lie: round `n` reads the n-th header of all records.
 
 Headers are few per record and the same few on most records, so the rounds are few; when less
-than `LANES_MIN` records are left, each of those is finished by a plain loop, so that one record
+than `TOGETHER_MIN` records are left, each of those is finished by a plain loop, so that one record
 with a million headers costs what its bytes cost and no more.
 
 Source: KIP-82. A header is: key length, key (UTF-8), value length (-1: null), value.
@@ -20,7 +20,7 @@ from penstock.records.errors import CorruptBatch
 
 Slots = npt.NDArray[np.int32]
 
-LANES_MIN: Final = 64
+TOGETHER_MIN: Final = 64
 _HEADER_BYTES_MIN: Final = 2
 
 
@@ -39,21 +39,21 @@ def scan_headers(data: Bytes, at: Ints, count: Ints, record_ends: Ints) -> tuple
     bounds = np.zeros(count.size + 1, np.int64)
     np.cumsum(count, out=bounds[1:])
     slots = np.empty((4, int(bounds[-1])), np.int32)
-    lanes = np.flatnonzero(count)
-    position, done = at[lanes], 0
-    while lanes.size >= LANES_MIN:
-        position = _read_round(data, position, slots, bounds[lanes] + done)
+    rows = np.flatnonzero(count)
+    position, done = at[rows], 0
+    while rows.size >= TOGETHER_MIN:
+        position = _read_round(data, position, slots, bounds[rows] + done)
         done += 1
-        finished = count[lanes] == done
+        finished = count[rows] == done
         if finished.any():
-            _check_ends(position[finished], record_ends[lanes[finished]])
+            _check_ends(position[finished], record_ends[rows[finished]])
             going_on = ~finished
-            lanes, position = lanes[going_on], position[going_on]
-        if (position >= record_ends[lanes]).any():
+            rows, position = rows[going_on], position[going_on]
+        if (position >= record_ends[rows]).any():
             raise _misfit()
-    for lane, start in zip(lanes.tolist(), position.tolist(), strict=True):
-        into = slots[:, bounds[lane] + done : bounds[lane + 1]]
-        _read_rest(data, start, int(record_ends[lane]), into)
+    for row, start in zip(rows.tolist(), position.tolist(), strict=True):
+        into = slots[:, bounds[row] + done : bounds[row + 1]]
+        _read_rest(data, start, int(record_ends[row]), into)
     return bounds, slots
 
 

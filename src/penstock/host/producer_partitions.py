@@ -1,8 +1,8 @@
-"""Lanes: what is sent to one partition, in order, and numbered as the log counts records.
+"""What is sent to one partition, in order, and numbered as the log counts records.
 
 The log writes a producer's batches once and in order, as long as they come with a producer id, an
 epoch and the record sequence that follows the last one. It remembers five batches of a producer
-in a partition. So a lane
+in a partition. So a producer partition
 
 - numbers a frame when it is sent first, and keeps the number over every repetition;
 - has at most five record batches without an answer, so that any of them may be repeated;
@@ -30,14 +30,14 @@ from penstock.host.port import NO_LOG_SEQUENCE
 from penstock.host.publication import NO_SEQUENCE, Publication
 
 _NOWHERE: Final = limits.SEQUENCE_MAX
-LaneKey = tuple[str, int]
+ProducerPartitionKey = tuple[str, int]
 
 
 def _latest_first(publication: Publication) -> int:
     return -publication.first_sequence
 
 
-class Lane:
+class ProducerPartition:
     """Publications that are sent in order; those without a partition share one, not numbered."""
 
     __slots__ = (
@@ -179,18 +179,18 @@ class Lane:
         publication.in_doubt = False
 
 
-class Lanes:
-    """All lanes of a producer."""
+class ProducerPartitions:
+    """All producer partitions of a producer."""
 
     def __init__(self, *, idempotent: bool) -> None:
         self._idempotent = idempotent
-        self._plain = Lane(numbered=False)
-        self._lanes: dict[LaneKey, Lane] = {}
-        self.broken: dict[Lane, None] = {}
+        self._plain = ProducerPartition(numbered=False)
+        self._producer_partitions: dict[ProducerPartitionKey, ProducerPartition] = {}
+        self.broken: dict[ProducerPartition, None] = {}
         """Those with a gap, as far as is known."""
 
-    def of(self, publication: Publication) -> Lane:
-        """The lane that a publication belongs to.
+    def of(self, publication: Publication) -> ProducerPartition:
+        """The producer partition that a publication belongs to.
 
         Raises:
             InvalidChunks: more record batches than the log remembers of a producer, no record, or
@@ -206,41 +206,47 @@ class Lanes:
         if publication.records < 1:
             raise InvalidChunks("a frame without records has no place in the log")
         key = (publication.topic, publication.partition)
-        lane = self._lanes.get(key)
-        if lane is None:
-            if len(self._lanes) >= limits.LANES_PER_PRODUCER_MAX:
+        producer_partition = self._producer_partitions.get(key)
+        if producer_partition is None:
+            if len(self._producer_partitions) >= limits.PARTITIONS_PER_PRODUCER_MAX:
                 raise InvalidChunks(
-                    f"{len(self._lanes)} partitions have been published to; one idempotent producer"
-                    f" may publish to {limits.LANES_PER_PRODUCER_MAX}"
+                    f"{len(self._producer_partitions)} partitions have been published to; one"
+                    f" idempotent producer may publish to {limits.PARTITIONS_PER_PRODUCER_MAX}"
                 )
-            lane = self._lanes[key] = Lane(numbered=True)
-        return lane
+            producer_partition = self._producer_partitions[key] = ProducerPartition(numbered=True)
+        return producer_partition
 
-    def all(self) -> list[Lane]:
-        """The lane without numbers first."""
-        return [self._plain, *self._lanes.values()]
+    def all(self) -> list[ProducerPartition]:
+        """The producer partition without numbers first."""
+        return [self._plain, *self._producer_partitions.values()]
 
     def given_up(self, publication: Publication, *, refused: bool) -> None:
-        """A publication is not sent again; see `Lane.given_up`."""
-        lane: Lane = publication.lane
-        lane.given_up(publication, refused=refused)
-        if lane.broken:
-            self.broken[lane] = None
+        """A publication is not sent again; see `ProducerPartition.given_up`."""
+        producer_partition: ProducerPartition = publication.producer_partition
+        producer_partition.given_up(publication, refused=refused)
+        if producer_partition.broken:
+            self.broken[producer_partition] = None
 
     @property
     def stuck(self) -> bool:
-        """Whether a lane goes on with a new epoch only, and has something to send."""
-        for lane in [lane for lane in self.broken if not lane.broken]:
-            del self.broken[lane]
-        return any(lane.stuck for lane in self.broken)
+        """Whether a producer partition goes on with a new epoch only, and has something to send."""
+        for producer_partition in [
+            producer_partition
+            for producer_partition in self.broken
+            if not producer_partition.broken
+        ]:
+            del self.broken[producer_partition]
+        return any(producer_partition.stuck for producer_partition in self.broken)
 
     @property
     def settled(self) -> bool:
         """Whether nothing that was numbered is without an answer."""
-        return not any(lane.batches for lane in self._lanes.values())
+        return not any(
+            producer_partition.batches for producer_partition in self._producer_partitions.values()
+        )
 
     def restart(self, *, known: bool) -> None:
-        """All lanes begin at 0."""
+        """All producer partitions begin at 0."""
         self.broken.clear()
-        for lane in self._lanes.values():
-            lane.restart(known=known)
+        for producer_partition in self._producer_partitions.values():
+            producer_partition.restart(known=known)

@@ -1,4 +1,6 @@
-"""A lane with planned answers: appends end exactly once, and what may follow a failure."""
+"""A producer partition with planned answers: appends end exactly once, and what may follow a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,17 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import PenstockError
 from penstock.client.errors import BrokerFenced, Disconnected, MessageTooLarge, TimedOut
-from penstock.client.lanes import EarlierFailed, Lane, LaneState, Pieces
 from penstock.client.limits import RETRY
 from penstock.client.produce import Acknowledged, ProduceRequest
+from penstock.client.producer_partitions import (
+    EarlierFailed,
+    Pieces,
+    ProducerPartition,
+    ProducerPartitionState,
+)
 
 NOT_LEADER, OUT_OF_ORDER, TOO_LARGE = 6, 45, 10
-WHERE = Lane(7, 0, "orders", 0, True)
+WHERE = ProducerPartition(7, 0, "orders", 0, True)
 LEADERS = {0: 1}
 RECORDS = 10
 
@@ -31,36 +38,42 @@ class Ended:
         self.errors[name] = error
 
 
-def lane(*, idempotent: bool = True) -> LaneState:
+def producer_partition(*, idempotent: bool = True) -> ProducerPartitionState:
     retry = replace(RETRY, attempts_max=4, timeout_ms=1000)
-    return LaneState(WHERE._replace(idempotent=idempotent), retry)
+    return ProducerPartitionState(WHERE._replace(idempotent=idempotent), retry)
 
 
-def add(subject: LaneState, ended: Ended, name: int, *, batches: int = 1, at: int = -1) -> None:
+def add(
+    subject: ProducerPartitionState, ended: Ended, name: int, *, batches: int = 1, at: int = -1
+) -> None:
     sequence = name * RECORDS if at < 0 else at
     assert subject.admit(sequence) is None
     pieces = [Pieces(bytes([name]) * 100, RECORDS) for _ in range(batches)]
     subject.add(pieces, sequence, lambda error: ended(name, error))
 
 
-def take(subject: LaneState, count: int = 9, now_ms: float = 0) -> list[ProduceRequest]:
+def take(
+    subject: ProducerPartitionState, count: int = 9, now_ms: float = 0
+) -> list[ProduceRequest]:
     found = [subject.next_request(LEADERS, now_ms) for _ in range(count)]
     return [request for request in found if request is not None]
 
 
-def answer(subject: LaneState, request: ProduceRequest, code: int = 0, now_ms: float = 0) -> None:
+def answer(
+    subject: ProducerPartitionState, request: ProduceRequest, code: int = 0, now_ms: float = 0
+) -> None:
     results = {0: Acknowledged(0, code, 0, None)}
     for done, error in subject.answered(request, results, now_ms=now_ms, chance=0):
         done(error)
 
 
-def collapse(subject: LaneState) -> None:
+def collapse(subject: ProducerPartitionState) -> None:
     for done, error in subject.collapse():
         done(error)
 
 
-def opened(ended: Ended) -> LaneState:
-    subject = lane()
+def opened(ended: Ended) -> ProducerPartitionState:
+    subject = producer_partition()
     add(subject, ended, 0)
     answer(subject, take(subject)[0])
     return subject
@@ -102,7 +115,7 @@ def test_a_failure_is_told_when_nothing_is_under_way_and_names_the_culprit() -> 
     assert subject.idle
 
 
-def failed_at_one() -> LaneState:
+def failed_at_one() -> ProducerPartitionState:
     ended = Ended()
     subject = opened(ended)
     add(subject, ended, 1)
@@ -134,7 +147,7 @@ def test_after_a_failure_only_what_failed_first_or_came_before_is_taken() -> Non
 
 def test_the_order_of_sequences_is_known_where_they_wrap() -> None:
     ended = Ended()
-    subject = lane()
+    subject = producer_partition()
     add(subject, ended, 0, at=2**31 - 5)
     (request,) = take(subject)
     answer(subject, request, TOO_LARGE)
@@ -157,7 +170,7 @@ def test_nothing_is_taken_while_a_failure_is_being_settled() -> None:
 
 def test_without_sequences_a_lane_goes_on_at_once() -> None:
     ended = Ended()
-    subject = lane(idempotent=False)
+    subject = producer_partition(idempotent=False)
     add(subject, ended, 0, at=-1)
     (request,) = take(subject)
     answer(subject, request, TOO_LARGE)
@@ -168,7 +181,7 @@ def test_without_sequences_a_lane_goes_on_at_once() -> None:
 
 def test_a_lane_gives_up_after_the_time_allowed() -> None:
     ended = Ended()
-    subject = lane()
+    subject = producer_partition()
     add(subject, ended, 0)
     add(subject, ended, 1)
     for now_ms in (0, 300, 600, 1000):
@@ -182,7 +195,7 @@ def test_a_lane_gives_up_after_the_time_allowed() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_append_ends_once_whatever_the_broker_answers(data: st.DataObject) -> None:
-    ended, now_ms, subject = Ended(), 0.0, lane()
+    ended, now_ms, subject = Ended(), 0.0, producer_partition()
     under_way: list[ProduceRequest] = []
     added = 0
     for _ in range(data.draw(st.integers(1, 40))):

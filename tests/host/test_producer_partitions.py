@@ -1,51 +1,53 @@
-"""Lanes: numbers, their bounds, gaps and what follows them."""
+"""Producer partitions: numbers, their bounds, gaps and what follows them."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.host.errors import InvalidChunks
-from penstock.host.lanes import Lane, Lanes
 from penstock.host.limits import (
     LANE_BATCHES_IN_FLIGHT_MAX,
-    LANES_PER_PRODUCER_MAX,
     LOG_SEQUENCES,
+    PARTITIONS_PER_PRODUCER_MAX,
 )
 from penstock.host.port import ChunkFormat
+from penstock.host.producer_partitions import ProducerPartition, ProducerPartitions
 from penstock.host.publication import Publication, batch, single
 
 
 class Sender:
-    """Sends the heads of a lane, as `Delivery` does, with sequences of its own."""
+    """Sends the heads of a producer partition, as `Delivery` does, with sequences of its own."""
 
     def __init__(self) -> None:
-        self.lane = Lane(numbered=True)
+        self.producer_partition = ProducerPartition(numbered=True)
         self._sequence = 0
 
     def known(self) -> Sender:
         """A first frame was accepted, so that more than one may be under way."""
         (first,) = self.send(single(b"first"))
-        self.lane.answered()
-        self.lane.accepted(first)
+        self.producer_partition.answered()
+        self.producer_partition.accepted(first)
         return self
 
     def send(self, *publications: Publication) -> list[Publication]:
         """Queue these, and send whatever may be sent."""
-        self.lane.waiting.extend(publications)
+        self.producer_partition.waiting.extend(publications)
         sent = []
-        while (head := self.lane.head()) is not None and not self.lane.blocked(head):
-            numbered = self.lane.number(head)
+        while (
+            head := self.producer_partition.head()
+        ) is not None and not self.producer_partition.blocked(head):
+            numbered = self.producer_partition.number(head)
             if head.first_sequence < 0:
                 head.first_sequence = self._sequence
                 self._sequence += head.count
-            self.lane.sent(head, numbered_now=numbered)
+            self.producer_partition.sent(head, numbered_now=numbered)
             sent.append(head)
         return sent
 
     def back(self, *publications: Publication) -> None:
         for publication in publications:
-            self.lane.answered()
-            self.lane.returned(publication)
+            self.producer_partition.answered()
+            self.producer_partition.returned(publication)
 
 
 def frames(count: int) -> list[Publication]:
@@ -58,7 +60,7 @@ def numbers(publications: list[Publication]) -> list[int]:
 
 def test_numbers_wrap_as_the_logs_do() -> None:
     sender = Sender().known()
-    sender.lane._next = LOG_SEQUENCES - 2
+    sender.producer_partition._next = LOG_SEQUENCES - 2
     sent = sender.send(batch([b"x"] * 3), single(b"y"))
     assert numbers(sent) == [LOG_SEQUENCES - 2, 1]
 
@@ -68,8 +70,8 @@ def test_the_first_frame_goes_alone() -> None:
     (first,) = sender.send(*frames(3))
     sender.back(first)
     assert sender.send() == [first]
-    sender.lane.answered()
-    sender.lane.accepted(first)
+    sender.producer_partition.answered()
+    sender.producer_partition.accepted(first)
     assert len(sender.send()) == 2
 
 
@@ -79,9 +81,9 @@ def test_batches_of_record_batches_are_counted() -> None:
         batch([b"x"] * count, format=ChunkFormat.RECORD_BATCH) for count in (3, 2, 1)
     )
     assert sender.send(three, two, one) == [three, two]
-    assert sender.lane.batches == LANE_BATCHES_IN_FLIGHT_MAX
-    sender.lane.answered()
-    sender.lane.accepted(three)
+    assert sender.producer_partition.batches == LANE_BATCHES_IN_FLIGHT_MAX
+    sender.producer_partition.answered()
+    sender.producer_partition.accepted(three)
     assert sender.send() == [one]
     assert numbers([three, two, one]) == [1, 4, 6]
 
@@ -92,7 +94,7 @@ def test_what_came_back_goes_first_and_in_order() -> None:
     later = single(b"later")
     sender.back(sent[3], sent[0], sent[4], sent[1], sent[2])
     assert sender.send(later) == sent
-    assert sender.lane.batches == 5
+    assert sender.producer_partition.batches == 5
     assert numbers(sent) == [1, 2, 3, 4, 5]
 
 
@@ -101,16 +103,16 @@ def test_a_gap_stops_the_lane_until_it_is_restarted() -> None:
     first, second = sender.send(*frames(2))
     sender.back(first, second)
     first.end(None)
-    sender.lane.given_up(first)
-    assert sender.lane.broken
+    sender.producer_partition.given_up(first)
+    assert sender.producer_partition.broken
     assert sender.send(single(b"new")) == [second]  # it keeps its number
     assert second.log_sequence == 2
-    assert not sender.lane.stuck
+    assert not sender.producer_partition.stuck
     second.end(None)
-    sender.lane.answered()
-    sender.lane.given_up(second)
-    assert sender.lane.stuck
-    sender.lane.restart(known=True)
+    sender.producer_partition.answered()
+    sender.producer_partition.given_up(second)
+    assert sender.producer_partition.stuck
+    sender.producer_partition.restart(known=True)
     assert numbers(sender.send()) == [0]
 
 
@@ -119,10 +121,10 @@ def test_an_acceptance_behind_a_gap_shows_that_there_was_none() -> None:
     first, second = sender.send(*frames(2))
     sender.back(first)
     first.end(None)
-    sender.lane.given_up(first)
-    sender.lane.answered()
-    sender.lane.accepted(second)
-    assert not sender.lane.broken
+    sender.producer_partition.given_up(first)
+    sender.producer_partition.answered()
+    sender.producer_partition.accepted(second)
+    assert not sender.producer_partition.broken
     assert numbers(sender.send(single(b"new"))) == [3]
 
 
@@ -130,13 +132,13 @@ def test_what_follows_a_frame_that_never_was_is_numbered_anew() -> None:
     sender = Sender().known()
     first, second, third = sender.send(*frames(3))
     sender.back(third)
-    sender.lane.answered()
+    sender.producer_partition.answered()
     first.end(None)
-    sender.lane.given_up(first, refused=True)
+    sender.producer_partition.given_up(first, refused=True)
     sender.back(second)
     assert numbers([second, third]) == [-1, -1]
-    assert sender.lane.stuck
-    sender.lane.restart(known=True)
+    assert sender.producer_partition.stuck
+    sender.producer_partition.restart(known=True)
     assert sender.send() == [second, third]
     assert numbers([second, third]) == [0, 1]
 
@@ -146,9 +148,9 @@ def test_what_follows_a_frame_that_may_be_there_is_not() -> None:
     first, second = sender.send(*frames(2))
     sender.back(first, second)
     assert sender.send() == [first, second]
-    sender.lane.answered()
+    sender.producer_partition.answered()
     first.end(None)
-    sender.lane.given_up(first, refused=True)  # refused, but it was sent once before
+    sender.producer_partition.given_up(first, refused=True)  # refused, but it was sent once before
     sender.back(second)
     assert second.log_sequence == 2
     assert sender.send() == [second]
@@ -156,9 +158,9 @@ def test_what_follows_a_frame_that_may_be_there_is_not() -> None:
 
 def test_a_new_producer_id_is_known_to_no_log() -> None:
     sender = Sender().known()
-    sender.lane.restart(known=False)
+    sender.producer_partition.restart(known=False)
     assert len(sender.send(*frames(3))) == 1
-    assert not Sender().known().lane.blocked(single(b"x"))
+    assert not Sender().known().producer_partition.blocked(single(b"x"))
 
 
 def test_who_has_ended_is_passed_over() -> None:
@@ -171,25 +173,41 @@ def test_who_has_ended_is_passed_over() -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_who_shares_a_lane(idempotent: bool) -> None:
-    lanes = Lanes(idempotent=idempotent)
+    producer_partitions = ProducerPartitions(idempotent=idempotent)
     targets = [("t", 0), ("t", 1), ("u", 0), ("", -1), ("t", -1), ("t", 0)]
-    found = [lanes.of(single(b"", topic=topic, partition=at)) for topic, at in targets]
+    found = [
+        producer_partitions.of(single(b"", topic=topic, partition=at)) for topic, at in targets
+    ]
     if idempotent:
-        assert [found.index(lane) for lane in found] == [0, 1, 2, 3, 3, 0]
-        assert [lane.numbered for lane in found] == [True, True, True, False, False, True]
+        assert [found.index(producer_partition) for producer_partition in found] == [
+            0,
+            1,
+            2,
+            3,
+            3,
+            0,
+        ]
+        assert [producer_partition.numbered for producer_partition in found] == [
+            True,
+            True,
+            True,
+            False,
+            False,
+            True,
+        ]
     else:
         assert len(set(map(id, found))) == 1
-    assert len(lanes.all()) == (4 if idempotent else 1)
+    assert len(producer_partitions.all()) == (4 if idempotent else 1)
 
 
 def test_the_number_of_a_last_frame_that_never_was_is_used_again() -> None:
     sender = Sender().known()
     first, last = sender.send(single(b"a"), batch([b"b"] * 3))
     assert numbers([first, last]) == [1, 2]
-    sender.lane.answered()
+    sender.producer_partition.answered()
     last.end(None)
-    sender.lane.given_up(last, refused=True)
-    assert not sender.lane.broken
+    sender.producer_partition.given_up(last, refused=True)
+    assert not sender.producer_partition.broken
     assert numbers(sender.send(single(b"c"))) == [2]
 
 
@@ -197,17 +215,17 @@ def test_the_number_of_a_frame_of_which_a_part_may_be_there_is_not() -> None:
     sender = Sender().known()
     parts = batch([b"a", b"b"], format=ChunkFormat.RECORD_BATCH)
     sender.send(parts)
-    sender.lane.answered()
+    sender.producer_partition.answered()
     parts.end(None)
-    sender.lane.given_up(parts, refused=True)
-    assert sender.lane.broken
+    sender.producer_partition.given_up(parts, refused=True)
+    assert sender.producer_partition.broken
 
 
 def test_partitions_are_bounded() -> None:
-    lanes = Lanes(idempotent=True)
-    for partition in range(LANES_PER_PRODUCER_MAX):
-        lanes.of(single(b"", topic="t", partition=partition))
+    producer_partitions = ProducerPartitions(idempotent=True)
+    for partition in range(PARTITIONS_PER_PRODUCER_MAX):
+        producer_partitions.of(single(b"", topic="t", partition=partition))
     with pytest.raises(InvalidChunks, match="65536 partitions"):
-        lanes.of(single(b"", topic="u", partition=0))
-    lanes.of(single(b"", topic="t", partition=0))
-    lanes.of(single(b""))
+        producer_partitions.of(single(b"", topic="u", partition=0))
+    producer_partitions.of(single(b"", topic="t", partition=0))
+    producer_partitions.of(single(b""))

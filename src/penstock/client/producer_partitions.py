@@ -1,14 +1,14 @@
-"""A lane of appends: the batches of one producer for one partition, in order. No I/O in here.
+"""Appends of one producer to one partition, in order. No I/O in here.
 
-A lane wraps a `ProduceCore` of one partition and knows which append each batch belongs to. An
-append ends exactly once: when all of its batches are acknowledged, or when the lane gives up.
-A lane of its own for each partition keeps a failure where it belongs: what is wrong with one
-partition's batch says nothing about another's.
+A producer partition wraps a `ProduceCore` of one partition and knows which append each batch
+belongs to. An append ends exactly once: when all of its batches are acknowledged, or when the
+producer partition gives up. A producer partition of its own for each partition keeps a failure
+where it belongs: what is wrong with one partition's batch says nothing about another's.
 
-A lane that has failed waits until nothing of it is under way any more, so that what the broker
-did write is still acknowledged, and so that nobody looks at the batches' memory. Then every
-append that is left fails: the one at fault with its error, the others with `EarlierFailed`; and
-a new core takes over.
+A producer partition that has failed waits until nothing of it is under way any more, so that what
+the broker did write is still acknowledged, and so that nobody looks at the batches' memory. Then
+every append that is left fails: the one at fault with its error, the others with `EarlierFailed`;
+and a new core takes over.
 
 | appends that come next       | because                                                      |
 |------------------------------|--------------------------------------------------------------|
@@ -37,12 +37,12 @@ Done = Callable[[PenstockError | None], None]
 
 
 class EarlierFailed(RetriableError):
-    """Another append of the lane failed; this one may be sent again after that one."""
+    """Another append of the producer failed; this one may be sent again after that one."""
 
     code: ClassVar[str] = "out_of_order_sequence_number"
 
 
-class Lane(NamedTuple):
+class ProducerPartition(NamedTuple):
     """Whose batches, for which partition."""
 
     producer_id: int
@@ -81,11 +81,11 @@ class _Part(Batch):
 Settled = tuple[Done, PenstockError | None]
 
 
-class LaneState:
+class ProducerPartitionState:
     """Appends in, requests out, answers in, settled appends out."""
 
-    def __init__(self, lane: Lane, retry: RetryPolicy) -> None:
-        self.lane = lane
+    def __init__(self, producer_partition: ProducerPartition, retry: RetryPolicy) -> None:
+        self.producer_partition = producer_partition
         self._retry = retry
         self._appends: dict[Append, None] = {}
         self._requests = 0
@@ -93,7 +93,11 @@ class LaneState:
         self.core = self._new_core()
 
     def _new_core(self) -> ProduceCore:
-        return ProduceCore(self.lane.topic, retry=self._retry, idempotent=self.lane.idempotent)
+        return ProduceCore(
+            self.producer_partition.topic,
+            retry=self._retry,
+            idempotent=self.producer_partition.idempotent,
+        )
 
     @property
     def idle(self) -> bool:
@@ -111,8 +115,9 @@ class LaneState:
             self._resume_at = -1
         elif ahead < _SEQUENCES // 2:
             return EarlierFailed(
-                f"append to {self.lane} from sequence {base_sequence} on: an earlier one failed;"
-                f" the lane goes on at sequence {self._resume_at}"
+                f"append to {self.producer_partition} from sequence {base_sequence} on:"
+                f" an earlier one failed;"
+                f" the producer partition goes on at sequence {self._resume_at}"
             )
         return None
 
@@ -120,7 +125,7 @@ class LaneState:
         """Queue an append that `admit` has nothing against."""
         append = Append(base_sequence=base_sequence, left=0, done=done)
         parts = [
-            _Part(self.lane.partition, data, count, tail=tail, append=append)
+            _Part(self.producer_partition.partition, data, count, tail=tail, append=append)
             for data, count, tail in batches
         ]
         append.left = len(parts)
@@ -173,7 +178,9 @@ class LaneState:
             self.core.error = error
 
     def collapse(self) -> list[Settled]:
-        """Settle what is left of a failed lane, once nothing is under way; then begin anew."""
+        """Settle what is left of a failed producer partition, once nothing is under way; then begin
+        anew.
+        """
         error = self.core.error
         if error is None or self._requests:
             return []
@@ -185,11 +192,11 @@ class LaneState:
         for append in appends:
             own = culprit is None or append is culprit
             settled.append((append.done, error if own else self._earlier(error)))
-        if self.lane.idempotent and appends:
+        if self.producer_partition.idempotent and appends:
             self._resume_at = appends[0].base_sequence
         self._appends.clear()
         self.core = self._new_core()
         return settled
 
     def _earlier(self, error: PenstockError) -> EarlierFailed:
-        return EarlierFailed(f"append to {self.lane}: another one failed: {error}")
+        return EarlierFailed(f"append to {self.producer_partition}: another one failed: {error}")
