@@ -101,10 +101,10 @@ class _Laned(Delivery):
     lane_type: type[ProducerPartition] = ProducerPartition
 
     def submit(self, publication: Publication, now_ms: float) -> None:
-        lanes = self._lanes
+        lanes = self._producer_partitions
         if self.resend and lanes._idempotent and publication.partition >= 0:
             key = (publication.topic, publication.partition)
-            lanes._lanes.setdefault(key, self.lane_type(numbered=True))
+            lanes._producer_partitions.setdefault(key, self.lane_type(numbered=True))
         super().submit(publication, now_ms)
 
 
@@ -135,7 +135,7 @@ class DropsLost(Delivery):
     def disconnected(self, reason: str, now_ms: float, chance: float) -> None:
         if self.resend and self.machine.in_flight:
             lost = self.machine.in_flight.popitem()[1]
-            lost.lane.answered()
+            lost.producer_partition.answered()
         super().disconnected(reason, now_ms, chance)
 
 

@@ -77,7 +77,9 @@ class Producer:
         """Let numbers wrap soon; a log takes any number of a producer that is new to it."""
         for target in self.lanes:
             if target is not None:
-                lane = self.delivery._lanes.of(single(b"", topic=target[0], partition=target[1]))
+                lane = self.delivery._producer_partitions.of(
+                    single(b"", topic=target[0], partition=target[1])
+                )
                 lane._next = limits.LOG_SEQUENCES - 4
 
     # The application
@@ -306,6 +308,6 @@ class Producer:
             raise Violation(f"{space.taken_bytes} bytes of the ring are taken for nothing")
 
     def _check_lanes(self) -> None:
-        for lane in self.delivery._lanes.all():
+        for lane in self.delivery._producer_partitions.all():
             if lane.batches > 5 or lane.batches < 0 or lane.under_way < 0:
                 raise Violation(f"{lane.batches} batches of a lane may be in the log")

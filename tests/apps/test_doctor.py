@@ -35,11 +35,11 @@ def store() -> Iterator[S3Server]:
 
 
 def examined(run: Run, *words: str) -> tuple[int, Found]:
-    """The status of a visit, and its findings: status, cause and cure by check."""
+    """The status of a visit, and its findings: status, cause and fix by check."""
     ran = run(*words[:2], "doctor", *words[2:], "--output", "json")
     rows = json.loads(ran.out)
     assert len({row["check"] for row in rows}) == len(rows)
-    return ran.status, {row["check"]: (row["status"], row["cause"], row["cure"]) for row in rows}
+    return ran.status, {row["check"]: (row["status"], row["cause"], row["fix"]) for row in rows}
 
 
 def unready(run: Run, *words: str) -> tuple[int, Found]:
@@ -75,13 +75,13 @@ def test_every_advertised_address_is_tried(
         status, found = examined(bare, "-b", first, "--data-dir", str(tmp_path))
     assert status == 1
     assert found[f"broker 1 at {first}"][0] == "ok"
-    state, cause, cure = found[f"broker 2 at {gone}"]
-    assert (state, cure.startswith("set advertised.listeners of broker 2")) == ("fail", True)
+    state, cause, fix = found[f"broker 2 at {gone}"]
+    assert (state, fix.startswith("set advertised.listeners of broker 2")) == ("fail", True)
     assert "cannot be reached from here" in cause
     assert "refused" in cause
-    assert "loopback" in cure
-    state, cause, cure = found["broker 3 at broker-3.invalid:9092"]
-    assert (state, "advertised.listeners of broker 3" in cure) == ("fail", True)
+    assert "loopback" in fix
+    state, cause, fix = found["broker 3 at broker-3.invalid:9092"]
+    assert (state, "advertised.listeners of broker 3" in fix) == ("fail", True)
     assert "broker-3.invalid does not resolve here" in cause
     state, cause, _ = found["advertised addresses"]
     assert (state, cause) == ("fail", f"brokers 2 and 4 advertise the same address, {gone}")
@@ -113,11 +113,11 @@ def test_a_database_that_is_away_is_named_by_broker_and_doctor(
         finally:
             server.freeze(thaw=True) if frozen else server.start()
         assert status == 1
-        state, cause, cure = found["readiness of broker 1"]
+        state, cause, fix = found["readiness of broker 1"]
         assert (state, cause.startswith("control plane: ")) == ("fail", True)
-        assert "no restart" in cure
-        state, cause, cure = found["database"]
-        assert (state, "control.url" in cure) == ("fail", True)
+        assert "no restart" in fix
+        state, cause, fix = found["database"]
+        assert (state, "control.url" in fix) == ("fail", True)
         assert cause
         assert found["disk sync"][0] in ("ok", "warn"), "the others are looked at all the same"
 
@@ -156,8 +156,8 @@ def test_readiness_is_asked_where_the_broker_says(bare: Run, tmp_path: Path) -> 
     with Broker() as broker:
         words = ("-b", broker.bootstrap, "--data-dir", str(broker.directory))
         _, found = examined(bare, *words)
-        state, _, cure = found["readiness of broker 1"]
-        assert (state, "--admin" in cure) == ("skip", True), "it listens on a port of chance"
+        state, _, fix = found["readiness of broker 1"]
+        assert (state, "--admin" in fix) == ("skip", True), "it listens on a port of chance"
         broker.restart()  # on the port that it had, which is now its setting
         status, found = examined(bare, *words)
         assert (status, found["readiness of broker 1"][0]) == (0, "ok")

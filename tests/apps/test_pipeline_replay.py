@@ -16,11 +16,11 @@ from deltalake import DeltaTable
 
 from penstock.apps.pipeline.replay import whoami
 from penstock.client import Client
-from penstock.spark.pipeline.holding import SCHEMA, HoldingLot
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.letters import Filters
 from penstock.spark.pipeline.replay.refusals import NoSuchLetters, check_filters
+from penstock.spark.pipeline.retry_store import SCHEMA, RetryStore
 from penstock.testing import Broker
 from tests.apps.conftest import Run
 from tests.apps.test_serve import environment
@@ -116,7 +116,7 @@ def test_parked_records_are_shown_and_asked_for(bare: Run, file: Path) -> None:
         "otherwise": kinds, "attempt": [0, 0, 1, 0], "held_ms": [1_000] * 4,
         "due_ms": [None, None, 5_000, None],
     }  # fmt: skip
-    lot = HoldingLot(Places(spec).held("lines"), application="test")
+    lot = RetryStore(PipelinePaths(spec).held("lines"), application="test")
     lot.save(pa.Table.from_pydict(rows, schema=SCHEMA), 0)
     shown = bare(*base)
     assert shown.status == 0
@@ -130,7 +130,7 @@ def test_parked_records_are_shown_and_asked_for(bare: Run, file: Path) -> None:
     assert asked.status == 0, asked.err
     (request,) = json.loads(asked.out)["requests"].values()
     body: dict[str, Any] = json.loads(
-        (Places(spec).releases("lines") / f"{request}.json").read_bytes()
+        (PipelinePaths(spec).releases("lines") / f"{request}.json").read_bytes()
     )
     assert (body["keys"], body["dead_letter"], body["by"]) == (["61"], True, whoami())
     assert f"asked for already: {request}" in bare(*base).out

@@ -38,7 +38,7 @@ class BoxInputs:
 @plan_inputs(BoxInputs)
 def box(state: State, inputs: BoxInputs, fragile: bool) -> Plan:
     """Say how large a box is."""
-    finding = Finding(severity="fail", subject="box", cause="fragile", cure="buy a crate")
+    finding = Finding(severity="fail", subject="box", cause="fragile", fix="buy a crate")
     return Plan(
         title="a box",
         inputs=inputs,
@@ -117,7 +117,7 @@ def answered(*words: str) -> str:
             title="a box", inputs=inputs, figures=tuple(figures), answers=("area",),
             findings=(
                 Finding(severity="note", subject="paint", cause="wet"),
-                Finding(severity="warn", subject="lid", cause="loose", cure="tighten it"),
+                Finding(severity="warn", subject="lid", cause="loose", fix="tighten it"),
             ),
         )  # fmt: skip
 
@@ -148,7 +148,7 @@ def test_a_plan_that_fails_has_status_one() -> None:
     assert ran.exit_code == 1
     assert "buy a crate" in ran.output
     assert json.loads(call("--fragile", "--output", "json").output)["findings"] == [
-        {"severity": "fail", "subject": "box", "cause": "fragile", "cure": "buy a crate"}
+        {"severity": "fail", "subject": "box", "cause": "fragile", "fix": "buy a crate"}
     ]
 
 

@@ -103,8 +103,8 @@ def describe(error: Exception) -> str:
     """An error as one line: what was wrong, its first note, and what mends it where we know."""
     notes: list[Any] = getattr(error, "__notes__", [])[:1]
     code = error.code if isinstance(error, PenstockError) else ""
-    cure = getattr(error, "cure", _CURES.get(code, ""))
-    words = [str(error) or type(error).__name__, *map(str, notes), cure]
+    fix = getattr(error, "fix", _CURES.get(code, ""))
+    words = [str(error) or type(error).__name__, *map(str, notes), fix]
     return "; ".join(filter(None, words)).replace("\n", " ")
 
 

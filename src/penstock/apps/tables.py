@@ -17,7 +17,7 @@ from penstock.base.errors import InvalidError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.tables.kept import TableState, WantedTable
+    from penstock.spark.tables.reconciler import TableState, WantedTable
 
 HOUR_MS: Final = 3_600_000
 SHOWN_MAX: Final = 100

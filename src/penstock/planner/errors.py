@@ -12,11 +12,11 @@ class ImpossiblePlan(InvalidError):
 
     code: ClassVar[str] = "invalid_request"
 
-    def __init__(self, rule: str, found: str, cure: str) -> None:
-        super().__init__(f"{rule}: {found}; {cure}")
+    def __init__(self, rule: str, found: str, fix: str) -> None:
+        super().__init__(f"{rule}: {found}; {fix}")
         self.rule = rule
         self.found = found
-        self.cure = cure
+        self.fix = fix
 
 
 class InvalidPlanFile(InvalidError):

@@ -67,27 +67,27 @@ class Finding:
     severity: Severity
     subject: str
     cause: str
-    cure: str = ""
+    fix: str = ""
 
 
-def ok(subject: str, cause: str, cure: str = "") -> Finding:
+def ok(subject: str, cause: str, fix: str = "") -> Finding:
     """What is as it should be."""
-    return Finding(severity="ok", subject=subject, cause=cause, cure=cure)
+    return Finding(severity="ok", subject=subject, cause=cause, fix=fix)
 
 
-def note(subject: str, cause: str, cure: str = "") -> Finding:
+def note(subject: str, cause: str, fix: str = "") -> Finding:
     """What is worth a look."""
-    return Finding(severity="note", subject=subject, cause=cause, cure=cure)
+    return Finding(severity="note", subject=subject, cause=cause, fix=fix)
 
 
-def warn(subject: str, cause: str, cure: str = "") -> Finding:
+def warn(subject: str, cause: str, fix: str = "") -> Finding:
     """What will at times not work."""
-    return Finding(severity="warn", subject=subject, cause=cause, cure=cure)
+    return Finding(severity="warn", subject=subject, cause=cause, fix=fix)
 
 
-def fail(subject: str, cause: str, cure: str = "") -> Finding:
+def fail(subject: str, cause: str, fix: str = "") -> Finding:
     """What will not work."""
-    return Finding(severity="fail", subject=subject, cause=cause, cure=cure)
+    return Finding(severity="fail", subject=subject, cause=cause, fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,11 +149,11 @@ def test_partitions_too_large_for_disks_and_too_few_for_brokers_are_findings() -
     assert "1 of 8 partitions, 3.872 TB of" in said["bytes on a disk"].cause
     assert "the busiest keeps 3.872 TB" in said["bytes of a partition"].cause
     assert "8 of 16 brokers have no partition" in said["brokers without work"].cause
-    assert "16 partitions or more" in said["brokers without work"].cure
+    assert "16 partitions or more" in said["brokers without work"].fix
     assert subjects(plan(**README, partitions=7))["bytes on a disk"] == "fail"
     skewed = plan(**README, keys=1_000, hottest_key_share=0.5)
-    cures = {one.subject: one.cure for one in skewed.findings}
-    assert cures["bytes of a partition"] == "key by something finer"
+    fixes = {one.subject: one.fix for one in skewed.findings}
+    assert fixes["bytes of a partition"] == "key by something finer"
 
 
 def test_settings_too_small_for_the_load_are_findings() -> None:
@@ -183,7 +183,7 @@ def test_what_replicas_mean_is_said() -> None:
     refused = {one.subject: one for one in plan(replication=3).findings}["replication"]
     assert refused.severity == "fail"
     assert "Penstock refuses 3 replicas: replication over brokers is not built" in refused.cause
-    assert "replication 3" not in {one.subject: one.cure for one in plan().findings}["one replica"]
+    assert "replication 3" not in {one.subject: one.fix for one in plan().findings}["one replica"]
     assert subjects(plan(storage="tiered"))["tiered storage"] == "fail"
     assert subjects(plan(replication=3, storage="diskless"))["replication"] == "note"
     assert plan(replication=3, storage="diskless").value("replicated_bytes_per_second") == 5e6

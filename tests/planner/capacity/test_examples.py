@@ -93,8 +93,8 @@ def test_half_of_the_messages_on_one_percent_of_the_keys_is_one_partition_with_5
     hottest = found.value("hottest_partition_messages_per_second")
     assert hottest == pytest.approx(50_000 + 50_000 / 32, rel=0.001)
     assert severities(found)["growth of type 2 (hot spot)"] == "fail"
-    cure = {one.subject: one.cure for one in found.findings}["growth of type 2 (hot spot)"]
-    assert "salt the busiest keys by 2" in cure
+    fix = {one.subject: one.fix for one in found.findings}["growth of type 2 (hot spot)"]
+    assert "salt the busiest keys by 2" in fix
     more = plan(messages_per_second=10_000, partitions=3_200, **skewed)
     assert more.value("hottest_partition_messages_per_second") >= 50_000
 

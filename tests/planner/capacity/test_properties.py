@@ -191,10 +191,10 @@ def test_salting_brings_a_key_below_what_is_allowed(share: float, allowed: float
         ({"commit_p50": 5.0, "commit_p99": 4.0}, "commit-p99"),
     ],
 )
-def test_contradictions_name_the_rule_and_the_cure(inputs: dict[str, Any], named: str) -> None:
+def test_contradictions_name_the_rule_and_the_fix(inputs: dict[str, Any], named: str) -> None:
     with pytest.raises(ImpossiblePlan, match=named) as caught:
         CapacityInputs(**inputs)
-    assert caught.value.cure
+    assert caught.value.fix
     assert caught.value.found
 
 

@@ -49,7 +49,7 @@ def test_cross_zone_traffic_of_the_log_article() -> None:
     assert found.value("cross_zone_replication_usd_per_month") == pytest.approx(25_920)
     assert found.value("cross_zone_consumer_bytes_per_month") == pytest.approx(2.592e15)
     note = about(found, "traffic between zones")
-    assert "racks (client.rack) take away up to 50%" in note.cure
+    assert "racks (client.rack) take away up to 50%" in note.fix
     assert "counted as free" in note.cause
     charged = plan(managed_replication_free=False)
     assert "is charged" in about(charged, "traffic between zones").cause
@@ -90,14 +90,14 @@ def test_the_cheapest_is_named_with_what_it_wins_by_and_until_where() -> None:
     assert (first.severity, first.subject) == ("ok", "cheapest")
     assert first.cause.startswith("S3, written by producers: $")
     assert "below outbox, FSx Intelligent-Tiering, which loses by throughput" in first.cause
-    assert "below 1" in first.cure
-    assert "GB/day: Kinesis, provisioned" in first.cure
+    assert "below 1" in first.fix
+    assert "GB/day: Kinesis, provisioned" in first.fix
     log = about(found, "cheapest that delivers records")
     assert log.cause.startswith("Kinesis, provisioned")
 
 
 def test_a_limit_that_ends_it_is_said() -> None:
-    assert "as this one does not fit there" in plan("outbox-article").findings[0].cure
+    assert "as this one does not fit there" in plan("outbox-article").findings[0].fix
 
 
 def test_what_is_too_slow_or_delivers_files_does_not_fit() -> None:

@@ -188,7 +188,7 @@ def test_diskless_requests_come_from_the_brokers_settings() -> None:
         ({"archive_share": 0.6, "infrequent_share": 0.6}, "all data is 1"),
     ],
 )
-def test_contradictions_name_the_rule_and_the_cure(given_inputs: dict[str, Any], said: str) -> None:
+def test_contradictions_name_the_rule_and_the_fix(given_inputs: dict[str, Any], said: str) -> None:
     with pytest.raises(ImpossiblePlan, match=said):
         inputs(**given_inputs)
 

@@ -263,18 +263,18 @@ FLAWS: dict[str, tuple[HostFacts, str, str, str]] = {
 
 @pytest.mark.parametrize("name", FLAWS)
 def test_a_flaw_is_named(name: str) -> None:
-    facts, layer_name, severity, cure = FLAWS[name]
+    facts, layer_name, severity, fix = FLAWS[name]
     layer = layers_of(facts)[layer_name]
     assert layer.severity == severity
-    assert cure in layer.cure
+    assert fix in layer.fix
     assert layer.cause
     plan = checked(facts)
     assert plan.failed is (severity == "fail")
     if severity in ("fail", "warn"):
         assert plan.findings[0].severity == severity
         assert plan.value("first_broken_layer") == layer.rule.label
-    for fix in layer.fixes:
-        assert fix.key in text_of(plan)
+    for change in layer.fixes:
+        assert change.key in text_of(plan)
 
 
 def test_a_ring_that_holds_may_still_grow() -> None:
@@ -392,7 +392,7 @@ def test_the_tightest_layer_has_the_least_room() -> None:
     assert plan.value("tightest_ratio") == pytest.approx(5 / 4)
 
 
-def test_the_larger_of_two_cures_is_typed_once() -> None:
+def test_the_larger_of_two_fixes_is_typed_once() -> None:
     facts = replace(
         HOST, sysctls={**SYSCTLS, "fs.nr_open": (1000,)}, limits=replace(HOST.limits, files=100)
     )
@@ -449,7 +449,7 @@ def test_no_limit_is_no_flaw() -> None:
 def test_what_no_host_can_serve_is_refused(texts: dict[str, object], why: str) -> None:
     with pytest.raises(ImpossiblePlan, match=why) as refused:
         read_inputs(CheckHostInputs, texts)
-    assert refused.value.cure.startswith("give --")
+    assert refused.value.fix.startswith("give --")
 
 
 def test_a_window_above_half_the_term_is_cut() -> None:

@@ -169,7 +169,7 @@ def test_the_plan_names_the_outermost_failure(
     else:
         assert broken is None
     for layer in layers:
-        assert layer.severity in ("ok", "note") or layer.cure
+        assert layer.severity in ("ok", "note") or layer.fix
 
 
 def test_needs_are_those_of_the_settings() -> None:

@@ -52,7 +52,7 @@ def test_ten_times_with_skew_is_one_hot_partition() -> None:
     (hot,) = [one for one in plan.findings if one.subject == "hot keys"]
     assert hot.severity == "warn"
     assert "the hottest leaves 50 % (50,000 messages/s) to one partition" in hot.cause
-    assert hot.cure == f"salt hot keys by {plan.value('salts')}"
+    assert hot.fix == f"salt hot keys by {plan.value('salts')}"
     assert any([one.subject == "salted keys" for one in plan.findings])
     assert f"sequence % {plan.value('salts')}" in plan.snippets[0].text
     assert not plan.failed

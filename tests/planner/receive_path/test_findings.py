@@ -25,7 +25,7 @@ def said(found: Plan, subject: str) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("changes", "subject", "severity", "cause", "cure"),
+    ("changes", "subject", "severity", "cause", "fix"),
     [
         ({"path": "cross-region", "mtu_bytes": 8192}, "MTU", "fail",
          "makes IP packets of 8220 bytes, the path carries 1500", "aeron.mtu.length to 1408"),
@@ -93,12 +93,12 @@ def said(found: Plan, subject: str) -> Finding:
     ],
 )  # fmt: skip
 def test_findings(
-    changes: dict[str, Any], subject: str, severity: str, cause: str, cure: str
+    changes: dict[str, Any], subject: str, severity: str, cause: str, fix: str
 ) -> None:
     found = said(plan(**changes), subject)
     assert found.severity == severity, found
     assert cause in found.cause
-    assert cure in found.cure
+    assert fix in found.fix
 
 
 def test_the_gravest_finding_comes_first() -> None:

@@ -1,4 +1,4 @@
-"""Inputs that no configuration serves: the constraint and the cure are named."""
+"""Inputs that no configuration serves: the constraint and the fix are named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("changes", "rule", "found", "cure"),
+    ("changes", "rule", "found", "fix"),
     [
         (
             {"window_bytes": MIB, "so_rcvbuf_bytes": 128 * KIB},
@@ -102,11 +102,11 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
         ),
     ],
 )
-def test_impossible_plans(changes: dict[str, Any], rule: str, found: str, cure: str) -> None:
+def test_impossible_plans(changes: dict[str, Any], rule: str, found: str, fix: str) -> None:
     plan = plan_receive_path(ReceivePathInputs(**changes))
     flaws = [one for one in plan.findings if one.severity == "fail"]
     assert any(
-        [one.subject.startswith(rule) and found in one.cause and cure in one.cure for one in flaws]
+        [one.subject.startswith(rule) and found in one.cause and fix in one.fix for one in flaws]
     ), flaws
     assert plan.figures
     assert plan.snippets == ()

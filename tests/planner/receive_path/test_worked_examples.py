@@ -55,7 +55,7 @@ def test_a_default_term_caps_the_window_at_8_mib() -> None:
     assert finding.severity == "warn"
     assert "Constraint A" in finding.cause
     assert "silently uses 8 MiB of the 64 MiB" in finding.cause
-    assert finding.cure == "set aeron.term.buffer.length to 128 MiB"
+    assert finding.fix == "set aeron.term.buffer.length to 128 MiB"
 
 
 def test_a_window_of_256_kib() -> None:
@@ -107,7 +107,7 @@ def test_rings_of_a_plan_at_820_000_packets() -> None:
     finding = about(found, "RX ring")[0]
     assert finding.severity == "warn"
     assert "1024 entries survive 1.249 ms" in finding.cause
-    assert "ethtool -G eth0 rx 8192" in finding.cure
+    assert "ethtool -G eth0 rx 8192" in finding.fix
 
 
 def test_half_the_packets_double_the_stall_of_a_ring() -> None:
@@ -144,7 +144,7 @@ def test_a_low_rmem_max_caps_the_buffer_and_says_nothing() -> None:
     assert "net.core.rmem_max of 208 KiB silently caps it" in finding.cause
     assert "208 KiB for 1 MiB" in finding.cause
     assert "up to 816 KiB (RcvbufErrors" in finding.cause
-    assert finding.cure.startswith("sysctl -w net.core.rmem_max=2097152")
+    assert finding.fix.startswith("sysctl -w net.core.rmem_max=2097152")
 
 
 def test_a_cap_above_the_window_takes_only_the_headroom() -> None:
@@ -220,7 +220,7 @@ def test_the_term_holds_twice_what_comes_in_a_stall() -> None:
                          "term buffer")
     ]  # fmt: skip
     assert finding.severity == "warn"
-    assert finding.cure == "set aeron.term.buffer.length to 16 MiB"
+    assert finding.fix == "set aeron.term.buffer.length to 16 MiB"
 
 
 def test_packet_rates_by_batching() -> None:

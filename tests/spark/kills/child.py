@@ -48,8 +48,8 @@ def between(
 def install_points() -> None:
     """Put the driver's points into the classes that do the work."""
     from penstock.spark.pipeline.batches import BatchJob
-    from penstock.spark.pipeline.holding import HoldingLot, ReleaseBox
     from penstock.spark.pipeline.journal import Journal
+    from penstock.spark.pipeline.retry_store import ReleaseBox, RetryStore
     from penstock.spark.sink.commits import Commits
     from penstock.spark.tables import DeltaSink, DeltaUpsert
 
@@ -79,11 +79,11 @@ def install_points() -> None:
         )  # fmt: skip
     between(Commits, "commit", ("broker: commit in flight",))
     between(
-        HoldingLot, "save", ("holding lot: before it is saved", "holding lot: being saved"),
-        ("holding lot: saved",),
+        RetryStore, "save", ("retry store: before it is saved", "retry store: being saved"),
+        ("retry store: saved",),
     )  # fmt: skip
     between(
-        ReleaseBox, "done", ("holding lot: releases being put aside",), (),
+        ReleaseBox, "done", ("retry store: releases being put aside",), (),
         lambda self, went, **_: bool(went),
     )  # fmt: skip
     _around_batches(BatchJob)

@@ -18,10 +18,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from penstock.base.errors import PenstockError
-from penstock.spark.pipeline.holding import ReleaseBox
 from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.retry_store import ReleaseBox
 from penstock.testing import Broker
 from tests.spark.kills.checks import Row, Written, problems, source_of
 
@@ -223,8 +223,10 @@ class Line:
             )
         )
 
-    def places(self) -> Places:
-        return Places(load(self.file, bootstrap=self.broker.bootstrap, admin=self.broker.admin_url))
+    def places(self) -> PipelinePaths:
+        return PipelinePaths(
+            load(self.file, bootstrap=self.broker.bootstrap, admin=self.broker.admin_url)
+        )
 
     def held(self) -> int:
         """How many records are held, after a batch."""

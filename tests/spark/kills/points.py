@@ -4,7 +4,7 @@ A batch of a query goes through these steps, and there is a point in every gap b
 and some in the middle of a step:
 
     planned -> journal begun -> Parquet written -> table committed -> upsert merged
-      -> topic staged, committed -> dead letters staged, committed -> holding lot saved, requests
+      -> topic staged, committed -> dead letters staged, committed -> retry store saved, requests
       put aside -> journal finished -> back in Spark -> checkpoint written -> planned …
 
 `dies` says who is killed: the driver with its JVM (the whole process group), a Python worker, the
@@ -57,10 +57,10 @@ DRIVER: Final = (
     _driver("dead letters: staged, commit not sent", needs="letters"),
     _driver("dead letters: commit in flight", 30, needs="letters"),
     _driver("dead letters: commit answered", needs="letters"),
-    _driver("holding lot: before it is saved", needs="holding"),
-    _driver("holding lot: being saved", 30, needs="holding"),
-    _driver("holding lot: saved", needs="holding"),
-    _driver("holding lot: releases being put aside", 10, needs="holding"),
+    _driver("retry store: before it is saved", needs="holding"),
+    _driver("retry store: being saved", 30, needs="holding"),
+    _driver("retry store: saved", needs="holding"),
+    _driver("retry store: releases being put aside", 10, needs="holding"),
     _driver("journal: before it finishes a batch"),
     _driver("journal: batch finished"),
     RETURNED,

@@ -235,7 +235,7 @@ def test_mistakes_of_all_kinds_are_told_at_once(spark: SparkSession, tmp_path: P
     ]
     every = (*found.problems, *more)
     assert sorted((one.line, one.where) for one in every) == sorted(marked)
-    assert all(one.cure and "\n" not in str(one) for one in every)
+    assert all(one.fix and "\n" not in str(one) for one in every)
 
 
 def test_a_schema_that_cannot_be_inferred(spark: SparkSession, tmp_path: Path) -> None:
@@ -248,4 +248,4 @@ def test_a_schema_that_cannot_be_inferred(spark: SparkSession, tmp_path: Path) -
     assert str(found).startswith(
         f"{path}:4: source.a.schema: schema = 'infer': no broker of 127.0.0.1:1 answers; "
     )
-    assert found.cure
+    assert found.fix

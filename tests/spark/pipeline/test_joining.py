@@ -13,7 +13,7 @@ from penstock.spark.pipeline import joining
 from penstock.spark.pipeline.graph import queries
 from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.positions import Position, Positions
 
@@ -53,7 +53,7 @@ def positions(offset: int) -> Positions:
 
 def commit(spec: PipelineSpec, number: int, offset: int, *, version: str = "v1") -> None:
     """What Spark writes for a batch that it knows to be done."""
-    checkpoint = Places(spec).checkpoint("rows")
+    checkpoint = PipelinePaths(spec).checkpoint("rows")
     for folder in ("commits", "offsets"):
         (checkpoint / folder).mkdir(parents=True, exist_ok=True)
     (checkpoint / "commits" / str(number)).write_text("v1\n{}")
@@ -62,7 +62,7 @@ def commit(spec: PipelineSpec, number: int, offset: int, *, version: str = "v1")
 
 
 def entry(spec: PipelineSpec, number: int, **more: object) -> None:
-    journal = Journal(Places(spec).journal("rows"))
+    journal = Journal(PipelinePaths(spec).journal("rows"))
     begun = Entry(batch_id=number, query_id=None, now_ms=0, held_version=number)
     journal.begin(begun)
     if more:
@@ -106,6 +106,6 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     second = note(both, 1)["second"]
     assert second is not None
     assert second.since == joining.UNKNOWN
-    (Places(spec).joined("rows") / "first.json").write_text("{")
+    (PipelinePaths(spec).joined("rows") / "first.json").write_text("{")
     with pytest.raises(CorruptError, match=r"first\.json cannot be read"):
         joining.read(both, "rows", "first")

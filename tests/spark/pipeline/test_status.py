@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from penstock.spark.pipeline.admin import AdminPage, Run, build_app
 from penstock.spark.pipeline.journal import Entry, Journal
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import ErrorPolicy, PipelineSpec, RunOptions
 from penstock.spark.pipeline.status import (
     RUN_FILE,
@@ -132,7 +132,7 @@ def take(batch: DataFrame, batch_id: int) -> None:
 @pytest.mark.spark
 def test_checkpoint_journal_and_broker_together(spec: PipelineSpec, topic: Topic) -> None:
     topic.write(90, partition=1)
-    places = Places(spec)
+    places = PipelinePaths(spec)
     checkpoint = places.checkpoint("orders")
     frame = topic.stream(maxRecordsPerTrigger=60, groupId="shop.orders")
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
@@ -169,7 +169,7 @@ def test_checkpoint_journal_and_broker_together(spec: PipelineSpec, topic: Topic
 
 
 def test_a_group_stands_in_for_a_checkpoint(spec: PipelineSpec, broker: Broker) -> None:
-    Journal(Places(spec).journal("orders")).begin(Entry(batch_id=0, query_id=None, now_ms=0))
+    Journal(PipelinePaths(spec).journal("orders")).begin(Entry(batch_id=0, query_id=None, now_ms=0))
     with broker.client() as client:
         client.create_topic("status-group", partitions=1)
         client.commit_offsets("grouped.orders", {("status-group", 0): 0})
@@ -215,8 +215,10 @@ def test_no_batch_done_no_offsets(tmp_path: Path) -> None:
 
 
 def test_without_a_broker_the_rest_is_told(spec: PipelineSpec) -> None:
-    kept(Places(spec).checkpoint("orders"))
-    Journal(Places(spec).journal("windows")).begin(Entry(batch_id=3, query_id=None, now_ms=0))
+    kept(PipelinePaths(spec).checkpoint("orders"))
+    Journal(PipelinePaths(spec).journal("windows")).begin(
+        Entry(batch_id=3, query_id=None, now_ms=0)
+    )
     assert known_queries(spec) == ("orders", "windows")
     from penstock.client import Client
 

@@ -63,7 +63,7 @@ def test_leaves_other_columns_out() -> None:
         ("value string;headers string", r"column headers is string; .*struct<key:string"),
     ],
 )
-def test_names_the_column_and_the_cure(given: str, said: str) -> None:
+def test_names_the_column_and_the_fix(given: str, said: str) -> None:
     with pytest.raises(InvalidRows, match=said):
         written_columns(schema(given), topic="t")
 

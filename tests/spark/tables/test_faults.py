@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from penstock.spark.tables import Materialiser
-from penstock.spark.tables.kept import TableState
+from penstock.spark.tables.reconciler import TableState
 from penstock.testing import Broker
 from tests.machine import disk_of
 from tests.spark.conftest import Topic
@@ -48,12 +48,12 @@ class Sink(DeltaSink):
             die("committed")
         return version
 
-class Keeper(keeper.TableKeeper):
+class Keeper(keeper.TopicTable):
     def make_sink(self, location, storage_options):
         return Sink(location, application="crash")
 
 class Job(Materialiser):
-    def make_keeper(self, wanted):
+    def make_table(self, wanted):
         made = Keeper(self._spark, wanted, bootstrap=self._bootstrap, admin_url=self._admin_url)
         made._options["maxRecordsPerTrigger"] = "200"
         return made

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from penstock.client.errors import BrokerRefused
 from penstock.spark.tables import Materialiser
 from penstock.spark.tables.codecs import codec_of
-from penstock.spark.tables.keeper import group_of
-from penstock.spark.tables.kept import TableState
+from penstock.spark.tables.reconciler import TableState
+from penstock.spark.tables.topic_table import group_of
 from penstock.testing import Broker
 from tests.spark.conftest import KEEP, PATIENCE_SECONDS, Topic, until
 

@@ -25,7 +25,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.producer_partitions import Lane, Pieces
+    from penstock.client.producer_partitions import Pieces, ProducerPartition
 
 VALUE_BYTES: Final = 1_024
 RECORDS_PER_SECOND: Final = 200.0
@@ -131,7 +131,7 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
     """
     from penstock.client.appender import Appender
     from penstock.client.limits import RETRY
-    from penstock.client.producer_partitions import Lane
+    from penstock.client.producer_partitions import ProducerPartition
 
     appender = Appender(
         bed.bootstrap,
@@ -143,7 +143,7 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
     await appender.start()
     try:
         await appender.partitions(topic)
-        lane = Lane(-1, -1, topic, 0, False)
+        lane = ProducerPartition(-1, -1, topic, 0, False)
         async with asyncio.timeout(due[-1] - _now() + bed.timeout_ms / 1000):
             return await _append(appender.append, lane, one_record(VALUE_BYTES), due)
     except TimeoutError:
@@ -156,8 +156,8 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
 
 
 async def _append(
-    append: Callable[[Lane, Sequence[Pieces], int, Any], PenstockError | None],
-    lane: Lane,
+    append: Callable[[ProducerPartition, Sequence[Pieces], int, Any], PenstockError | None],
+    lane: ProducerPartition,
     record: Pieces,
     due: Sequence[float],
 ) -> list[float]:

@@ -58,7 +58,7 @@ def reach(state: State) -> tuple[ClusterMetadata | None, list[Finding]]:
                 check="broker",
                 status="warn" if slow else "ok",
                 cause=f"brokers {names}; first answer after {elapsed_ms:.1f} ms",
-                cure="the network or the broker is slow: look at its load" if slow else "",
+                fix="the network or the broker is slow: look at its load" if slow else "",
             ),
             *_shared(cluster),
         ]
@@ -67,8 +67,8 @@ def reach(state: State) -> tuple[ClusterMetadata | None, list[Finding]]:
         try:
             return ask()
         except PenstockError as error:
-            cure = "start one with `penstock serve`, or name it with -b HOST:PORT"
-            return [Finding(check="broker", status="fail", cause=str(error), cure=cure)]
+            fix = "start one with `penstock serve`, or name it with -b HOST:PORT"
+            return [Finding(check="broker", status="fail", cause=str(error), fix=fix)]
 
     findings = look([Check("broker", unreached)])
     return (answers[0] if answers else None), findings
@@ -100,7 +100,7 @@ def _shared(cluster: ClusterMetadata) -> list[Finding]:
             check="advertised addresses",
             status="fail",
             cause=f"brokers {' and '.join(ids)} advertise the same address, {address}",
-            cure="give each broker an advertised.listeners of its own",
+            fix="give each broker an advertised.listeners of its own",
         )
         for address, ids in by_address.items()
         if len(ids) > 1
@@ -116,13 +116,13 @@ def _way(state: State, node: Node) -> Check:
 
 
 def _went(state: State, node: Node, name: str) -> Finding:
-    cure = f"set advertised.listeners of broker {node.node_id} to an address that clients reach"
+    fix = f"set advertised.listeners of broker {node.node_id} to an address that clients reach"
     try:
         found = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         cause = f"its advertised name {node.host} does not resolve here: {error}"
-        cure = f"{cure}, or let clients resolve that name (DNS, /etc/hosts)"
-        return Finding(check=name, status="fail", cause=cause, cure=cure)
+        fix = f"{fix}, or let clients resolve that name (DNS, /etc/hosts)"
+        return Finding(check=name, status="fail", cause=cause, fix=fix)
     begun = SYSTEM_CLOCK.monotonic()
     try:
         with state.client(**_QUICK) as client:
@@ -131,13 +131,13 @@ def _went(state: State, node: Node, name: str) -> Finding:
         addresses = ", ".join(dict.fromkeys(str(item[4][0]) for item in found))
         cause = f"its advertised address ({addresses}) cannot be reached from here: {error}"
         if ip_address(str(found[0][4][0]).partition("%")[0]).is_loopback:
-            cure += "; a loopback address leads every machine to itself"
-        return Finding(check=name, status="fail", cause=cause, cure=cure)
+            fix += "; a loopback address leads every machine to itself"
+        return Finding(check=name, status="fail", cause=cause, fix=fix)
     elapsed_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
     if missing:
         cause = "calls that it does not serve: " + ", ".join(missing)
         return Finding(
-            check=name, status="warn", cause=cause, cure="upgrade the broker or the client"
+            check=name, status="warn", cause=cause, fix="upgrade the broker or the client"
         )
     cause = f"reached in {elapsed_ms:.1f} ms; knows every call of this client"
     return Finding(check=name, status="ok", cause=cause)
@@ -155,16 +155,16 @@ def _found(state: State, node: Node) -> Check:
     name = f"readiness of broker {node.node_id}"
 
     def run() -> Sequence[Finding]:
-        cure = "name its admin interface with --admin, or ask on the broker's machine"
+        fix = "name its admin interface with --admin, or ask on the broker's machine"
         try:
             listener = _listener(state, node)
         except PenstockError as error:
-            return [Finding(check=name, status="skip", cause=f"not known: {error}", cure=cure)]
+            return [Finding(check=name, status="skip", cause=f"not known: {error}", fix=fix)]
         address = _from_here(listener, node)
         if address is not None:
             return _admin(address, node.node_id)
         cause = f"not known: admin.listener = {listener!r} cannot be asked from here"
-        return [Finding(check=name, status="skip", cause=cause, cure=cure)]
+        return [Finding(check=name, status="skip", cause=cause, fix=fix)]
 
     return Check(name, run)
 
@@ -218,7 +218,7 @@ def _admin(address: str, node_id: int | None = None) -> list[Finding]:
                 check=f"readiness of {address}",
                 status="fail" if node_id is None else "warn",
                 cause=f"not known: the admin interface at {address} cannot be asked: {said}",
-                cure="name the one of the broker's ready line with --admin",
+                fix="name the one of the broker's ready line with --admin",
             )
         ]
     clock = _clock(address, answer.date, asked_ms, answered_ms)
@@ -239,7 +239,7 @@ def _clock(address: str, date: str | None, asked_ms: int, answered_ms: int) -> F
         check=name,
         status="warn" if skewed else "ok",
         cause=f"differs by about {skew_seconds:.0f} s",
-        cure=SKEW_CURE if skewed else "",
+        fix=SKEW_CURE if skewed else "",
     )
 
 
@@ -260,13 +260,13 @@ def _ready(address: str, answer: Answer, node_id: int | None) -> Finding:
         found_id = int(answer.body["node_id"])
     except (ValueError, KeyError, TypeError):
         cause = f"status {answer.status}, and no answer as a broker gives it"
-        return Finding(check=name, status="warn", cause=cause, cure="name a broker's admin address")
+        return Finding(check=name, status="warn", cause=cause, fix="name a broker's admin address")
     name = f"readiness of broker {found_id}"
     if node_id is not None and node_id != found_id:
         cause = f"the admin interface at {address} is that of broker {found_id}, not {node_id}"
-        cure = f"name that of broker {node_id} with --admin"
+        fix = f"name that of broker {node_id} with --admin"
         name = f"readiness of broker {node_id}"
-        return Finding(check=name, status="skip", cause=cause, cure=cure)
+        return Finding(check=name, status="skip", cause=cause, fix=fix)
     wrong = [f"{check}: {cause}" for check, cause in checks if cause]
     if not wrong:
         names = ", ".join(check for check, _ in checks)
@@ -275,5 +275,5 @@ def _ready(address: str, answer: Answer, node_id: int | None) -> Finding:
         check=name,
         status="fail",
         cause="; ".join(wrong),
-        cure="bring back what is named: the broker needs no restart, unless storage has failed",
+        fix="bring back what is named: the broker needs no restart, unless storage has failed",
     )

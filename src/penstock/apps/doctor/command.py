@@ -1,7 +1,7 @@
 """`penstock doctor`: what is wrong, why, and what mends it.
 
 Every finding is `ok`, `warn`, `fail`, or `skip` where there is nothing to look at, with the cause
-and the cure. Status 0: nothing failed, though there may be warnings; 1: something did; 2: the
+and the fix. Status 0: nothing failed, though there may be warnings; 1: something did; 2: the
 command line is wrong.
 """
 
@@ -70,8 +70,8 @@ def doctor(
     if state.json:
         write_json([asdict(finding) for finding in findings])
     else:
-        rows = [(item.status, item.check, item.cause, item.cure) for item in findings]
-        write_table(("", "check", "found", "cure"), rows)
+        rows = [(item.status, item.check, item.cause, item.fix) for item in findings]
+        write_table(("", "check", "found", "fix"), rows)
     if any(item.status == "fail" for item in findings):
         raise click.exceptions.Exit(1)
 
@@ -89,7 +89,7 @@ def _configuration(
                 check="configuration",
                 status="fail",
                 cause=str(error),
-                cure="mend it: a broker does not start with it",
+                fix="mend it: a broker does not start with it",
             )
         )
         return configure(file=None, environment={}, flags=flags)

@@ -78,7 +78,7 @@ def _stuck(
                 f" at offsets {wrong.base_offset} to {wrong.last_offset} cannot be read:"
                 f" {wrong.reason}"
             ),
-            cure=(
+            fix=(
                 f"stop the group, penstock group seek {group} -t {topic} -p {partition}"
                 f" --to {follows} --execute; penstock log verify {topic} names all such batches"
             ),

@@ -33,7 +33,7 @@ class Finding:
     check: str
     status: Status
     cause: str
-    cure: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ async def _one(threads: Threads, check: Check, seconds: float) -> Sequence[Findi
         async with asyncio.timeout(seconds):
             return await threads.run(check.run)
     except TimeoutError:
-        cause, cure = f"no answer within {seconds:g} s", "see whether what it asks hangs"
+        cause, fix = f"no answer within {seconds:g} s", "see whether what it asks hangs"
     except (PenstockError, OSError) as error:
-        cause, cure = str(error), ""
+        cause, fix = str(error), ""
     except Exception as error:
-        cause, cure = f"the check itself failed: {error!r}", "report it"
-    return [Finding(check=check.name, status="fail", cause=cause, cure=cure)]
+        cause, fix = f"the check itself failed: {error!r}", "report it"
+    return [Finding(check=check.name, status="fail", cause=cause, fix=fix)]

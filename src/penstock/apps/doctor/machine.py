@@ -52,7 +52,7 @@ def _writable(directory: Path) -> Finding:
             check=name,
             status="fail",
             cause=f"{at}: {error.strerror}",
-            cure="choose another with --data-dir, or change its owner",
+            fix="choose another with --data-dir, or change its owner",
         )
     there = at == directory.expanduser().absolute()
     return Finding(check=name, status="ok", cause="writable" if there else "can be created")
@@ -68,7 +68,7 @@ def space(name: str, directory: Path) -> Finding:
         check=name,
         status=status,
         cause=f"{free / (1 << 30):.1f} GiB free",
-        cure="" if status == "ok" else "free some, or lower retention.bytes and retention.ms",
+        fix="" if status == "ok" else "free some, or lower retention.bytes and retention.ms",
     )
 
 
@@ -82,7 +82,7 @@ def sync(name: str, directory: Path) -> Finding:
             check=name,
             status="fail",
             cause=f"{at}: nothing can be written: {error.strerror}",
-            cure="choose another directory, or change its owner",
+            fix="choose another directory, or change its owner",
         )
     median_ms = quantile(times, 0.5)
     slow = median_ms > SYNC_WARN_MS
@@ -90,7 +90,7 @@ def sync(name: str, directory: Path) -> Finding:
         check=name,
         status="warn" if slow else "ok",
         cause=f"median of {len(times)} syncs {median_ms:.2f} ms, worst {times[-1]:.2f} ms",
-        cure="every acknowledged write waits for it: use a faster disk" if slow else "",
+        fix="every acknowledged write waits for it: use a faster disk" if slow else "",
     )
 
 
@@ -101,12 +101,12 @@ def _files() -> Finding:
         check="open files",
         status="warn" if few else "ok",
         cause=f"limit {soft}, could be raised to {hard}",
-        cure=f"ulimit -n {FILES_WARN} or more, or LimitNOFILE= in the service" if few else "",
+        fix=f"ulimit -n {FILES_WARN} or more, or LimitNOFILE= in the service" if few else "",
     )
 
 
 def _java() -> Finding:
-    name, cure = "Java", f"for Spark pipelines: install a Java runtime, {JAVA_MINIMUM} or newer"
+    name, fix = "Java", f"for Spark pipelines: install a Java runtime, {JAVA_MINIMUM} or newer"
     home = os.environ.get("JAVA_HOME")
     command = f"{home}/bin/java" if home else "java"
     try:
@@ -114,12 +114,12 @@ def _java() -> Finding:
             [command, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding(check=name, status="warn", cause=f"{command}: {error}", cure=cure)
+        return Finding(check=name, status="warn", cause=f"{command}: {error}", fix=fix)
     said = (done.stderr or done.stdout).splitlines()
     version = _java_version(said[0] if said else "")
     if version < JAVA_MINIMUM:
         found = said[0] if said else "no version"
-        return Finding(check=name, status="warn", cause=f"{command}: {found}", cure=cure)
+        return Finding(check=name, status="warn", cause=f"{command}: {found}", fix=fix)
     return Finding(check=name, status="ok", cause=said[0])
 
 
@@ -135,7 +135,7 @@ def _spark() -> Finding:
             check="Spark",
             status="warn",
             cause="pyspark is not installed",
-            cure="for pipelines: pip install 'penstock[spark]'",
+            fix="for pipelines: pip install 'penstock[spark]'",
         )
     from importlib.metadata import version
 

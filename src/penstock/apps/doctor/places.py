@@ -54,14 +54,14 @@ def _database(configuration: Configuration) -> Finding:
             check="database",
             status="skip",
             cause=f"control.url is not set, and there is no {path}",
-            cure="name the broker's file with --config, or its directory with --data-dir",
+            fix="name the broker's file with --config, or its directory with --data-dir",
         )
     if not whole:
         return Finding(
             check="database",
             status="fail",
             cause=f"{path} is no SQLite database",
-            cure="restore it from a backup; the broker does not start with it",
+            fix="restore it from a backup; the broker does not start with it",
         )
     return Finding(
         check="database",
@@ -91,21 +91,21 @@ async def _postgres(url: str) -> Finding:
         f"PostgreSQL {version}, {database_name(url)}, connected in {asked_ms - begun_ms} ms,"
         f" answered in {answered_ms - asked_ms} ms"
     ]
-    cures = []
+    fixes = []
     if not made:
         facts.append("no broker has made its tables there yet")
     for name, value in (("synchronous_commit", written), ("fsync", synced)):
         if value == "off":
             facts.append(f"{name} is off")
-            cures.append(_LOST_BY_POWER)
+            fixes.append(_LOST_BY_POWER)
     if skew_seconds > SKEW_WARN_SECONDS:
         facts.append(f"its clock differs by about {skew_seconds:.0f} s")
-        cures.append(SKEW_CURE)
+        fixes.append(SKEW_CURE)
     return Finding(
         check="database",
-        status="warn" if cures else "ok",
+        status="warn" if fixes else "ok",
         cause="; ".join(facts),
-        cure="; ".join(dict.fromkeys(cures)),
+        fix="; ".join(dict.fromkeys(fixes)),
     )
 
 
@@ -122,8 +122,8 @@ def _object_store(configuration: Configuration) -> Finding:
                 cause += f", and no diskless topic has used {directory}"
             return Finding(check="object store", status="skip", cause=cause)
         url = directory.absolute().as_uri()
-    cure = "see that it runs and lets us in: diskless.storage.url and its options"
-    return _within("object store", cure, _looked_at(configuration, url))
+    fix = "see that it runs and lets us in: diskless.storage.url and its options"
+    return _within("object store", fix, _looked_at(configuration, url))
 
 
 async def _looked_at(configuration: Configuration, url: str) -> Finding:
@@ -151,11 +151,11 @@ async def _looked_at(configuration: Configuration, url: str) -> Finding:
         check="object store",
         status="warn",
         cause=f"{said}, and has no identity ({KEY})",
-        cure="none, if no broker has used it yet; else it was emptied or is another one",
+        fix="none, if no broker has used it yet; else it was emptied or is another one",
     )
 
 
-def _within(name: str, cure: str, asked: Coroutine[Any, Any, Finding]) -> Finding:
+def _within(name: str, fix: str, asked: Coroutine[Any, Any, Finding]) -> Finding:
     """Run what asks a place; what goes wrong, or takes too long, is the finding."""
 
     async def bounded() -> Finding:
@@ -170,7 +170,7 @@ def _within(name: str, cure: str, asked: Coroutine[Any, Any, Finding]) -> Findin
         cause = str(error) or type(error).__name__
     except Exception as error:  # the database's own errors, which are many
         cause = f"{type(error).__name__}: {error}"
-    return Finding(check=name, status="fail", cause=cause, cure=cure)
+    return Finding(check=name, status="fail", cause=cause, fix=fix)
 
 
 # -- agent, outbox, certificates ------------------------------------------------------------
@@ -197,14 +197,14 @@ def _agent(path: str) -> Finding:
             check="host agent",
             status="fail",
             cause=str(error),
-            cure=f"start one with `penstock host serve --socket {path}`, or look at its log",
+            fix=f"start one with `penstock host serve --socket {path}`, or look at its log",
         )
     if found.state != "serving":
         return Finding(
             check="host agent",
             status="fail",
             cause=f"socket {path}: the agent is {found.state}: {found.reason}",
-            cure="`penstock host status` and the agent's log say more",
+            fix="`penstock host status` and the agent's log say more",
         )
     cause = f"socket {path}: takes producers in, answered in {found.answer_ms:.1f} ms"
     return Finding(check="host agent", status="ok", cause=cause)
@@ -224,11 +224,11 @@ def _outbox(root: Path) -> list[Finding]:
         mode = root.stat().st_mode
     except OSError as error:
         cause = f"{error.strerror}"
-        cure = "mount or make it: every writer and reader must see the same directory"
-        return [Finding(check=name, status="fail", cause=cause, cure=cure)]
+        fix = "mount or make it: every writer and reader must see the same directory"
+        return [Finding(check=name, status="fail", cause=cause, fix=fix)]
     if not stat.S_ISDIR(mode):
         cause = "it is no directory"
-        return [Finding(check=name, status="fail", cause=cause, cure="name the root (--outbox)")]
+        return [Finding(check=name, status="fail", cause=cause, fix="name the root (--outbox)")]
     synced = sync(f"{name}, sync", root)
     if synced.status == "fail":
         return [synced]

@@ -36,13 +36,13 @@ NOTICE_SECONDS: Final = 5.0
 
 
 class AgentUnavailable(UnavailableError):
-    """No agent takes this producer in; `cure` is what mends it."""
+    """No agent takes this producer in; `fix` is what mends it."""
 
     code: ClassVar[str] = "broker_not_available"
 
-    def __init__(self, message: str, cure: str = "") -> None:
+    def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
-        self.cure = cure
+        self.fix = fix
 
 
 @click.command("send", short_help="Send lines to an agent.")

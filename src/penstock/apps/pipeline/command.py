@@ -1,7 +1,7 @@
 """`penstock pipeline`: pipelines of Spark that are files.
 
 Every command takes the file, or a directory with a `pipeline.toml`. What is wrong with it is told
-one problem a line, `file:line: where: message; cure`, with status 1.
+one problem a line, `file:line: where: message; fix`, with status 1.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def validate(state: State, where: Located, static: bool) -> None:
                     "line": one.line,
                     "where": one.where,
                     "message": one.message,
-                    "cure": one.cure,
+                    "fix": one.fix,
                 }
                 for one in problems
             ]

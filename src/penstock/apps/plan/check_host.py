@@ -74,7 +74,7 @@ def check_host_command(
 ) -> Plan:
     """Read this host and say which layer breaks the chain first, and what to type.
 
-    Nothing is changed: cures are printed, never run. Settings are those that a broker and a host
+    Nothing is changed: fixes are printed, never run. Settings are those that a broker and a host
     agent would start with; the status is 1 if a layer fails.
     """
     from penstock.apps.configuration import configure

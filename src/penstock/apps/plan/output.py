@@ -168,8 +168,8 @@ def _write_findings(findings: Sequence[Finding]) -> None:
     """Sentences, which a terminal folds and a pipe keeps whole."""
     for one in findings:
         click.echo(f"{one.severity:<4}  {one.subject}: {one.cause}")
-        if one.cure:
-            click.echo(f"      → {one.cure}")
+        if one.fix:
+            click.echo(f"      → {one.fix}")
     if findings:
         click.echo()
 

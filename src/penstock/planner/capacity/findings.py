@@ -1,6 +1,6 @@
 """What a person should know of a capacity plan: limits that are passed, skew, points of change.
 
-Growth is of two types, and their cures differ. Uniform growth (more topics, groups, partitions) is
+Growth is of two types, and their fixes differ. Uniform growth (more topics, groups, partitions) is
 met by adding capacity, up to points at which the shape of the cluster changes. A hot spot (one key
 or topic that grows) is met by another partition key: partitions do not help.
 """
@@ -85,7 +85,7 @@ def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
             f" {sizing.replicas:,} partitions, {format_quantity(fullest, 'bytes')} of"
             f" {format_quantity(room, 'bytes')} without the journal, of which"
             f" {inputs.headroom:.0%} should stay free",
-            cure=more,
+            fix=more,
         )  # fmt: skip
     if busiest > wanted:
         yield warn(
@@ -126,7 +126,7 @@ def _hot_findings(sizing: Sizing) -> Iterator[Finding]:
         f" {significant(hottest / mean)} times the mean; it and its consumer take"
         f" {significant(allowed)} with headroom, and the busiest key alone has"
         f" {significant(key)}, however many partitions there are",
-        cure=f"salt the busiest keys by {ways} and give up their strict order, give them a topic"
+        fix=f"salt the busiest keys by {ways} and give up their strict order, give them a topic"
         " of their own, or key by something finer"
         if ways > 1
         else "key by something finer; more partitions spread the keys that collide",
@@ -258,7 +258,7 @@ def store_findings(
             severity="fail" if beyond else "warn", subject="PUT rate",
             cause=f"{significant(asked.puts)} PUTs/s; one prefix takes"
             f" {STORE_PREFIX_PUTS_PER_SECOND:,}, and there are {WAL_PREFIXES}",
-            cure="a longer diskless.commit.interval.ms, or fewer brokers",
+            fix="a longer diskless.commit.interval.ms, or fewer brokers",
         )  # fmt: skip
     rate = settings.consolidation_bytes_per_second
     behind = sizing.write_bytes_per_second / sizing.brokers_needed

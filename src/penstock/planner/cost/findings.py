@@ -144,17 +144,17 @@ def _network(inputs: CostInputs, options: Sequence[OptionCost]) -> Finding:
     share = own.kind_usd("cross-zone") / own.total_usd if own.total_usd else 0.0
     load = workload_of(inputs)
     if inputs.rack_aware or not load.fetched_gb_month:
-        cure = "consumers cross no zone more than they must"
+        fix = "consumers cross no zone more than they must"
     else:
         saved = load.fetched_gb_month / (load.fetched_gb_month + load.replicated_gb_month or 1)
-        cure = f"racks (client.rack) take away up to {saved:.0%} of it"
+        fix = f"racks (client.rack) take away up to {saved:.0%} of it"
     free = "is counted as free" if inputs.managed_replication_free else "is charged"
     return note(
         "traffic between zones",
         f"{_usd(own.kind_usd('cross-zone'))} a month, {share:.0%} of the local cluster:"
         f" replication {significant(load.replicated_gb_month)} GB, consumers"
         f" {significant(load.fetched_gb_month)} GB; a managed service's own replication {free}",
-        cure,
+        fix,
     )
 
 
@@ -213,7 +213,7 @@ def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
                     f" {INFREQUENT_DAYS} d after the last read"
                     + ("; the shares given say otherwise" if given else "")
                 ),
-                cure="leave infrequent-share and archive-share at -1" if given else "",
+                fix="leave infrequent-share and archive-share at -1" if given else "",
             )
         )
     return found

@@ -2,7 +2,7 @@
 
     HostFacts (read elsewhere) + settings + what is wanted ──> layers, outermost first ──> Plan
 
-The reading is done by the caller; here are only values and rules. Nothing is ever changed: a cure
+The reading is done by the caller; here are only values and rules. Nothing is ever changed: a fix
 is a text.
 """
 

@@ -184,7 +184,7 @@ def _headline(layers: tuple[Layer, ...]) -> Finding:
 
 def _finding(layer: Layer) -> Finding:
     return Finding(
-        severity=layer.severity, subject=layer.rule.label, cause=layer.cause, cure=layer.cure
+        severity=layer.severity, subject=layer.rule.label, cause=layer.cause, fix=layer.fix
     )
 
 

@@ -81,14 +81,14 @@ def disk_layers(
     told = f"of {disk.syncs} in {at}" if disk.syncs else ""
     if disk.syncs and at != disk.directory:
         told += f", as {disk.directory} is not there yet"
-    cure = "a faster disk, one with a protected write cache, or another log.flush.policy"
+    fix = "a faster disk, one with a protected write cache, or another log.flush.policy"
     return (
         judged(
-            median, disk.sync_p50_ms, wanted_ms, unread=why, told=told, cure=cure,
+            median, disk.sync_p50_ms, wanted_ms, unread=why, told=told, fix=fix,
             cause=f"with log.flush.policy = {policy} writes wait for it",
         ),
         judged(
-            _TAIL, disk.sync_p99_ms, TAIL * wanted_ms, unread=why, told=told, cure=cure,
+            _TAIL, disk.sync_p99_ms, TAIL * wanted_ms, unread=why, told=told, fix=fix,
             cause="the slowest acknowledgements wait so long",
         ),
         *_space(facts, configured),
@@ -109,12 +109,12 @@ def _space(facts: HostFacts, configured: Configured) -> tuple[Layer, ...]:
         judged(
             space, disk.free_bytes, need.value, unread=why,
             cause="the broker stops when the journal or a segment cannot be written",
-            cure="free some, or lower retention.bytes and retention.ms",
+            fix="free some, or lower retention.bytes and retention.ms",
         ),
         judged(
             _INODES, disk.free_inodes, configured.storage.open_files_max, unread=why,
             cause="new segments and indexes cannot be made without inodes",
-            cure="larger segments (segment.bytes), or a file system with more inodes",
+            fix="larger segments (segment.bytes), or a file system with more inodes",
         ),
     )  # fmt: skip
 
@@ -207,11 +207,11 @@ def _clock_error(facts: HostFacts, inputs: CheckHostInputs) -> Layer:
         return Layer(
             rule=_ERROR, found=None, needed=inputs.clock_error_ms, severity="warn",
             cause="the kernel's clock is not synchronised: timestamps and retention by time drift",
-            cure="run chrony or systemd-timesyncd",
+            fix="run chrony or systemd-timesyncd",
         )  # fmt: skip
     error_ms = max(abs(clock.offset_ms or 0.0), clock.error_ms or 0.0)
     return judged(
         _ERROR, error_ms, inputs.clock_error_ms, told="synchronised",
         cause="timestamps and retention by time are off by as much",
-        cure="look at `chronyc tracking`, or at the servers of systemd-timesyncd",
+        fix="look at `chronyc tracking`, or at the servers of systemd-timesyncd",
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """One layer of the chain: what was found, what is needed, and what follows.
 
-    found, needed ──> judged(rule, …) ──> Layer: ok | note | warn | fail, cause, cure, fixes
+    found, needed ──> judged(rule, …) ──> Layer: ok | note | warn | fail, cause, fix, fixes
 
 A rule says what a layer is, and how bad it is when it falls short. A fact that is not known
 gives a note with the reason, never a guess.
@@ -77,7 +77,7 @@ class Layer:
     needed: Number | None
     severity: Severity
     cause: str
-    cure: str = ""
+    fix: str = ""
     fixes: tuple[Fix, ...] = ()
 
     @property
@@ -103,12 +103,12 @@ def judged(
     *,
     unread: str = "",
     cause: str = "",
-    cure: str = "",
+    fix: str = "",
     fixes: tuple[Fix, ...] = (),
     short: Severity | None = None,
     told: str = "",
 ) -> Layer:
-    """Compare. `cause`, `cure` and `fixes` are for a layer that falls short, `told` for all."""
+    """Compare. `cause`, `fix` and `fixes` are for a layer that falls short, `told` for all."""
     if found is None:
         return unknown(rule, unread, needed)
     enough = found <= needed if rule.most else found >= needed
@@ -127,7 +127,7 @@ def judged(
         needed=needed,
         severity=short or rule.short,
         cause=f"{comparison}: {cause}" if cause else comparison,
-        cure=cure or "; ".join([fix.line for fix in fixes]),
+        fix=fix or "; ".join([fix.line for fix in fixes]),
         fixes=fixes,
     )
 
@@ -139,19 +139,19 @@ def unknown(rule: Rule, unread: str, needed: Number | None = None) -> Layer:
     )
 
 
-def counted(rule: Rule, count: int | None, *, unread: str, cause: str, cure: str) -> Layer:
+def counted(rule: Rule, count: int | None, *, unread: str, cause: str, fix: str) -> Layer:
     """A counter of losses: anything above 0 is worth a warning, since it has happened."""
     if count is None:
         return unknown(rule, unread)
     if count == 0:
         return Layer(rule=rule, found=0, needed=None, severity="ok", cause="none counted")
-    return Layer(rule=rule, found=count, needed=None, severity=rule.short, cause=cause, cure=cure)
+    return Layer(rule=rule, found=count, needed=None, severity=rule.short, cause=cause, fix=fix)
 
 
-def informed(rule: Rule, found: Number | str | None, severity: Severity, cause: str, cure: str = "",
+def informed(rule: Rule, found: Number | str | None, severity: Severity, cause: str, fix: str = "",
 ) -> Layer:  # fmt: skip
     """A layer that is no comparison of two numbers."""
-    return Layer(rule=rule, found=found, needed=None, severity=severity, cause=cause, cure=cure)
+    return Layer(rule=rule, found=found, needed=None, severity=severity, cause=cause, fix=fix)
 
 
 def first_broken(layers: tuple[Layer, ...]) -> Layer | None:

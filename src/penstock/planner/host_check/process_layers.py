@@ -49,13 +49,13 @@ def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[L
             limit, min(limits) if limits else None, need.value,
             unread=facts.why("memory", "meminfo"), told=where,
             cause="within its own bounds the process may be ended for want of memory",
-            cure=f"memory.max of {need.value} or more, {lower}",
+            fix=f"memory.max of {need.value} or more, {lower}",
             fixes=(Fix(kind="systemd", key="MemoryMax", value=need.value),) if grouped else (),
         ),
         judged(
             free, memory.available_bytes, need.value, unread=facts.why("meminfo"),
             cause="other processes hold the rest",
-            cure="stop or move what else runs here",
+            fix="stop or move what else runs here",
         ),
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def pressure_layers(facts: HostFacts, chain: str) -> tuple[Layer, ...]:
         counted(
             kills, found, unread=facts.why("kills", "memory"),
             cause=f"{found} processes of this group were ended since it was made",
-            cure="give it more memory, or lower the buffers' settings",
+            fix="give it more memory, or lower the buffers' settings",
         ),
         _swap(facts, swap),
         _huge_pages(facts, pages),
@@ -136,7 +136,7 @@ def task_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Lay
             tasks, min(limits) if limits else None, need.value,
             unread=facts.why("pids", "limits"), told=running,
             cause="a thread that cannot start stops the process",
-            cure=f"pids.max (TasksMax=) and ulimit -u of {need.value} or more",
+            fix=f"pids.max (TasksMax=) and ulimit -u of {need.value} or more",
             fixes=(Fix(kind="ulimit", key="-u", value=need.value),),
         ),
         judged(
@@ -167,13 +167,13 @@ def cpu_layers(facts: HostFacts, inputs: CheckHostInputs, chain: str) -> tuple[L
         judged(
             quota, _quota_stall_ms(facts), inputs.stall_ms, unread=facts.why("cpu"),
             cause="when all its CPUs are busy the group stands still until the period is over",
-            cure="a larger quota (CPUQuota=, --cpus), or none with shares instead",
+            fix="a larger quota (CPUQuota=, --cpus), or none with shares instead",
         ),
         _throttled(facts, throttled),
         judged(
             steal, facts.processors.steal_ratio, STEAL_WARN_RATIO, unread=facts.why("stat"),
-            cause="the hypervisor keeps the CPUs for others: a stall that nothing here can cure",
-            cure="an instance with CPUs of its own",
+            cause="the hypervisor keeps the CPUs for others: a stall that nothing here can fix",
+            fix="an instance with CPUs of its own",
         ),
     )  # fmt: skip
 
@@ -199,5 +199,5 @@ def _throttled(facts: HostFacts, rule: Rule) -> Layer:
         )
     return counted(
         rule, count, unread=facts.why("cpu"), cause=cause,
-        cure="a larger quota (CPUQuota=, --cpus), or fewer threads",
+        fix="a larger quota (CPUQuota=, --cpus), or fewer threads",
     )  # fmt: skip

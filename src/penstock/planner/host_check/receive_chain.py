@@ -165,21 +165,21 @@ def _wire(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
             LINK, nic.mtu_bytes, packet_bytes,
             unread=facts.why("mtu", "interface"),
             cause="longer datagrams are cut into fragments, and one lost fragment loses them all",
-            cure=f"a datagram of at most {max(0, (nic.mtu_bytes or 0) - DATAGRAM_HEADER_BYTES)}"
+            fix=f"a datagram of at most {max(0, (nic.mtu_bytes or 0) - DATAGRAM_HEADER_BYTES)}"
             f" bytes, or: ip link set dev {nic.name} mtu {packet_bytes}, if the network carries it",
         ),
         judged(
             SPEED, nic.speed_bits, wire_bits,
             unread=facts.why("speed", "interface"),
             cause="full datagrams at this rate do not fit the link",
-            cure="fewer or smaller packets, or a faster interface",
+            fix="fewer or smaller packets, or a faster interface",
         ),
         counted(
             ALLOWANCE, None if nic.allowances is None else sum(exceeded.values()),
             unread=facts.why("ethtool -S", "ethtool", "interface"),
             cause=", ".join([f"{name} {count:,}" for name, count in exceeded.items()])
             + ": dropped or held up before the kernel saw them",
-            cure="larger datagrams, batching, or a larger instance: packets are rationed",
+            fix="larger datagrams, batching, or a larger instance: packets are rationed",
         ),
     )  # fmt: skip
 
@@ -206,7 +206,7 @@ def _ring(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
         RING, nic.rx_ring, needed,
         cause=f"it is full after a stall of {survived}, and then overruns",
         told=f"the card takes up to {nic.rx_ring_max}" if larger else "",
-        cure="; ".join(filter(None, (line, "" if enough else beyond))),
+        fix="; ".join(filter(None, (line, "" if enough else beyond))),
         fixes=fixes,
     )  # fmt: skip
     severity: Severity = "ok" if ring.severity == "ok" else "note"
@@ -224,7 +224,7 @@ def _driver(facts: HostFacts) -> tuple[Layer, ...]:
         unread=facts.why("statistics", "ethtool -S", "interface"),
         cause=", ".join([f"{name} {count:,}" for name, count in losses.items()])
         + " since boot: the ring was full while its CPU was away",
-        cure="a larger ring (ethtool -g, -G), and look for what holds the CPU up",
+        fix="a larger ring (ethtool -g, -G), and look for what holds the CPU up",
     )  # fmt: skip
     return overruns, _queues(facts, nic)
 
@@ -235,7 +235,7 @@ def _queues(facts: HostFacts, nic: Interface) -> Layer:
         QUEUES, nic.queues, wanted,
         unread=facts.why("queues", "ethtool -l", "interface"),
         cause="one flow always lands on one queue; several flows share these",
-        cure=f"ethtool -L {nic.name} combined {wanted}",
+        fix=f"ethtool -L {nic.name} combined {wanted}",
         fixes=(Fix(kind="ethtool", key=f"-L {nic.name} combined", value=wanted),),
     )  # fmt: skip
 
@@ -256,13 +256,13 @@ def _softirq(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
             unread=facts.why("softnet_stat"),
             cause=f"{0 if seen is None else seen.dropped:,} packets since boot found the backlog"
             " of their CPU full",
-            cure=f"raise {name}, or spread interrupts over more CPUs",
+            fix=f"raise {name}, or spread interrupts over more CPUs",
         ),
         judged(
             SQUEEZED, None if seen is None else seen.squeezed / max(seen.processed, 1),
             SQUEEZED_RATIO_MAX, unread=facts.why("softnet_stat"),
             cause="packets were left for a later turn, since the budget of one was used up",
-            cure="sysctl -w net.core.netdev_budget=600, or more CPUs for interrupts",
+            fix="sysctl -w net.core.netdev_budget=600, or more CPUs for interrupts",
         ),
     )  # fmt: skip
 
@@ -298,7 +298,7 @@ def _socket(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
             None if errors is None else errors.buffer_errors + errors.memory_errors,
             unread=facts.why("snmp"),
             cause=_share(facts),
-            cure=f"a larger SO_RCVBUF, {SOCKET_HEADROOM} windows or more, and {name} no lower",
+            fix=f"a larger SO_RCVBUF, {SOCKET_HEADROOM} windows or more, and {name} no lower",
         ),
     )  # fmt: skip
 
@@ -342,7 +342,7 @@ def _default(facts: HostFacts, inputs: CheckHostInputs) -> Layer:
         DEFAULT, None if reported is None else reported // 2, inputs.window_bytes,
         unread=facts.why(name),
         cause="who leaves SO_RCVBUF to the system gets less than the window",
-        cure=f"set aeron.socket.so_rcvbuf to {inputs.receive_buffer_bytes}",
+        fix=f"set aeron.socket.so_rcvbuf to {inputs.receive_buffer_bytes}",
     )  # fmt: skip
 
 
@@ -364,13 +364,13 @@ def _application(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]
         judged(
             TERM, inputs.term_bytes, 2 * inputs.window_bytes,
             cause=f"the window is cut to {format_quantity(used, 'bytes')}",
-            cure=f"aeron.term.buffer.length of at least {2 * inputs.window_bytes}, a power of 2",
+            fix=f"aeron.term.buffer.length of at least {2 * inputs.window_bytes}, a power of 2",
         ),
         judged(
             CACHE, cache, inputs.receive_buffer_bytes + inputs.window_bytes,
             unread=facts.why("cache"),
             cause="packets are fetched from memory again",
-            cure="a smaller buffer, where latency counts more than bursts",
+            fix="a smaller buffer, where latency counts more than bursts",
             told=f"shared by {shared} CPUs" if shared else "",
         ),
     )  # fmt: skip

@@ -166,7 +166,7 @@ def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tup
         judged(
             rule, limits.files, need.value, unread=facts.why("limits"),
             cause="connections and segments above it are refused by the kernel",
-            cure=line if may else f"as root: {line}; the hard limit is {limits.files_hard}",
+            fix=line if may else f"as root: {line}; the hard limit is {limits.files_hard}",
             fixes=(Fix(kind="ulimit", key="-n", value=need.value),),
         ),
         _system_limit(facts, opened, "fs.nr_open", need.value),

@@ -163,7 +163,7 @@ def mtu_findings(sizing: Sizing) -> Iterator[Finding]:
             cause=f"one lost datagram loses up to {size(inputs.mtu_bytes)}, not"
             f" {size(MTU_DEFAULT_BYTES)}"
             + ("; paths between regions seldom carry jumbo frames" if cross else ""),
-            cure="stay at 1408 between regions and over the internet" if cross
+            fix="stay at 1408 between regions and over the internet" if cross
             else f"every hop must carry {packet} bytes (VPC: 9001); ping -M do -s {packet - 28}",
         )  # fmt: skip
     else:
@@ -202,20 +202,20 @@ def _largest_mtu(path: int) -> int:
 def packets_findings(sizing: Sizing) -> Iterator[Finding]:
     allowed = sizing.inputs.packets_allowed
     best, worst = sizing.packets_best_per_second, sizing.packets_worst_per_second
-    cure = "batch messages, raise the MTU, or take a larger instance; watch pps_allowance_exceeded"
+    fix = "batch messages, raise the MTU, or take a larger instance; watch pps_allowance_exceeded"
     if allowed and best > allowed:
         yield fail(
             "packet rate",
             f"{say(best, 'packets/s')}, batched, are above the allowance of"
             f" {say(allowed, 'packets/s')}: the provider drops the rest, unseen by the kernel",
-            cure,
+            fix,
         )
     elif allowed and worst > allowed:
         yield warn(
             "packet rate",
             f"{say(worst, 'packets/s')}, when messages travel alone, are above the allowance"
             f" of {say(allowed, 'packets/s')}: the provider drops the rest, unseen by the kernel",
-            cure,
+            fix,
         )
     elif not allowed:
         yield note(
@@ -298,7 +298,7 @@ def ring_findings(sizing: Sizing) -> Iterator[Finding]:
             cause=f"the largest ring, {largest} entries, survives"
             f" {say(sizing.ring_ms(largest, survived), 'ms')} of a stall of"
             f" {say(stall, 'ms')} {how}: then it overruns (rx_overruns)",
-            cure="keep other work off the vCPU of the interrupt, send fewer and larger packets"
+            fix="keep other work off the vCPU of the interrupt, send fewer and larger packets"
             " (batch, MTU), or spread streams over endpoints and queues",
         )
     elif sizing.ring_ms(host.ring_entries, sizing.packets_worst_per_second) < stall:

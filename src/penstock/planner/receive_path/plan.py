@@ -229,7 +229,7 @@ def plan_receive_path(
 
     `socket_settings` are the names of a broker's settings for receive and send buffers, for a text
     to paste. There is none to paste where a constraint is broken: each one is a finding with its
-    cure, and the sizes are those that were given or that come closest.
+    fix, and the sizes are those that were given or that come closest.
     """
     sizing = size_receive_path(inputs)
     texts = () if broken_findings(sizing) else snippets(sizing)

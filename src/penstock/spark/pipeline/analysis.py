@@ -29,7 +29,7 @@ from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.locations import dotted
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.queries import group_id, output_mode
 from penstock.spark.pipeline.spec import (
@@ -389,10 +389,10 @@ class _Analysis:
             look()
         except AnalysisException as error:
             if isinstance(error, ParseException) or not syntax:
-                self._problem(key, cause_of(error), _cure(error), line=_line(error))
+                self._problem(key, cause_of(error), _fix(error), line=_line(error))
         except InvalidFormat as error:
-            cure = _DDL if error.name == "schema" else ""
-            self._problem((*key, error.name), cause_of(error), cure, line=_line(error))
+            fix = _DDL if error.name == "schema" else ""
+            self._problem((*key, error.name), cause_of(error), fix, line=_line(error))
         except (StepFailed, PenstockError, PySparkException, OSError) as error:
             self._problem(key, cause_of(error))
 
@@ -401,7 +401,7 @@ class _Analysis:
         self._problem(key, f"there is no column {name}", f"there are {there}")
 
     def _problem(
-        self, key: tuple[str, ...], message: str, cure: str = "", *, line: int | None = None
+        self, key: tuple[str, ...], message: str, fix: str = "", *, line: int | None = None
     ) -> None:
         """Note a problem at a key; `line` counts within the key's text."""
         if line is None and dotted(key) in self._told:
@@ -411,7 +411,7 @@ class _Analysis:
         else:
             file, place = self._document.place(key, line)
         self.problems.append(
-            Problem(file=file, line=place, where=dotted(key), message=message, cure=cure)
+            Problem(file=file, line=place, where=dotted(key), message=message, fix=fix)
         )
 
 
@@ -440,7 +440,7 @@ def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Planned
         batched=one.batched,
         sinks=one.sinks,
         output_mode=output_mode(spec, one),
-        checkpoint=Places(spec).checkpoint(one.name),
+        checkpoint=PipelinePaths(spec).checkpoint(one.name),
         explain="\n".join(f"{name}\n{analysis.explained[name]}" for name in steps),
     )
 
@@ -451,6 +451,6 @@ def _line(error: Exception) -> int:
     return int(found.group(1)) if found else 1
 
 
-def _cure(error: AnalysisException) -> str:
+def _fix(error: AnalysisException) -> str:
     name = error.getCondition() or ""
-    return next(cure for mark, cure in _CURES if mark in name)
+    return next(fix for mark, fix in _CURES if mark in name)

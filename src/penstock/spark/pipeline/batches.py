@@ -10,9 +10,9 @@ A record query (`RecordJob`) also judges records and sees to those that are reje
     records of the batch + held records that are due
       -> opened and judged, per source (kept in memory: everything after reads it several times)
       -> counted by verdict: one job
-      -> if some have to wait: points are found, and records behind them leave the batch
+      -> if some have to wait: blocking offsets are found, what lies behind them leaves the batch
       -> the good ones are the sources' views -> steps -> sinks
-      -> dead letters to their topic, what waits into the holding lot
+      -> dead letters to their topic, what waits into the retry store
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import frames, holds, joining, rules, schemas
+from penstock.spark.pipeline import blocking, frames, joining, rules, schemas
 from penstock.spark.pipeline.causes import interruption
 from penstock.spark.pipeline.dead_letters import dead_letters
 from penstock.spark.pipeline.definitions import Definitions, with_present_sinks
 from penstock.spark.pipeline.graph import QueryPlan, keeps
-from penstock.spark.pipeline.holding import (
+from penstock.spark.pipeline.journal import Entry, Journal
+from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.retry_store import (
     SCHEMA,
-    HoldingLot,
     ReleaseBox,
+    RetryStore,
     TooManyHeld,
     given_up,
     let_go,
     next_batch_ms,
 )
-from penstock.spark.pipeline.journal import Entry, Journal
-from penstock.spark.pipeline.places import Places
 from penstock.spark.pipeline.rules import OTHERWISE, RULE
 from penstock.spark.pipeline.spec import HOLDING, RECORD, PipelineSpec
 from penstock.spark.pipeline.writing import dead_letter_writer, writer
@@ -114,8 +114,8 @@ class BatchJob(ABC):
     clock: Clock = field(default=SYSTEM_CLOCK)
 
     @cached_property
-    def places(self) -> Places:
-        return Places(self.spec)
+    def places(self) -> PipelinePaths:
+        return PipelinePaths(self.spec)
 
     @cached_property
     def journal(self) -> Journal:
@@ -214,8 +214,8 @@ class RecordJob(BatchJob):
     """Batches of a record query: records in, verdicts and rows out."""
 
     @cached_property
-    def lot(self) -> HoldingLot:
-        return HoldingLot(
+    def lot(self) -> RetryStore:
+        return RetryStore(
             self.places.held(self.plan.name), application=f"{self.spec.name}.{self.plan.name}.held"
         )
 
@@ -276,8 +276,8 @@ class RecordJob(BatchJob):
         found = work.rejects(limit)
         waiting = SCHEMA.empty_table()
         if found.num_rows or (staying.num_rows and keep_order):
-            points = holds.points(found, staying, keep_order=keep_order)
-            waiting = work.hold_back(points, limit)
+            blocking_offsets = blocking.blocking_offsets(found, staying, keep_order=keep_order)
+            waiting = work.hold_back(blocking_offsets, limit)
         held = pa.concat_tables([staying, waiting])
         if held.num_rows > limit:
             raise TooManyHeld(self.plan.name, held.num_rows, limit)
@@ -435,7 +435,7 @@ class _Work:
     # What waits
 
     def rejects(self, limit: int) -> pa.Table:
-        """The rejected records that have to wait, as `holds.REJECT_SCHEMA`.
+        """The rejected records that have to wait, as `blocking.REJECT_SCHEMA`.
 
         Raises:
             TooManyHeld: more than `limit`.
@@ -446,10 +446,10 @@ class _Work:
             for name, judged in self._steps.items()
             if holds_rows(self.spec.steps[name].rules)
         ]
-        found = frames.union([holds.rejects(one) for one in frames_])
-        return _arrow(found, holds.REJECT_SCHEMA, self.plan.name, limit)
+        found = frames.union([blocking.rejects(one) for one in frames_])
+        return _arrow(found, blocking.REJECT_SCHEMA, self.plan.name, limit)
 
-    def hold_back(self, points: pa.Table, limit: int) -> pa.Table:
+    def hold_back(self, blocking_offsets: pa.Table, limit: int) -> pa.Table:
         """Take what has to wait out of the views; returns it, as `holding.SCHEMA`.
 
         Raises:
@@ -458,9 +458,11 @@ class _Work:
         keep_order = self.spec.errors.keep_order
         waiting: list[DataFrame] = []
         for name, judged in self._judged.items():
-            goes_on, waits = holds.split(self.spark, judged, points, keep_order=keep_order)
+            goes_on, waits = blocking.split(
+                self.spark, judged, blocking_offsets, keep_order=keep_order
+            )
             self._judged[name] = goes_on
-            rows = holds.held_rows(
+            rows = blocking.held_rows(
                 waits,
                 now_ms=self.entry.now_ms,
                 delays_seconds=self.spec.errors.retry_delays_seconds,
@@ -475,7 +477,7 @@ class _Work:
     def give_up(self, held: pa.Table) -> None:
         """Make dead letters of held records that somebody has given up."""
         if held.num_rows:
-            self._given_up.append(holds.given_up_rows(self.spark.createDataFrame(held)))
+            self._given_up.append(blocking.given_up_rows(self.spark.createDataFrame(held)))
 
     # Sinks
 
@@ -509,7 +511,7 @@ def may_hold(spec: PipelineSpec, plan: QueryPlan) -> bool:
     """Whether records of a record query may have to wait, or some do since its rules said so."""
     parts = [spec.sources[name] for name in plan.sources]
     return (
-        Places(spec).held(plan.name).exists()
+        PipelinePaths(spec).held(plan.name).exists()
         or (any(source.can_fail for source in parts) and spec.errors.on_invalid in HOLDING)
         or any(holds_rows(source.rules) for source in parts)
         or any(holds_rows(spec.steps[name].rules) for name in plan.batched)

@@ -41,7 +41,7 @@ def check_topics(spec: PipelineSpec) -> None:
     except (RetriableError, UnavailableError) as error:
         raise NoBroker(str(_unanswered(spec, document, str(error)))) from error
     missing = [
-        document.problem(key, f"{spec.run.bootstrap} has no topic {topic}", _cure(topic, there))
+        document.problem(key, f"{spec.run.bootstrap} has no topic {topic}", _fix(topic, there))
         for key, topic in named
         if topic not in there
     ]
@@ -72,7 +72,7 @@ def _named(spec: PipelineSpec, document: Document) -> Iterator[tuple[Key, str]]:
         yield ("errors", "dead_letters"), spec.errors.dead_letters
 
 
-def _cure(topic: str, there: tuple[str, ...]) -> str:
+def _fix(topic: str, there: tuple[str, ...]) -> str:
     close = nearest(topic, there)
     return f"create it with `penstock topic create {topic}`" + (f", or write {close}" * bool(close))
 

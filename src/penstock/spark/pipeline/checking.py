@@ -71,14 +71,14 @@ def _names(draft: Draft) -> None:
     meant = {nearest(name, tuple(NAMED)) for name in draft.document.values}
     for kind in ("source", "sink"):
         if kind not in meant:
-            cure = 'topic = "…"' if kind == "source" else 'from = "…" and table = "…"'
-            draft.refuse((kind,), "there is none", f"add [{kind}.NAME] with {cure}")
+            fix = 'topic = "…"' if kind == "source" else 'from = "…" and table = "…"'
+            draft.refuse((kind,), "there is none", f"add [{kind}.NAME] with {fix}")
 
 
 def _view_name(draft: Draft, view: Section) -> None:
     if not _VIEW_NAME.fullmatch(view.name) or len(view.name) > NAME_CHARS_MAX:
-        cure = f"use at most {NAME_CHARS_MAX} letters, digits and _, beginning with a letter"
-        draft.refuse(view.key, f"{view.name[:40]!r} cannot name a view", cure)
+        fix = f"use at most {NAME_CHARS_MAX} letters, digits and _, beginning with a letter"
+        draft.refuse(view.key, f"{view.name[:40]!r} cannot name a view", fix)
     elif view.name.lower() in _RESERVED:
         draft.refuse(
             view.key, f"{view.name!r} is a word of SQL", f"choose another name, as {view.name}_rows"

@@ -94,20 +94,20 @@ def _unknown_views(draft: Draft) -> None:
         for read in _step_reads(draft, step):
             if read.name.lower() not in known:
                 key = (*step.key, *step.which("inputs", "sql", "sql_file")[:1])
-                cure = _view_cure(draft, read.name, step)
+                fix = _view_fix(draft, read.name, step)
                 where = ".".join(map(str, key))
                 message = f"there is no source or step {read.name}"
                 draft.problems.append(
-                    Problem(file=read.file, line=read.line, where=where, message=message, cure=cure)
+                    Problem(file=read.file, line=read.line, where=where, message=message, fix=fix)
                 )
     for sink in draft.sinks.values():
         name = sink.get("from")
         if name is not None and name.lower() not in known:
-            cure = _view_cure(draft, name)
-            draft.refuse((*sink.key, "from"), f"there is no source or step {name}", cure)
+            fix = _view_fix(draft, name)
+            draft.refuse((*sink.key, "from"), f"there is no source or step {name}", fix)
 
 
-def _view_cure(draft: Draft, name: str, reader: Section | None = None) -> str:
+def _view_fix(draft: Draft, name: str, reader: Section | None = None) -> str:
     names = tuple(view.name for view in draft.views() if view is not reader)
     close = nearest(name, names)
     if close is not None:
@@ -252,18 +252,18 @@ def _dead_letters(draft: Draft) -> None:
 
 def _dead_letters_apart(draft: Draft, topic: str) -> None:
     key = ("errors", "dead_letters")
-    cure = f'name a topic of its own, as "{draft.name}.dead"'
+    fix = f'name a topic of its own, as "{draft.name}.dead"'
     source = _reading(draft, topic)
     if source is not None:
-        draft.refuse(key, f"source.{source.name} reads {topic}", cure)
+        draft.refuse(key, f"source.{source.name} reads {topic}", fix)
     for sink in draft.sinks.values():
         if sink.get("topic") == topic:
-            draft.refuse(key, f"sink.{sink.name} writes {topic}", cure)
+            draft.refuse(key, f"sink.{sink.name} writes {topic}", fix)
 
 
 def _dead_letters_missing(draft: Draft) -> None:
     """One problem for all that the default sends there, and one for each rule that says so."""
-    cure = f'add to [errors]: dead_letters = "{draft.name}.dead"'
+    fix = f'add to [errors]: dead_letters = "{draft.name}.dead"'
     default = default_otherwise(draft.errors)
     by_default: list[Key] = []
     for view in draft.views():
@@ -275,11 +275,11 @@ def _dead_letters_missing(draft: Draft) -> None:
                 by_default.append(rule.key)
             elif rule.otherwise in _TO_DEAD_LETTERS:
                 message = f"{rule.otherwise} needs errors.dead_letters"
-                draft.refuse(rule.key, message, cure)
+                draft.refuse(rule.key, message, fix)
     if default not in _TO_DEAD_LETTERS or not by_default:
         return
     if draft.errors.given("on_invalid"):
-        draft.refuse(("errors", "on_invalid"), f"{default} needs errors.dead_letters", cure)
+        draft.refuse(("errors", "on_invalid"), f"{default} needs errors.dead_letters", fix)
     else:
         whose = "records that cannot be decoded"
         if by_default[0][-1] != "format":
@@ -287,6 +287,6 @@ def _dead_letters_missing(draft: Draft) -> None:
         draft.refuse(
             ("errors", "dead_letters"),
             f"names no topic, but {whose} are dead-lettered by default",
-            f'{cure}, or on_invalid = "drop"',
+            f'{fix}, or on_invalid = "drop"',
             under=by_default[0],
         )

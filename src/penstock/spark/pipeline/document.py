@@ -67,10 +67,10 @@ class Document:
             return self.path(str(given["sql_file"])), number
         return self.place(("step", step, "sql"), number)
 
-    def problem(self, key: Key, message: str, cure: str = "", *, under: Key = ()) -> Problem:
+    def problem(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> Problem:
         """A problem of a key; `under` is a key whose line says more than the key's own."""
         line = self.locations.line(under or key)
-        return Problem(file=self.file, line=line, where=dotted(key), message=message, cure=cure)
+        return Problem(file=self.file, line=line, where=dotted(key), message=message, fix=fix)
 
 
 def read(path: Path) -> Document:
@@ -98,22 +98,22 @@ def _missing(path: Path, file: Path) -> str:
     return "name the pipeline's file or directory, or make one with `penstock pipeline init`"
 
 
-def read_text(file: Path, cure: str) -> str:
+def read_text(file: Path, fix: str) -> str:
     """A bounded text file, with `\\n` between lines.
 
     Raises:
-        PipelineInvalid: with one problem; `cure` is for a file that is not there.
+        PipelineInvalid: with one problem; `fix` is for a file that is not there.
     """
 
-    def refused(message: str, cure: str, line: int | None = None) -> PipelineInvalid:
-        problem = Problem(file=file, line=line, where="file", message=message, cure=cure)
+    def refused(message: str, fix: str, line: int | None = None) -> PipelineInvalid:
+        problem = Problem(file=file, line=line, where="file", message=message, fix=fix)
         return PipelineInvalid((problem,))
 
     try:
         with file.open("rb") as opened:
             content = opened.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        raise refused("there is no such file", cure) from error
+        raise refused("there is no such file", fix) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise refused(f"cannot be read: {reason}", "mend its access") from error
@@ -133,6 +133,6 @@ def _syntax_problem(file: Path, text: str, message: str) -> Problem:
         line, column = int(found[1]), int(found[2])
     said = _AT.sub("", message)
     said = said[0].lower() + said[1:] if said else "no TOML"
-    cure = next((cure for mark, cure in _CURES if mark in message), "write TOML, as toml.io says")
+    fix = next((fix for mark, fix in _CURES if mark in message), "write TOML, as toml.io says")
     where = f"column {column}" if column else "end of file"
-    return Problem(file=file, line=line, where=where, message=said, cure=cure)
+    return Problem(file=file, line=line, where=where, message=said, fix=fix)

@@ -75,8 +75,8 @@ class Draft:
     """By the table of their source or step."""
     problems: list[Problem] = field(default_factory=list)
 
-    def refuse(self, key: Key, message: str, cure: str = "", *, under: Key = ()) -> None:
-        self.problems.append(self.document.problem(key, message, cure, under=under))
+    def refuse(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> None:
+        self.problems.append(self.document.problem(key, message, fix, under=under))
 
     def views(self) -> Iterator[Section]:
         yield from self.sources.values()
@@ -117,15 +117,15 @@ class _Drafting:
             problems=self.problems,
         )
 
-    def _refuse(self, key: Key, message: str, cure: str = "") -> None:
-        self.problems.append(self.document.problem(key, message, cure))
+    def _refuse(self, key: Key, message: str, fix: str = "") -> None:
+        self.problems.append(self.document.problem(key, message, fix))
 
     def _unknown(self, key: Key, raw: Mapping[str, Any], names: tuple[str, ...]) -> None:
         for name in raw:
             if name not in names:
                 close = nearest(name, names)
-                cure = f"write {close}" if close else f"known are {', '.join(names)}"
-                self._refuse((*key, name), "is not known here", cure)
+                fix = f"write {close}" if close else f"known are {', '.join(names)}"
+                self._refuse((*key, name), "is not known here", fix)
 
     def _table(self, key: Key, raw: object) -> dict[str, Any]:
         if isinstance(raw, dict):
@@ -149,7 +149,7 @@ class _Drafting:
         try:
             return kind.convert(value)
         except Unfit as unfit:
-            self._refuse(key, unfit.message, unfit.cure)
+            self._refuse(key, unfit.message, unfit.fix)
             return None
 
     def _single(self, name: str) -> Section:

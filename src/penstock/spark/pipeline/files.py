@@ -57,8 +57,8 @@ def _exists(draft: Draft, key: Key, given: str) -> Path | None:
         return file
     siblings = tuple(sorted(one.name for one in file.parent.glob(f"*{file.suffix}"))[:1000])
     close = nearest(file.name, siblings)
-    cure = f"there is {close} beside it" if close else "paths are relative to the pipeline's file"
-    draft.refuse(key, f"there is no file {file}", cure)
+    fix = f"there is {close} beside it" if close else "paths are relative to the pipeline's file"
+    draft.refuse(key, f"there is no file {file}", fix)
     return None
 
 
@@ -77,14 +77,14 @@ def _python(draft: Draft, step: Section) -> None:
         line = error.lineno if isinstance(error, SyntaxError) else None
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         draft.problems.append(
-            Problem(file=file, line=line, where=dotted(key), message=said, cure="mend the syntax")
+            Problem(file=file, line=line, where=dotted(key), message=said, fix="mend the syntax")
         )
         return
     names = _names(tree)
     if function not in names:
         close = nearest(function, tuple(names))
-        cure = f"write {given}:{close}" if close else f"define {function} at the top of the file"
-        draft.refuse(key, f"{given} has no function {function}", cure)
+        fix = f"write {given}:{close}" if close else f"define {function} at the top of the file"
+        draft.refuse(key, f"{given} has no function {function}", fix)
     found = names.get(function)
     inputs = step.get("inputs")
     if isinstance(found, _FUNCTIONS) and inputs:
@@ -111,8 +111,8 @@ def _parameters(
     most = len(arguments.posonlyargs) + len(arguments.args)
     least = most - len(arguments.defaults)
     if isinstance(function, ast.AsyncFunctionDef):
-        cure = "write def without async"
-        draft.refuse((*step.key, "python"), f"{function.name} is a coroutine", cure)
+        fix = "write def without async"
+        draft.refuse((*step.key, "python"), f"{function.name} is a coroutine", fix)
     elif inputs < least or (inputs > most and arguments.vararg is None):
         draft.refuse(
             (*step.key, "inputs"),

@@ -11,7 +11,7 @@ which that batch begins:
 
 Spark's checkpoint says where the batch begins: at the end of the last batch that it knows to be
 done. (A batch that had begun before the file was changed is finished by the old file, see
-`definitions.py`.) `held_version` is the version of the holding lot before the batch: records in it
+`definitions.py`.) `held_version` is the version of the retry store before the batch: records in it
 were waiting, and reach the new sink through the pipeline once they are let go.
 """
 
@@ -26,9 +26,9 @@ from typing import Any, Final, Literal
 from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError, PenstockError
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.holding import HoldingLot
 from penstock.spark.pipeline.journal import Entry, Journal
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.retry_store import RetryStore
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import WRITTEN
 from penstock.spark.pipeline.status import checkpoint_positions
@@ -75,11 +75,11 @@ def note_at_rest(spec: PipelineSpec, plan: QueryPlan, *, now_ms: int) -> None:
 
     So history can be given to a new sink before a new record has come.
     """
-    places = Places(spec)
+    places = PipelinePaths(spec)
     last = Journal(places.journal(plan.name)).last()
     if last is None or not (places.checkpoint(plan.name) / "commits" / str(last.batch_id)).exists():
         return
-    held = HoldingLot(places.held(plan.name), application="").version()
+    held = RetryStore(places.held(plan.name), application="").version()
     following = Entry(batch_id=last.batch_id + 1, query_id=None, now_ms=now_ms, held_version=held)
     note(spec, plan, following)
 
@@ -106,14 +106,14 @@ def read(spec: PipelineSpec, query: str, sink: str) -> Joined | None:
 
 
 def _path(spec: PipelineSpec, query: str, sink: str) -> Path:
-    return Places(spec).joined(query) / f"{sink}.json"
+    return PipelinePaths(spec).joined(query) / f"{sink}.json"
 
 
 def _now(spec: PipelineSpec, query: str, entry: Entry) -> Joined:
     """What a sink that is new with this batch has missed."""
     if entry.batch_id == 0:
         return Joined(since=FIRST, at_ms=entry.now_ms)
-    positions = checkpoint_positions(Places(spec).checkpoint(query))
+    positions = checkpoint_positions(PipelinePaths(spec).checkpoint(query))
     return Joined(
         since=POSITIONS if positions else UNKNOWN,
         positions=positions,
@@ -124,5 +124,5 @@ def _now(spec: PipelineSpec, query: str, entry: Entry) -> Joined:
 
 def _founders(spec: PipelineSpec, query: str, sinks: Sequence[str]) -> set[str]:
     """Sinks that the query wrote before there were notes: now a note comes before any row."""
-    entries = Journal(Places(spec).journal(query)).entries()
+    entries = Journal(PipelinePaths(spec).journal(query)).entries()
     return {sink for sink in sinks if any(WRITTEN + sink in entry.counts for entry in entries)}

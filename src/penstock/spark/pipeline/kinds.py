@@ -45,10 +45,10 @@ _TYPES: Final[Mapping[type, str]] = {
 class Unfit(Exception):
     """A value that its key cannot have; a check turns it into a `Problem`."""
 
-    def __init__(self, message: str, cure: str = "") -> None:
+    def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.cure = cure
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ def texts(value: object) -> tuple[str, ...]:
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
         word = str(value).lower()
-        cure = f"write {word}, without quotes" if word in {"true", "false"} else ""
-        raise Unfit(f"must be true or false, but is {type_name(value)}", cure)
+        fix = f"write {word}, without quotes" if word in {"true", "false"} else ""
+        raise Unfit(f"must be true or false, but is {type_name(value)}", fix)
     return value
 
 
@@ -116,8 +116,8 @@ def count_or_none(value: object) -> int:
 def _whole(value: object, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         digits = value.replace("_", "") if isinstance(value, str) else ""
-        cure = f"write {digits}, without quotes" if digits.isdigit() else ""
-        raise Unfit(f"must be a whole number, but is {type_name(value)}", cure)
+        fix = f"write {digits}, without quotes" if digits.isdigit() else ""
+        raise Unfit(f"must be a whole number, but is {type_name(value)}", fix)
     if not least <= value <= COUNT_MAX:
         raise Unfit(f"is {value}, must be from {least} to {COUNT_MAX}", "write a number in between")
     return value
@@ -125,39 +125,39 @@ def _whole(value: object, least: int) -> int:
 
 def size(value: object) -> int:
     """Bytes: a whole number, or a number with a unit."""
-    cure = 'write bytes as a number, or a size as "64 MiB"'
+    fix = 'write bytes as a number, or a size as "64 MiB"'
     if isinstance(value, str):
         found = _QUANTITY.fullmatch(value)
         factor = _UNIT_BYTES.get(found[2].lower()) if found is not None else None
         if found is None or factor is None:
-            raise Unfit(f"{value!r} is not a size", cure)
+            raise Unfit(f"{value!r} is not a size", fix)
         value = int(float(found[1]) * factor)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Unfit(f"must be a size, but is {type_name(value)}", cure)
+        raise Unfit(f"must be a size, but is {type_name(value)}", fix)
     if not 0 < value <= SIZE_MAX:
-        raise Unfit(f"is {value} bytes, must be from 1 to {SIZE_MAX}", cure)
+        raise Unfit(f"is {value} bytes, must be from 1 to {SIZE_MAX}", fix)
     return value
 
 
 def interval_ms(value: object) -> int:
     """Milliseconds of an interval as `2 seconds`, `500 ms` or `1 minute 30 seconds`."""
-    cure = 'write an interval as "2 seconds", "500 ms" or "1 minute"'
+    fix = 'write an interval as "2 seconds", "500 ms" or "1 minute"'
     if not isinstance(value, str):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            cure = f'say the unit: "{value} seconds"'
-        raise Unfit(f"must be an interval, but is {type_name(value)}", cure)
+            fix = f'say the unit: "{value} seconds"'
+        raise Unfit(f"must be an interval, but is {type_name(value)}", fix)
     total, at = 0.0, 0
     while at < len(value):
         found = _QUANTITY.match(value, at)
         factor = _UNIT_MS.get(found[2].lower()) if found is not None else None
         if found is None or factor is None:
-            raise Unfit(f"{value!r} is not an interval", cure)
+            raise Unfit(f"{value!r} is not an interval", fix)
         total += float(found[1]) * factor
         at = found.end()
     if not at or total != int(total):
-        raise Unfit(f"{value!r} is not an interval of whole milliseconds", cure)
+        raise Unfit(f"{value!r} is not an interval of whole milliseconds", fix)
     if total > INTERVAL_MS_MAX:
-        raise Unfit(f"{value!r} is longer than 366 days", cure)
+        raise Unfit(f"{value!r} is longer than 366 days", fix)
     return int(total)
 
 
@@ -219,14 +219,14 @@ def start(value: object) -> str:
     """`earliest`, `latest`, or a time with its zone as text."""
     if value in ("earliest", "latest"):
         return str(value)
-    cure = 'write "earliest", "latest" or a time as "2026-01-31T08:00:00Z"'
+    fix = 'write "earliest", "latest" or a time as "2026-01-31T08:00:00Z"'
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
         except ValueError as error:
-            raise Unfit(f"{value!r} is not a time in ISO 8601", cure) from error
+            raise Unfit(f"{value!r} is not a time in ISO 8601", fix) from error
     if not isinstance(value, datetime):
-        raise Unfit(f"must be a time, but is {type_name(value)}", cure)
+        raise Unfit(f"must be a time, but is {type_name(value)}", fix)
     if value.tzinfo is None:
         raise Unfit(f"{value.isoformat()} has no zone", f'write "{value.isoformat()}Z" for UTC')
     return value.isoformat()

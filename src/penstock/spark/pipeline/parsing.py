@@ -159,7 +159,7 @@ def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
                     line=None,
                     where=where,
                     message=unfit.message,
-                    cure=unfit.cure,
+                    fix=unfit.fix,
                 )
             )
             return default

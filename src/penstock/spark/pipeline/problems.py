@@ -18,12 +18,12 @@ class Problem:
     line: int | None
     where: str
     message: str
-    cure: str = ""
+    fix: str = ""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else str(self.file)
-        cure = f"; {self.cure}" if self.cure else ""
-        return f"{place}: {self.where}: {self.message}{cure}"
+        fix = f"; {self.fix}" if self.fix else ""
+        return f"{place}: {self.where}: {self.message}{fix}"
 
 
 def in_order(problems: Iterable[Problem], file: Path) -> tuple[Problem, ...]:

@@ -12,7 +12,7 @@ from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, rules
 from penstock.spark.pipeline.batches import BatchJob, RecordJob, RootJob, may_hold
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.tables import read_table
 from penstock.spark.workers import slots
@@ -48,7 +48,7 @@ class Prepared:
             frame.writeStream.queryName(plan.name)
             .outputMode(output_mode(spec, plan))
             .foreachBatch(job)
-            .option("checkpointLocation", str(Places(spec).checkpoint(plan.name)))
+            .option("checkpointLocation", str(PipelinePaths(spec).checkpoint(plan.name)))
         )
         if spec.run.trigger == ONCE:
             writer = writer.trigger(availableNow=True)
@@ -61,7 +61,7 @@ class Prepared:
         options = frames.read_options(self.spec, plan, group_id=self.group_id(plan))
         options["parallelism"] = str(slots(spark))
         if plan.root is None and may_hold(self.spec, plan):
-            options["wakeFile"] = str(Places(self.spec).wake_file(plan.name))
+            options["wakeFile"] = str(PipelinePaths(self.spec).wake_file(plan.name))
         return spark.readStream.format("penstock").options(**options).load()
 
     def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:

@@ -32,11 +32,11 @@ from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of, is_lasting
 from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.holding import HoldingLot, ReleaseBox, next_batch_ms
 from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.progress_listener import ProgressBook
 from penstock.spark.pipeline.queries import Prepared, group_id
+from penstock.spark.pipeline.retry_store import ReleaseBox, RetryStore, next_batch_ms
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import QueryState
 from penstock.spark.workers import ship
@@ -80,7 +80,7 @@ class PipelineRunner:
         self._spec = spec
         self._spark = spark
         self._clock = clock
-        self._places = Places(spec)
+        self._paths = PipelinePaths(spec)
         self._book = ProgressBook(self._take_in)
         self._running: list[_Running] = []
         self._collecting = threading.Lock()
@@ -105,7 +105,7 @@ class PipelineRunner:
             self._prepared = Prepared(
                 spec=self._spec,
                 decoders=frames.decoders(self._spec, inferred),
-                definition=Definitions(self._places.definitions).keep(self._spec, found),
+                definition=Definitions(self._paths.definitions).keep(self._spec, found),
             )
             self._spark.streams.addListener(self._book)
             self._running = [_Running(plan=plan) for plan in found]
@@ -210,7 +210,7 @@ class PipelineRunner:
                 self._book.held(name, entry.held)
 
     def _journal(self, plan: QueryPlan) -> Journal:
-        return Journal(self._places.journal(plan.name))
+        return Journal(self._paths.journal(plan.name))
 
     # Held records
 
@@ -221,27 +221,27 @@ class PipelineRunner:
         """
         if plan.root is not None or not may_hold(self._spec, plan):
             return 0
-        lot = HoldingLot(self._places.held(plan.name), application="")
+        lot = RetryStore(self._paths.held(plan.name), application="")
         held = lot.load(lot.version())
-        requested = ReleaseBox(self._places.releases(plan.name)).pending()
+        requested = ReleaseBox(self._paths.releases(plan.name)).pending()
         due_ms = next_batch_ms(held, requested, now_ms=self._clock.now_ms())
-        wake.write(self._places.wake_file(plan.name), due_ms, by="runner")
+        wake.write(self._paths.wake_file(plan.name), due_ms, by="runner")
         return int(held.num_rows)
 
     def _wake_for_releases(self, plan: QueryPlan) -> None:
         if plan.root is not None or not may_hold(self._spec, plan):
             return
         now_ms = self._clock.now_ms()
-        path = self._places.wake_file(plan.name)
+        path = self._paths.wake_file(plan.name)
         asked = wake.read(str(path))
-        if ReleaseBox(self._places.releases(plan.name)).pending() and (
+        if ReleaseBox(self._paths.releases(plan.name)).pending() and (
             asked is None or asked > now_ms
         ):
             wake.write(path, now_ms, by="runner")
 
     def _take_lock(self) -> None:
-        self._places.state.mkdir(parents=True, exist_ok=True)
-        lock = self._places.lock.open("a+", encoding="ascii")
+        self._paths.state.mkdir(parents=True, exist_ok=True)
+        lock = self._paths.lock.open("a+", encoding="ascii")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -250,7 +250,7 @@ class PipelineRunner:
             lock.close()
             raise PipelineRuns(
                 f"pipeline {self._spec.name} is run already, by process {owner}: "
-                f"{self._places.lock} is locked"
+                f"{self._paths.lock} is locked"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))

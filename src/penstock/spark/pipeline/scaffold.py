@@ -46,8 +46,8 @@ def init(directory: Path, template: str = "quickstart") -> tuple[Path, ...]:
     known = templates()
     if template not in known:
         close = nearest(template, known)
-        cure = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
-        raise UnknownTemplate(f"there is no template {template!r}: {cure}")
+        fix = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
+        raise UnknownTemplate(f"there is no template {template!r}: {fix}")
     if directory.exists() and not directory.is_dir():
         raise PathTaken(f"{directory} is a file: name another directory")
     sources = sorted((_root() / template).iterdir(), key=lambda one: one.name)

@@ -17,7 +17,7 @@ from penstock.base.errors import InvalidError
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.infer import infer_json
 from penstock.spark.pipeline.broker_check import asking
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import PipelineSpec, Source
 
 SAMPLE_RECORDS: Final = 10_000
@@ -33,7 +33,7 @@ def kept(spec: PipelineSpec) -> dict[str, str]:
     """The schemas that were inferred before, by source."""
     found: dict[str, str] = {}
     for name, source in spec.sources.items():
-        path = Places(spec).schema(name)
+        path = PipelinePaths(spec).schema(name)
         if source.value_format.schema == INFER and path.exists():
             found[name] = path.read_text(encoding="utf-8").strip()
     return found
@@ -54,7 +54,7 @@ def inferred(spec: PipelineSpec, spark: SparkSession, *, keep: bool) -> dict[str
         if source.value_format.schema == INFER and name not in found:
             found[name] = _infer(spec, spark, source)
             if keep:
-                write_durably(Places(spec).schema(name), found[name].encode())
+                write_durably(PipelinePaths(spec).schema(name), found[name].encode())
     return found
 
 

@@ -28,7 +28,7 @@ from penstock.client.admin_http import AdminHttp
 from penstock.client.errors import AdminUnavailable, InvalidArgument
 from penstock.spark.pipeline.admin import Run
 from penstock.spark.pipeline.journal import Entry, Journal
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.positions import TOPICS, Positions, from_json
 
@@ -96,7 +96,7 @@ def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
         known) and `partitions` of `topic`, `partition`, `committed_offset`, `log_end_offset`,
         `lag` (null when not known).
     """
-    places = Places(spec)
+    places = PipelinePaths(spec)
     queries = []
     error: str | None = None
     for name in known_queries(spec):
@@ -124,7 +124,7 @@ def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
 
 def known_queries(spec: PipelineSpec) -> tuple[str, ...]:
     """The queries that have run in this state directory."""
-    places = Places(spec)
+    places = PipelinePaths(spec)
     names: set[str] = set()
     for folder in (places.checkpoint("x").parent, places.journal("x").parent):
         if folder.is_dir():
@@ -135,7 +135,7 @@ def known_queries(spec: PipelineSpec) -> tuple[str, ...]:
 def _stored_query(
     name: str,
     group: str,
-    places: Places,
+    places: PipelinePaths,
     committed: Mapping[tuple[str, int], int],
     ends: Mapping[tuple[str, int], int],
 ) -> dict[str, Any]:

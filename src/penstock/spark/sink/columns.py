@@ -47,12 +47,12 @@ def written_columns(schema: StructType, *, topic: str | None) -> tuple[str, ...]
     if topic is not None and TOPIC in names:
         names.remove(TOPIC)  # the option wins, as in Spark's Kafka sink
     for name in names:
-        right, wanted, cure = _CHECKS[name]
+        right, wanted, fix = _CHECKS[name]
         found = schema[name].dataType
         if not right(found):
             raise InvalidRows(
                 f"column {name} is {found.simpleString()}; it must be {wanted}:"
-                f" {cure.format(name=name)}"
+                f" {fix.format(name=name)}"
             )
     return tuple(names)
 

@@ -3,9 +3,9 @@
     Materialiser(spark, bootstrap="localhost:9092", admin_url=…, root="lake").run(stop)
 
 It asks the broker from time to time which topics want a table, starts and stops one query for
-each (`keeper.py`) as `kept.py` decides, and says how each stands. What is wrong with one topic
-stops that topic's table alone. Nothing is remembered outside of tables and their checkpoints: the
-job may be killed at any point and started anywhere that sees the same places.
+each (`topic_table.py`) as `reconciler.py` decides, and says how each stands. What is wrong with one
+topic stops that topic's table alone. Nothing is remembered outside of tables and their checkpoints:
+the job may be killed at any point and started anywhere that sees the same places.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from pyspark.sql import SparkSession
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.spark.tables.keeper import TableKeeper
-from penstock.spark.tables.kept import TABLES_MAX_DEFAULT, KeptTables, TableState, WantedTable
+from penstock.spark.tables.reconciler import (
+    TABLES_MAX_DEFAULT,
+    TableReconciler,
+    TableState,
+    WantedTable,
+)
+from penstock.spark.tables.topic_table import TopicTable
 from penstock.spark.tables.topics import wanted_tables
 
 if TYPE_CHECKING:
@@ -71,14 +76,14 @@ class Materialiser:
         self._listing_seconds = listing_seconds
         self._storage_options = storage_options
         self._clock = clock
-        self._kept = KeptTables(tables_max=tables_max)
-        self._keepers: dict[str, TableKeeper] = {}
+        self._reconciler = TableReconciler(tables_max=tables_max)
+        self._tables: dict[str, TopicTable] = {}
         self._wanted: dict[str, WantedTable] = {}
         self._listed_at: float | None = None
 
     def states(self) -> tuple[TableState, ...]:
         """How each topic's table stands, by topic."""
-        return tuple(state for _, state in sorted(self._kept.states.items()))
+        return tuple(state for _, state in sorted(self._reconciler.states.items()))
 
     def run(self, stop: Stop, *, once: bool = False) -> tuple[TableState, ...]:
         """Keep the tables until `stop` is set; with `once`, until each has what is there now.
@@ -88,7 +93,7 @@ class Materialiser:
         """
         from penstock.client import Client
 
-        self._kept.states.clear()
+        self._reconciler.states.clear()
         self._listed_at = None
         with Client(self._bootstrap, client_id="penstock-tables") as client:
             try:
@@ -96,19 +101,19 @@ class Materialiser:
                     self._list(client, once=once)
                     self._apply(client, once=once)
                     self._watch(client, once=once)
-                    if once and not self._keepers and not self._due():
+                    if once and not self._tables and not self._due():
                         break
                     if stop.wait(WATCH_SECONDS):
                         break
             finally:
-                for keeper in self._keepers.values():
-                    keeper.stop()
-                self._keepers.clear()
+                for table in self._tables.values():
+                    table.stop()
+                self._tables.clear()
         return self.states()
 
-    def make_keeper(self, wanted: WantedTable) -> TableKeeper:
-        """The keeper of one topic's table."""
-        return TableKeeper(
+    def make_table(self, wanted: WantedTable) -> TopicTable:
+        """The table of one topic's table."""
+        return TopicTable(
             self._spark,
             wanted,
             bootstrap=self._bootstrap,
@@ -129,37 +134,37 @@ class Materialiser:
         self._listed_at = now
 
     def _apply(self, client: Client, *, once: bool) -> None:
-        changes = self._kept.changes(self._wanted, self._clock.monotonic())
+        changes = self._reconciler.changes(self._wanted, self._clock.monotonic())
         for topic in changes.stop:
             _LOG.info("topic %s: its table is no longer kept, or kept differently", topic)
-            keeper = self._keepers.pop(topic, None)
-            if keeper is not None:
-                keeper.stop()
+            table = self._tables.pop(topic, None)
+            if table is not None:
+                table.stop()
         for wanted in changes.start:
-            keeper = self.make_keeper(wanted)
+            table = self.make_table(wanted)
             try:
-                keeper.check(client)
-                keeper.start(once=once)
+                table.check(client)
+                table.start(once=once)
             except Exception as error:  # whatever it is, the other tables go on
                 self._failed(wanted.topic, error, once=once)
                 continue
             _LOG.info("topic %s: keeping table %s", wanted.topic, wanted.location)
-            self._keepers[wanted.topic] = keeper
+            self._tables[wanted.topic] = table
 
     def _watch(self, client: Client, *, once: bool) -> None:
-        for topic, keeper in list(self._keepers.items()):
-            if keeper.active:
-                if keeper.has_progress:
-                    self._kept.worked(topic)
+        for topic, table in list(self._tables.items()):
+            if table.active:
+                if table.has_progress:
+                    self._reconciler.worked(topic)
                 continue
-            del self._keepers[topic]
-            error = keeper.failure()
+            del self._tables[topic]
+            error = table.failure()
             if error is None and once:
-                self._kept.done(topic)
+                self._reconciler.done(topic)
                 continue
             error = error or RuntimeError("its query was stopped by somebody else")
             try:
-                keeper.check(client)
+                table.check(client)
             except InvalidError as found:
                 error = found  # the plainer words for what Spark ran into
             except (PenstockError, OSError) as found:
@@ -168,13 +173,13 @@ class Materialiser:
 
     def _failed(self, topic: str, error: Exception, *, once: bool) -> None:
         by_hand = once or isinstance(error, InvalidError)
-        self._kept.failed(topic, str(error), by_hand=by_hand, now=self._clock.monotonic())
-        state = self._kept.states.get(topic)
+        self._reconciler.failed(topic, str(error), by_hand=by_hand, now=self._clock.monotonic())
+        state = self._reconciler.states.get(topic)
         after = "it stays stopped" if state is None or by_hand else "it is started again"
         _LOG.error("topic %s: its table is not kept: %s; %s", topic, error, after)
 
     def _due(self) -> bool:
         """Whether topics wait for a place that is free by now."""
-        running = len(self._keepers)
-        waiting = any(state.phase == "waiting" for state in self._kept.states.values())
-        return waiting and running < self._kept.tables_max
+        running = len(self._tables)
+        waiting = any(state.phase == "waiting" for state in self._reconciler.states.values())
+        return waiting and running < self._reconciler.tables_max

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
-from penstock.spark.tables.kept import WantedTable
 from penstock.spark.tables.location import open_table
 from penstock.spark.tables.positions import check_reaches, check_topic
+from penstock.spark.tables.reconciler import WantedTable
 
 if TYPE_CHECKING:
     from penstock.client import Client

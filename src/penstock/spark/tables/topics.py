@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables.kept import DELTA, WantedTable, location_of
 from penstock.spark.tables.location import absolute
+from penstock.spark.tables.reconciler import DELTA, WantedTable, location_of
 
 if TYPE_CHECKING:
     from penstock.client import Client, TopicMetadata

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.parked import NothingParked, ask, waiting
 from penstock.spark.pipeline.runner import PipelineRunner
 from penstock.spark.pipeline.spec import PipelineSpec
@@ -69,7 +69,7 @@ def numbers(pipeline: Pipeline) -> list[int]:
 
 
 def done(spec: PipelineSpec, request: str) -> dict[str, Any]:
-    path = Places(spec).releases("rows") / "done" / f"{request}.json"
+    path = PipelinePaths(spec).releases("rows") / "done" / f"{request}.json"
     body: dict[str, Any] = json.loads(path.read_bytes())
     return body
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.spark.pipeline import batches
-from penstock.spark.pipeline.holding import HoldingLot, ReleaseBox
 from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.parked import ask, waiting
+from penstock.spark.pipeline.retry_store import ReleaseBox, RetryStore
 from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import QueryState
@@ -42,13 +42,13 @@ SENT = [("a", 1), ("a", 2), ("b", 5), ("b", 6), (None, 9)]
 Step = tuple[Any, str, bool]
 STEPS: dict[str, Step] = {
     "table written": (batches, "dead_letter_writer", False),
-    "lot saved": (HoldingLot, "save", True),
+    "lot saved": (RetryStore, "save", True),
     "finished, and not committed": (Journal, "finish", True),
 }
 MORE_STEPS: dict[str, Step] = {
     "noted": (Journal, "begin", True),
     "about to write": (Journal, "write", True),
-    "dead letters written": (HoldingLot, "save", False),
+    "dead letters written": (RetryStore, "save", False),
     "requests put aside": (ReleaseBox, "done", True),
 }
 """What a batch has done when it is stopped: at which function, and whether after it."""
@@ -77,7 +77,7 @@ def unwatched(pipeline: Pipeline, text: str) -> QueryState:
 
 
 def done(spec: PipelineSpec, requests: dict[str, str]) -> int:
-    path = Places(spec).releases("rows") / "done" / f"{requests['rows']}.json"
+    path = PipelinePaths(spec).releases("rows") / "done" / f"{requests['rows']}.json"
     records: int = json.loads(path.read_bytes())["records"]
     return records
 

@@ -33,12 +33,12 @@ from penstock.client import Client
 from penstock.spark.pipeline import frames, joining, rules, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.holding import HoldingLot
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.chunks import Ranges, chunk, chunk_count, records_in
 from penstock.spark.pipeline.replay.locking import locked
 from penstock.spark.pipeline.replay.refusals import CannotBackfill, check_sink
 from penstock.spark.pipeline.replay.starts import Start, lows
+from penstock.spark.pipeline.retry_store import RetryStore
 from penstock.spark.pipeline.spec import PipelineSpec, Source
 from penstock.spark.pipeline.writing import writer
 from penstock.spark.schema import COLUMN_NAMES
@@ -113,7 +113,7 @@ class Backfill:
         self._decoders = frames.decoders(spec, inferred)
         self._clock = clock
         self._randomness = randomness
-        self._path = Places(spec).backfill(self._plan.name, sink)
+        self._path = PipelinePaths(spec).backfill(self._plan.name, sink)
 
     def look(
         self, start: Start, *, history: str | None = None, chunk_records: int = CHUNK_RECORDS
@@ -292,7 +292,7 @@ class Backfill:
 
     def _without_held(self, progress: Progress, records: DataFrame) -> DataFrame:
         """Without those that waited when the sink joined, and reach it otherwise."""
-        lot = HoldingLot(Places(self._spec).held(self._plan.name), application="")
+        lot = RetryStore(PipelinePaths(self._spec).held(self._plan.name), application="")
         held: pa.Table = lot.load(progress.held_version).select(list(_PLACE))
         if not held.num_rows:
             return records

@@ -31,7 +31,7 @@ from penstock.base.errors import CorruptError, InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
 from penstock.spark.errors import UnknownTopics
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay import letters
 from penstock.spark.pipeline.replay.letters import Filters, OffsetRange, Stamp
 from penstock.spark.pipeline.replay.locking import locked
@@ -122,8 +122,8 @@ class DeadLetters:
         self._clock = clock
         self._randomness = randomness
         self._topic = spec.errors.dead_letters
-        self._folder = Places(spec).replaying
-        self._table = str(Places(spec).replays)
+        self._folder = PipelinePaths(spec).replaying
+        self._table = str(PipelinePaths(spec).replays)
 
     def look(self, wanted: Filters) -> Found:
         """What a replay with these filters would put back. A `limit` counts for all groups."""

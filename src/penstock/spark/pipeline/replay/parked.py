@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.spark.pipeline.holding import ALL_KEYS, HoldingLot, Release, ReleaseBox
-from penstock.spark.pipeline.places import Places
+from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.retry_store import ALL_KEYS, Release, ReleaseBox, RetryStore
 from penstock.spark.pipeline.spec import PipelineSpec
 
 KEYS_MAX: Final = 1_000
@@ -112,19 +112,19 @@ def ask(
             "by": by,
             "at_ms": now_ms,
         }
-        ReleaseBox(Places(spec).releases(name)).ask(asked[name], body)
+        ReleaseBox(PipelinePaths(spec).releases(name)).ask(asked[name], body)
     return asked
 
 
 def _queries(spec: PipelineSpec) -> tuple[str, ...]:
-    folder = Places(spec).held("x").parent
+    folder = PipelinePaths(spec).held("x").parent
     if not folder.is_dir():
         return ()
     return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
 
 
 def _held(spec: PipelineSpec, query: str) -> pa.Table:
-    lot = HoldingLot(Places(spec).held(query), application="")
+    lot = RetryStore(PipelinePaths(spec).held(query), application="")
     return lot.load(lot.version())
 
 
@@ -149,5 +149,5 @@ def _waiting(spec: PipelineSpec, query: str, keys: Sequence[bytes]) -> Waiting:
         total=held.num_rows,
         parked=pc.sum(pc.equal(held["otherwise"], "park")).as_py() or 0,
         keys=rows.drop_columns(["alone", "offset_count"]).append_column("behind", behind),
-        requested=ReleaseBox(Places(spec).releases(query)).pending(),
+        requested=ReleaseBox(PipelinePaths(spec).releases(query)).pending(),
     )

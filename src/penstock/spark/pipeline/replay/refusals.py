@@ -45,10 +45,10 @@ def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
     for option, given, there in (("rule", wanted.rule, rules), ("topic", wanted.topic, topics)):
         if given is not None and given not in there:
             close = nearest(given, there)
-            cure = f"write {close!r}" if close else f"there are {', '.join(map(repr, there))}"
+            fix = f"write {close!r}" if close else f"there are {', '.join(map(repr, there))}"
             raise NoSuchLetters(
                 f"{spec.file}: --{option}: no dead letter is of {option} {given!r}, and the file "
-                f"has no such {option}; {cure}"
+                f"has no such {option}; {fix}"
             )
 
 

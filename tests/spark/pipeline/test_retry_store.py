@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark.pipeline import holds
-from penstock.spark.pipeline.holding import (
+from penstock.spark.pipeline import blocking
+from penstock.spark.pipeline.retry_store import (
     SCHEMA,
-    HoldingLot,
     Release,
     ReleaseBox,
+    RetryStore,
     given_up,
     let_go,
     next_due_ms,
@@ -81,7 +81,7 @@ def test_a_key_goes_when_its_first_record_goes(
 
 
 def test_the_lot_takes_a_batch_once_and_keeps_old_versions(tmp_path: Path) -> None:
-    lot = HoldingLot(tmp_path / "held", application="a")
+    lot = RetryStore(tmp_path / "held", application="a")
     lot.save(SCHEMA.empty_table(), 0)
     assert lot.version() is None
     lot.save(table([row(5, b"a", "park")]), 3)
@@ -147,10 +147,10 @@ def test_records_behind_a_held_one_wait(spark: SparkSession, keep_order: bool) -
         record.alias(RECORD), F.col("rule").alias(RULE), F.lit("why").alias(REASON),
         F.col("otherwise").alias(OTHERWISE),
     )  # fmt: skip
-    rejected = holds.rejects(judged).toArrow().cast(holds.REJECT_SCHEMA)
-    points = holds.points(rejected, staying, keep_order=keep_order)
-    goes_on, waits = holds.split(spark, judged, points, keep_order=keep_order)
-    rows = holds.held_rows(waits, now_ms=NOW, delays_seconds=(2.0,)).toArrow().cast(SCHEMA)
+    rejected = blocking.rejects(judged).toArrow().cast(blocking.REJECT_SCHEMA)
+    blocking_offsets = blocking.blocking_offsets(rejected, staying, keep_order=keep_order)
+    goes_on, waits = blocking.split(spark, judged, blocking_offsets, keep_order=keep_order)
+    rows = blocking.held_rows(waits, now_ms=NOW, delays_seconds=(2.0,)).toArrow().cast(SCHEMA)
     found = {
         at: kind for at, kind in zip(offsets(rows), rows["otherwise"].to_pylist(), strict=True)
     }

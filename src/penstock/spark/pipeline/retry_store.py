@@ -93,7 +93,7 @@ class Release:
         return pc.and_(parked, pc.fill_null(pc.is_in(held["key"], value_set=keys), False))
 
 
-class HoldingLot:
+class RetryStore:
     """The held records of one query."""
 
     def __init__(self, table: Path, *, application: str) -> None:

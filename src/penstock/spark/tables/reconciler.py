@@ -1,7 +1,7 @@
 """Which tables there should be, and what to do about it: the core of the materialiser.
 
-Topics say it themselves, with `table.format` and its neighbours; `KeptTables` compares that with
-what runs and answers with starts and stops. It asks nobody and starts nothing, and is told the
+Topics say it themselves, with `table.format` and its neighbours; `TableReconciler` compares that
+with what runs and answers with starts and stops. It asks nobody and starts nothing, and is told the
 time.
 
 Rules. A topic's query runs as long as the topic wants a table; a change of its configuration, or
@@ -66,7 +66,7 @@ class Changes:
 
 
 @dataclass(slots=True)
-class KeptTables:
+class TableReconciler:
     """What a job keeps; `states` are by topic."""
 
     tables_max: int = TABLES_MAX_DEFAULT

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables.kept import (
+from penstock.spark.tables.reconciler import (
     Changes,
-    KeptTables,
+    TableReconciler,
     WantedTable,
     location_of,
 )
@@ -30,7 +30,7 @@ def names(changes: Changes) -> tuple[list[str], list[str]]:
 
 
 def test_queries_follow_the_wish() -> None:
-    kept = KeptTables()
+    kept = TableReconciler()
     assert names(kept.changes(wanted("b", "a"), 0)) == ([], ["a", "b"])
     assert names(kept.changes(wanted("b", "a"), 1)) == ([], [])
     assert names(kept.changes(wanted("b", "c"), 2)) == (["a"], ["c"])
@@ -39,20 +39,20 @@ def test_queries_follow_the_wish() -> None:
 
 @pytest.mark.parametrize("field", ["topic_id", "location", "commit_interval_ms"])
 def test_what_changed_is_started_anew(field: str) -> None:
-    kept = KeptTables()
+    kept = TableReconciler()
     kept.changes(wanted("a"), 0)
     new: object = 9 if field == "commit_interval_ms" else "/other"
     assert names(kept.changes(wanted("a", **{field: new}), 1)) == (["a"], ["a"])
 
 
 def test_more_partitions_change_nothing() -> None:
-    kept = KeptTables()
+    kept = TableReconciler()
     kept.changes(wanted("a"), 0)
     assert names(kept.changes(wanted("a", partitions=(0, 1)), 1)) == ([], [])
 
 
 def test_a_failure_is_tried_again_after_a_growing_pause() -> None:
-    kept = KeptTables()
+    kept = TableReconciler()
     now, pauses = 0.0, []
     for _ in range(10):
         assert names(kept.changes(wanted("a"), now)) == ([], ["a"])
@@ -70,7 +70,7 @@ def test_a_failure_is_tried_again_after_a_growing_pause() -> None:
 
 
 def test_what_is_mended_by_hand_waits_for_a_change() -> None:
-    kept = KeptTables()
+    kept = TableReconciler()
     kept.changes(wanted("a", "b"), 0)
     kept.failed("a", "made anew", by_hand=True, now=0)
     assert kept.states["a"].phase == "stopped"
@@ -79,7 +79,7 @@ def test_what_is_mended_by_hand_waits_for_a_change() -> None:
 
 
 def test_beyond_the_bound_topics_wait_and_say_so() -> None:
-    kept = KeptTables(tables_max=2)
+    kept = TableReconciler(tables_max=2)
     assert names(kept.changes(wanted("b", "c"), 0)) == ([], ["b", "c"])
     assert names(kept.changes(wanted("a", "b", "c"), 1)) == ([], [])
     assert kept.states["a"].phase == "waiting"
@@ -91,7 +91,7 @@ def test_beyond_the_bound_topics_wait_and_say_so() -> None:
 
 
 def test_a_place_has_one_topic() -> None:
-    kept = KeptTables()
+    kept = TableReconciler()
     both = wanted("a", "b", location="/lake/x")
     assert names(kept.changes(both, 0)) == ([], ["a"])
     assert kept.states["b"].phase == "blocked"
@@ -100,7 +100,7 @@ def test_a_place_has_one_topic() -> None:
 
 
 def test_a_wish_that_cannot_be_is_told_once() -> None:
-    kept = KeptTables()
+    kept = TableReconciler()
     bad = {"a": dataclasses.replace(wanted("a")["a"], problem="must be absolute")}
     assert names(kept.changes(bad, 0)) == ([], [])
     assert (kept.states["a"].phase, kept.states["a"].problem) == ("stopped", "must be absolute")

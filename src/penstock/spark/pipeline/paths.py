@@ -2,7 +2,7 @@
 
 <state>/checkpoints/<query>/     Spark's own
 <state>/journal/<query>/         a file per batch
-<state>/held/<query>/            the holding lot, a Delta table
+<state>/held/<query>/            the retry store, a Delta table
 <state>/releases/<query>/        requests to release parked records; done/ has the old ones
 <state>/schemas/<source>.ddl     schemas that were inferred
 <state>/joined/<query>/          where each sink joined the query
@@ -20,7 +20,7 @@ from pathlib import Path
 from penstock.spark.pipeline.spec import PipelineSpec
 
 
-class Places:
+class PipelinePaths:
     """The paths of one pipeline."""
 
     def __init__(self, spec: PipelineSpec) -> None:

@@ -24,9 +24,9 @@ from penstock.spark.errors import InvalidOption
 from penstock.spark.listener import positions_of
 from penstock.spark.schema import COLUMN_NAMES
 from penstock.spark.tables.append import DeltaSink
-from penstock.spark.tables.kept import WantedTable
 from penstock.spark.tables.location import filesystem, open_table
 from penstock.spark.tables.positions import TopicPositions, check_reaches, check_topic, of_topic
+from penstock.spark.tables.reconciler import WantedTable
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -45,7 +45,7 @@ def group_of(topic: str) -> str:
     return f"penstock-table-{topic}"
 
 
-class TableKeeper:
+class TopicTable:
     """One topic's query. `sink` appends; it is made by `make_sink`."""
 
     def __init__(

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.pipeline.frames import RECORD_FIELDS
-from penstock.spark.pipeline.holding import FOLLOW, SCHEMA
+from penstock.spark.pipeline.retry_store import FOLLOW, SCHEMA
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
 from penstock.spark.pipeline.spec import HOLDING, RECORD
 
@@ -55,7 +55,7 @@ def rejects(frame: DataFrame) -> DataFrame:
     )
 
 
-def points(rejected: pa.Table, staying: pa.Table, *, keep_order: bool) -> pa.Table:
+def blocking_offsets(rejected: pa.Table, staying: pa.Table, *, keep_order: bool) -> pa.Table:
     """Where waiting begins.
 
     Args:
@@ -101,7 +101,7 @@ def split(
 
 
 def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float]) -> DataFrame:
-    """What waits, as rows of the holding lot.
+    """What waits, as rows of the retry store.
 
     The record at a point has the point's rule and, for a retry, the time of its next try; the
     records behind it follow.
