@@ -34,6 +34,7 @@ from benchmarks.harness import RECORDED, SCRATCH, Report, Row, figure, host, sav
 ALL = (
     "columnar_codec",
     "log_append",
+    "metadata_refresh",
     "record_validation",
     "columnar_client",
     "broker_peer",

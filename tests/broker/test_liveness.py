@@ -59,7 +59,7 @@ class House:
         self.superseded = 0
         self.state = state
         state.clock = self.clock
-        state.control = self.control
+        state.control = state.cluster.control = self.control
         state.on_image.append(state.coordinator.image_changed)
         self.liveness = Liveness(
             state, incarnation=ME, register=self.register, on_superseded=self.end

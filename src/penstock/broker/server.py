@@ -69,8 +69,8 @@ class BrokerServer:
             clock=clock,
             randomness=randomness,
             registry=registry,
+            diskless=diskless,
         )
-        self.state.diskless = diskless
         self.state.fetch_hub = FetchHub(self.state)
         self.state.fetch_sessions = FetchSessions(
             settings.fetch_sessions_max, lambda: randomness.bits(_SESSION_ID_BITS)

@@ -6,6 +6,9 @@ from typing import Final
 
 from penstock.base.retry import Backoff
 
+CHANGES_KNOWN_MAX: Final = 64
+"""Changes of topics that an image remembers; who is further behind compares all topics."""
+
 WAITING_OPERATIONS_MAX: Final = 10_000
 """Operations that may wait for the database's thread; more are refused as busy."""
 

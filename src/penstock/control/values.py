@@ -6,10 +6,12 @@ rises by one with every change, so equal versions mean equal images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from uuid import UUID
+
+from penstock.control.limits import CHANGES_KNOWN_MAX
 
 SEQUENCES: Final = 2**31
 """Sequences of an idempotent producer; after the last one comes 0."""
@@ -66,6 +68,18 @@ class MetadataImage:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     membership: int = 0
+    origin: object = field(default_factory=object, compare=False, repr=False)
+    """The same in all images that rules made one of another; one that was read has its own."""
+    newest: tuple[tuple[int, str], ...] = field(default=(), compare=False, repr=False)
+    """Of the newest changes of topics since the origin: the version, and the topic's name."""
+
+    def changed_since(self, before: MetadataImage) -> Iterable[str] | None:
+        """Names of the topics that differ from an earlier image's; None if that is not known."""
+        newest = self.newest
+        cut = len(newest) == CHANGES_KNOWN_MAX and newest[0][0] > before.version
+        if cut or before.origin is not self.origin:
+            return None
+        return dict.fromkeys(name for version, name in newest if version > before.version)
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         """The topic of this id, by a walk over all topics; None if there is none."""

@@ -160,7 +160,7 @@ class DisklessService:
             self._wanted = self._wanted or await self._plane.highest_object_id() > 0
         except PenstockError as error:
             logger.warning("the control plane was not asked for its objects: %s", error)
-        await self.prepare(image)
+        await self.prepare(image, image.topics.values())
         self._started = True
 
     async def stop(self) -> None:
@@ -173,12 +173,12 @@ class DisklessService:
         if active is not None:
             await active.stop()
 
-    async def prepare(self, image: MetadataImage) -> None:
-        """Before an image counts: know its diskless partitions and where they end."""
+    async def prepare(self, image: MetadataImage, changed: Iterable[Topic]) -> None:
+        """Before an image counts: know its new diskless partitions and where they end."""
         self._image = image
         fresh = [
             self._partition(topic, partition.index)
-            for topic in image.topics.values()
+            for topic in changed
             if topic.configs.get(DISKLESS_CONFIG) == "true"
             for partition in topic.partitions
             if (topic.topic_id, partition.index) not in self._partitions
@@ -203,13 +203,17 @@ class DisklessService:
             )
         return partition
 
-    def forget_gone(self, image: MetadataImage) -> None:
-        """Drop the partitions of topics that there are no more."""
-        if not self._partitions:
-            return
-        there = {topic.topic_id for topic in image.topics.values()}
-        for key in [key for key in self._partitions if key[0] not in there]:
-            partition = self._partitions.pop(key)
+    def forget_gone(self, image: MetadataImage, gone: Iterable[Topic] | None) -> None:
+        """Drop the partitions of topics that are gone; None is for all that an image has not."""
+        if gone is None:
+            there = {topic.topic_id for topic in image.topics.values()}
+            keys = [key for key in self._partitions if key[0] not in there]
+        else:
+            keys = [(one.topic_id, index) for one in gone for index in range(len(one.partitions))]
+        for key in keys:
+            partition = self._partitions.pop(key, None)
+            if partition is None:
+                continue
             partition.closed = NotServing(f"{partition.topic_partition} is deleted")
             if self._active is not None:
                 self._active.reader.forget(key)

@@ -50,7 +50,7 @@ class Clock:
 @pytest.fixture
 def control(state: BrokerState) -> Control:
     control = Control()
-    state.control = control
+    state.control = state.cluster.control = control
     return control
 
 

@@ -77,7 +77,7 @@ async def take_over(state: BrokerState, control: Control) -> Control:
     await control.register_broker(
         broker_id=1, host="127.0.0.1", port=9093, rack=None, incarnation=UUID(int=2)
     )
-    state.control = control
+    state.control = state.cluster.control = control
     await state.refresh()
     return control
 
@@ -392,7 +392,7 @@ async def test_commits_are_durable_and_many_at_a_time(state: BrokerState, tmp_pa
     await control.start()
     try:
         offset = CommittedOffset(topic_id=UUID(int=1), topic="a", partition=0, offset=3)
-        state.control = control
+        state.control = state.cluster.control = control
         await register(state, state.node_id)
         await asyncio.gather(
             *(state.coordinator.commit(f"g{number}", [offset]) for number in range(200))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.apps.cli import main
-from penstock.broker.state import BrokerState
+from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.switching import coordinating, joining, share
 from penstock.control.batch_index.postgres_switch import PostgresDisklessSwitch
 from penstock.diskless.switching import SwitchingPart, TopicCopy
@@ -79,7 +79,7 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     def copying(_: TopicCopy, *, at_once: bool = False) -> str:
         return "fenced" if at_once else "begun"
 
-    def refreshed(_: BrokerState) -> str:
+    def refreshed(_: ClusterMetadata) -> str:
         return "refreshed" if "committed" in death.reached else ""
 
     def told(_: joining.Joined, state: str, reason: str = "") -> str:
@@ -88,7 +88,7 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     death.around(TopicCopy, "catch_up", before=copying, after=lambda *_, **__: "copied")
     death.around(TopicCopy, "renew", after=lambda *_: "tail copied")
     death.around(SwitchingPart, "commit", after=lambda *_: "committed")
-    death.around(BrokerState, "refresh", after=refreshed)
+    death.around(ClusterMetadata, "refresh", after=refreshed)
     death.around(PostgresDisklessSwitch, "open_switch", after=lambda *_: "opened")
     death.around(joining.Joined, "_tell", after=told)
     death.around(joining.Joined, "_settle", before=lambda *_: "over")

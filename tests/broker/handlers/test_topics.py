@@ -308,7 +308,7 @@ async def test_a_topic_that_cannot_be_looked_for_is_not_said_to_be_unknown(
     state: BrokerState, create: bool
 ) -> None:
     state.metadata_cache = MetadataCache()
-    state.control = AwayControl()
+    state.control = state.cluster.control = AwayControl()
     unheard_of = SYSTEM_RANDOMNESS.uuid()
     topics: list[dict[str, Any]] = [
         {"topic_id": None, "name": "new"},

@@ -73,7 +73,7 @@ class DisklessHouse(House):
         await self.control.register_broker(
             broker_id=node, host="h", port=9, rack=None, incarnation=self.incarnation
         )
-        self.service = self.state.diskless = DisklessService(
+        self.service = self.state.diskless = self.state.partitions.diskless = DisklessService(
             load(DisklessSettings, self.diskless),
             load(FetchSettings, {}),
             plane=self.control,

@@ -16,7 +16,8 @@ from penstock.partitions import look_up_marks
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.state import BrokerState, TopicState
+    from penstock.broker.partition_registry import ServedTopic
+    from penstock.broker.state import BrokerState
     from penstock.control import CommittedOffset
 
 
@@ -113,7 +114,7 @@ async def group(state: BrokerState, request: Request) -> dict[str, Any]:
     }
 
 
-def _summary(state: TopicState) -> dict[str, Any]:
+def _summary(state: ServedTopic) -> dict[str, Any]:
     logs = [log for log in state.partitions if log is not None]
     partitions = state.topic.partitions
     unknown = state.diskless and not logs  # this broker has no object store
@@ -133,7 +134,7 @@ def _summary(state: TopicState) -> dict[str, Any]:
     }
 
 
-def _partition(state: BrokerState, topic: TopicState, index: int) -> dict[str, Any]:
+def _partition(state: BrokerState, topic: ServedTopic, index: int) -> dict[str, Any]:
     partition, log = state.shown(topic.topic)[index], topic.partitions[index]
     row: dict[str, Any] = {
         "partition": index,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
-from penstock.broker.state import BrokerState, TopicState
+from penstock.broker.partition_registry import ServedTopic
+from penstock.broker.state import BrokerState
 from penstock.partitions import look_up_marks
 from penstock.storage import StorageError
 
@@ -47,7 +48,7 @@ async def describe_log_dirs(state: BrokerState, context: RequestContext, request
     return {"results": results}
 
 
-def _led(state: BrokerState, topic: TopicState, indexes: Iterable[int]) -> _Led:
+def _led(state: BrokerState, topic: ServedTopic, indexes: Iterable[int]) -> _Led:
     """The partitions among some that clients take this broker for the leader of, by index."""
     wanted = frozenset(indexes)
     return {

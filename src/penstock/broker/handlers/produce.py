@@ -29,7 +29,8 @@ from penstock.broker.errors import (
     error_number,
     error_of,
 )
-from penstock.broker.state import BrokerState, TopicState
+from penstock.broker.partition_registry import ServedTopic
+from penstock.broker.state import BrokerState
 from penstock.records import InvalidRecord, check_single
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
@@ -124,7 +125,7 @@ def _unknown(key: bytes, *, by_id: bool) -> PenstockError:
     return UnknownTopicOrPartition(f"there is no topic {key.decode(errors='replace')!r}")
 
 
-def _fail(result: PartitionResult, topic: TopicState | None, error: Exception) -> None:
+def _fail(result: PartitionResult, topic: ServedTopic | None, error: Exception) -> None:
     if not isinstance(error, PenstockError):
         name = "?" if topic is None else topic.topic.name
         logger.error("producing to %s-%d failed", name, result.index, exc_info=error)

@@ -28,6 +28,7 @@ from penstock.control.errors import (
     UnknownTopic,
 )
 from penstock.control.limits import (
+    CHANGES_KNOWN_MAX,
     GROUP_STATE_BYTES_MAX,
     OFFSETS_PER_CALL_MAX,
     PRODUCER_IDS_PER_CALL_MAX,
@@ -146,7 +147,7 @@ def delete_topic(image: MetadataImage, topic_id: UUID) -> tuple[MetadataImage, T
     """Remove a topic; raises UnknownTopic."""
     topic = _topic(image, topic_id)
     topics = {name: other for name, other in image.topics.items() if name != topic.name}
-    return _next(image, topics=topics), topic
+    return _with_topics(image, topics, topic.name), topic
 
 
 def create_partitions(
@@ -239,7 +240,12 @@ def current_offsets(
 
 def with_topic(image: MetadataImage, topic: Topic) -> MetadataImage:
     """The image with one topic added or replaced."""
-    return _next(image, topics={**image.topics, topic.name: topic})
+    return _with_topics(image, {**image.topics, topic.name: topic}, topic.name)
+
+
+def _with_topics(image: MetadataImage, topics: Mapping[str, Topic], changed: str) -> MetadataImage:
+    newest = (*image.newest, (image.version + 1, changed))[-CHANGES_KNOWN_MAX:]
+    return _next(image, topics=topics, newest=newest)
 
 
 def _with_brokers(image: MetadataImage, brokers: Iterable[Broker]) -> MetadataImage:

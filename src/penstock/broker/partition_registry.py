@@ -1,0 +1,245 @@
+"""The partitions that this broker serves: opened, closed and found.
+
+Local ones that it leads lie in logs of the store; of diskless ones it serves all, through the
+`DisklessService`, where there is an object store. What changes in the metadata's image comes as a
+delta (`ClusterMetadata`), and costs what changed: a topic whose partitions stay as they are keeps
+the objects that serve them.
+
+Logs are made and deleted a few at a time, with a turn of the loop for everyone else in between:
+those of new partitions before an image is in force, those that are gone after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.broker.diskless import is_diskless
+from penstock.broker.errors import (
+    DisklessUnsupported,
+    NoObjectStore,
+    NotLeader,
+    UnknownTopicOrPartition,
+)
+from penstock.broker.limits import LOGS_CHANGED_PER_TURN
+from penstock.partitions import LocalPartition
+
+if TYPE_CHECKING:
+    from penstock.broker.metadata import ImageDelta
+    from penstock.control import Partition as PartitionRow
+    from penstock.control import Topic
+    from penstock.diskless.service import DisklessService
+    from penstock.partitions import GroupCommits, Partition
+    from penstock.storage import LogStore, PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class ServedTopic:
+    """A topic and its partitions, by index; None for one that this broker does not serve."""
+
+    __slots__ = ("diskless", "encoded_name", "partitions", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.encoded_name = topic.name.encode()
+        self.diskless = is_diskless(topic)
+        self.partitions: list[Partition | None] = [None] * len(topic.partitions)
+
+
+class PartitionRegistry:
+    """All topics with what this broker serves of them; belongs to the event-loop thread."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        store: LogStore,
+        commits: GroupCommits,
+        diskless: DisklessService | None = None,
+    ) -> None:
+        self.topics: dict[str, ServedTopic] = {}
+        self.topics_by_name: dict[bytes, ServedTopic] = {}
+        self.topics_by_id: dict[bytes, ServedTopic] = {}
+        self.generation = 0
+        """Rises whenever a partition that was found may be another one now."""
+        self._node_id = node_id
+        self._store = store
+        self._commits = commits
+        self.diskless = diskless
+
+    # -- look-ups ----------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker serves.
+
+        Raises:
+            UnknownTopicOrPartition: no such topic, or no such partition.
+            NotLeader, NoObjectStore: as `partition_of`.
+        """
+        served = self.topics.get(topic)
+        if served is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
+        return self.partition_of(served, index)
+
+    def partition_of(self, served: ServedTopic, index: int) -> Partition:
+        """One partition of a topic.
+
+        Raises:
+            UnknownTopicOrPartition: no such partition.
+            NotLeader: it is local, and another broker leads it.
+            NoObjectStore: it is diskless, and this broker serves no diskless topics.
+        """
+        name, partitions = served.topic.name, served.partitions
+        if not 0 <= index < len(partitions):
+            raise UnknownTopicOrPartition(
+                f"topic {name!r} has partitions 0 to {len(partitions) - 1}, not {index}"
+            )
+        partition = partitions[index]
+        if partition is not None:
+            return partition
+        if served.diskless:
+            raise NoObjectStore(f"topic {name!r} is diskless, and this broker has no object store")
+        leader = served.topic.partitions[index].leader
+        raise NotLeader(f"broker {leader}, not {self._node_id}, leads {name}-{index}")
+
+    def local_log(self, topic: str, index: int, what: str = "this call") -> PartitionLog:
+        """The log of a partition, for `what` needs one.
+
+        Raises:
+            DisklessUnsupported: it is diskless; and as `partition`.
+        """
+        partition = self.partition(topic, index)
+        if not isinstance(partition, LocalPartition):
+            raise DisklessUnsupported(
+                f"topic {topic!r} is diskless (diskless.enable = true):"
+                f" {what} does not serve such topics yet"
+            )
+        return partition.log
+
+    # -- a new image -------------------------------------------------------------------------
+
+    async def prepare(self, delta: ImageDelta) -> None:
+        """Make the logs of partitions that are new here, a few in each turn of the loop.
+
+        What fails is tried again, and told of, when the image is applied.
+        """
+        count = 0
+        if self.diskless is not None:
+            await self.diskless.prepare(delta.image, delta.changed)
+        for topic in delta.changed:
+            for row in self._rows_to_open(topic, self._kept(topic)):
+                if TopicPartition(topic.name, row.index) in self._store.partitions:
+                    continue
+                with suppress(PenstockError):
+                    self._log(topic, row)
+                count += 1
+                if count % LOGS_CHANGED_PER_TURN == 0:
+                    await _next_turn()
+
+    def apply(self, delta: ImageDelta) -> None:
+        """Serve what the image has."""
+        gone = delta.gone
+        if delta.whole:
+            there = delta.image.topics
+            gone = [one.topic for name, one in self.topics.items() if name not in there]
+        for topic in gone:
+            self.topics_by_id.pop(topic.topic_id.bytes, None)
+            if topic.name not in delta.image.topics:
+                self.topics_by_name.pop(topic.name.encode(), None)
+                self.topics.pop(topic.name, None)
+        for topic in delta.changed:
+            known = self.topics.get(topic.name)
+            if known is not None:
+                if known.topic == topic:
+                    continue
+                self.topics_by_id.pop(known.topic.topic_id.bytes, None)
+            served = self._open(topic)
+            self.topics[topic.name] = self.topics_by_name[served.encoded_name] = served
+            self.topics_by_id[topic.topic_id.bytes] = served
+        if gone or delta.changed:
+            self.generation += 1
+
+    async def clean_up(self, delta: ImageDelta) -> None:
+        """Delete the logs of partitions that there are no more, a few in each turn of the loop."""
+        if self.diskless is not None:
+            self.diskless.forget_gone(delta.image, None if delta.whole else delta.gone)
+        store, count = self._store, 0
+        for where in list(store.partitions) if delta.whole else list(_logs_to_look_at(delta)):
+            topic = delta.image.topics.get(where.topic)
+            gone = topic is None or is_diskless(topic) or where.partition >= len(topic.partitions)
+            if gone and where in store.partitions:
+                store.delete(where)
+                count += 1
+                if count % LOGS_CHANGED_PER_TURN == 0:
+                    await _next_turn()
+
+    def _kept(self, topic: Topic) -> ServedTopic | None:
+        """What is served of a local topic, of which partitions may stay as they are."""
+        known = self.topics.get(topic.name)
+        same = known is not None and known.topic.topic_id == topic.topic_id
+        return known if same and known is not None and not known.diskless else None
+
+    def _rows_to_open(self, topic: Topic, kept: ServedTopic | None) -> list[PartitionRow]:
+        """The partitions of a local topic that this broker leads and does not serve as they are."""
+        if is_diskless(topic):
+            return []
+        rows = [row for row in topic.partitions if row.leader == self._node_id]
+        if kept is None:
+            return rows
+        before, served = kept.topic.partitions, kept.partitions
+        return [
+            row
+            for row in rows
+            if row.index >= len(before) or row != before[row.index] or served[row.index] is None
+        ]
+
+    def _open(self, topic: Topic) -> ServedTopic:
+        served, kept = ServedTopic(topic), self._kept(topic)
+        if served.diskless:
+            if self.diskless is not None:
+                served.partitions[:] = self.diskless.partitions_of(topic)
+            return served
+        if kept is not None:
+            for row, partition in zip(topic.partitions, kept.partitions, strict=False):
+                served.partitions[row.index] = partition if row.leader == self._node_id else None
+        for row in self._rows_to_open(topic, kept):
+            served.partitions[row.index] = None
+            try:
+                log = self._log(topic, row)
+            except PenstockError:
+                logger.exception("cannot open the log of %s-%d", topic.name, row.index)
+                continue
+            served.partitions[row.index] = LocalPartition(log, self._commits, in_sync=len(row.isr))
+        return served
+
+    def _log(self, topic: Topic, row: PartitionRow) -> PartitionLog:
+        where = TopicPartition(topic.name, row.index)
+        log = self._store.partitions.get(where)
+        if log is not None and log.topic_id != topic.topic_id:
+            self._store.delete(where)
+            log = None
+        if log is None:
+            return self._store.create(where, topic_id=topic.topic_id, leader_epoch=row.leader_epoch)
+        if log.leader_epoch != row.leader_epoch:
+            log.set_leader_epoch(row.leader_epoch)
+        return log
+
+
+def _logs_to_look_at(delta: ImageDelta) -> Iterator[TopicPartition]:
+    """What may have a log that must go: topics that are gone, or lie in the object store now."""
+    for topic in (*delta.gone, *filter(is_diskless, delta.changed)):
+        for row in topic.partitions:
+            yield TopicPartition(topic.name, row.index)
+
+
+async def _next_turn() -> None:
+    """Let everyone else have a turn of the loop."""
+    turn = asyncio.Event()
+    asyncio.get_running_loop().call_soon(turn.set)
+    await turn.wait()
