@@ -45,15 +45,15 @@ class Silence:
     def look(self, now: float, waits: Waits, progress: int) -> str | None:
         """The line that is due at `now`, in seconds; `progress` is any number that grows."""
         known, self._asked = self._asked, {}
-        for one in waits.unanswered:
-            self._asked[one] = known.get(one, now)
+        for wait in waits.unanswered:
+            self._asked[wait] = known.get(wait, now)
         patience = self.first_seconds / 2 if self.idle else 0.0
-        stuck = [one for one in known if one in self._asked and now - known[one] >= patience]
+        stuck = [wait for wait in known if wait in self._asked and now - known[wait] >= patience]
         moved, self._progress = progress != self._progress, progress
         cause = waits.trouble or self.idle
         if not waits.trouble and stuck:
-            stuck.sort(key=lambda one: (one.where, one.number))
-            cause = ", ".join(f"{one.where} does not answer {one.call}" for one in stuck)
+            stuck.sort(key=lambda wait: (wait.where, wait.number))
+            cause = ", ".join(f"{wait.where} does not answer {wait.call}" for wait in stuck)
         if moved or not cause:
             self._since = self._said = None
             return None

@@ -56,7 +56,7 @@ def _draw_chart(axes: Any, chart: Chart) -> None:
             places = [at - 0.4 + width * (index + 0.5) for at in range(len(curve.x))]
             axes.bar(places, curve.y, width=width, label=curve.label)
             axes.set_xticks(
-                range(len(curve.x)), [str(one) for one in curve.x], rotation=20, ha="right"
+                range(len(curve.x)), [str(at) for at in curve.x], rotation=20, ha="right"
             )
         else:
             style = _STYLES[index // _COLOURS % len(_STYLES)]

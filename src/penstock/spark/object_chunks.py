@@ -136,7 +136,7 @@ class _Store:
     def read(self, pieces: Sequence[Piece]) -> list[Result]:
         """The bytes of each piece, or why there are none."""
         plan = merge(pieces)
-        ranges = [ObjectRange(one.key, one.start, one.size_bytes, -1) for one in plan.ranges]
+        ranges = [ObjectRange(part.key, part.start, part.size_bytes, -1) for part in plan.ranges]
         answers: Sequence[Result]
         try:
             paths = self._opened()

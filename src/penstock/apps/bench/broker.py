@@ -135,7 +135,7 @@ def _environment() -> dict[str, str]:
     names = known_names()
 
     def is_setting(variable: str) -> bool:
-        prefixes = [one for one in ENVIRONMENT_PREFIXES if variable.startswith(one)]
+        prefixes = [prefix for prefix in ENVIRONMENT_PREFIXES if variable.startswith(prefix)]
         return any([dotted(variable.removeprefix(prefix)) in names for prefix in prefixes])
 
     return {name: value for name, value in os.environ.items() if not is_setting(name)}

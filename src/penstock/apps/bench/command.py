@@ -221,8 +221,8 @@ def _beside(name: str, calibration: Calibration) -> str:
     found = ratios(calibration.measured)
     return ", ".join(
         [
-            f"{found[one.name]:.2f} × {one.limit.removesuffix('_mb_per_s').removesuffix('_ms')}"
-            for one in RATIOS
-            if one.figure == name and one.name in found
+            f"{found[ratio.name]:.2f} × {ratio.limit.removesuffix('_mb_per_s').removesuffix('_ms')}"
+            for ratio in RATIOS
+            if ratio.figure == name and ratio.name in found
         ]
     )

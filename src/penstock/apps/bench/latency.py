@@ -91,7 +91,7 @@ def _consumed(bed: Bed, seconds: float) -> Figures:
     if len(came) != len(due):
         raise UnavailableError(f"topic {topic}: {len(came)} records came of {len(due)}")
     return quantiles_ms("end_to_end", _latencies(due, came)) | quantiles_ms(
-        "delivery", [max(0.0, one) for one in _latencies(acknowledged, came)]
+        "delivery", [max(0.0, latency) for latency in _latencies(acknowledged, came)]
     )
 
 

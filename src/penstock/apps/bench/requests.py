@@ -85,7 +85,7 @@ def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
     node = known.nodes.get(partitions[0].leader)
     if node is None:
         raise UnavailableError(f"partition 0 of topic {topic} has no leader")
-    return node, [one.index for one in partitions if one.leader == node.node_id]
+    return node, [partition.index for partition in partitions if partition.leader == node.node_id]
 
 
 def _asked_again(
@@ -108,9 +108,9 @@ def _asked_again(
             raise UnavailableError(f"{count} requests were answered within {timeout_ms} ms")
         for key, _ in ready:
             connection, call = key.data
-            for one in read_acknowledgements(connection.receive()).values():
-                if one.error_code and not is_retriable(one.error_code):
-                    raise broker_error(one.error_code, "produce of one record", one.message)
-                count += not one.error_code
+            for answer in read_acknowledgements(connection.receive()).values():
+                if answer.error_code and not is_retriable(answer.error_code):
+                    raise broker_error(answer.error_code, "produce of one record", answer.message)
+                count += not answer.error_code
             connection.send(call)
     return count

@@ -97,9 +97,9 @@ def unit_of(name: str) -> str:
 def ratios(measured: Mapping[str, Measured]) -> dict[str, float]:
     """Each ratio whose two figures were measured."""
     return {
-        one.name: round(measured[one.figure].value / measured[one.limit].value, 3)
-        for one in RATIOS
-        if one.figure in measured and one.limit in measured and measured[one.limit].value
+        ratio.name: round(measured[ratio.figure].value / measured[ratio.limit].value, 3)
+        for ratio in RATIOS
+        if ratio.figure in measured and ratio.limit in measured and measured[ratio.limit].value
     }
 
 

@@ -157,18 +157,18 @@ def validate(state: State, where: Located, static: bool) -> None:
         write_json(
             [
                 {
-                    "file": str(one.file),
-                    "line": one.line,
-                    "where": one.where,
-                    "message": one.message,
-                    "fix": one.fix,
+                    "file": str(problem.file),
+                    "line": problem.line,
+                    "where": problem.where,
+                    "message": problem.message,
+                    "fix": problem.fix,
                 }
-                for one in problems
+                for problem in problems
             ]
         )
     else:
-        for one in problems:
-            click.echo(str(one))
+        for problem in problems:
+            click.echo(str(problem))
         if not problems:
             click.echo(f"{where.file}: no problems")
     if problems:

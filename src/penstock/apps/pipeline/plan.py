@@ -53,7 +53,7 @@ def described(
         "trigger": run.trigger,
         "restarts": run.restarts,
         "errors": asdict(spec.errors),
-        "queries": [_query(spec, one, explain=explain) for one in queries],
+        "queries": [_query(spec, query, explain=explain) for query in queries],
     }
 
 

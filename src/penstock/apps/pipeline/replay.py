@@ -208,14 +208,14 @@ def _show_letters(state: State, found: Found) -> None:
     )
     rows = [
         (
-            f"{one['letter_partition']}:{one['letter_offset']}",
-            f"{one['topic']}-{one['partition']}@{one['offset']}",
-            one["rule"],
-            one["reason"],
-            one["key"],
-            _short(one["value"]),
+            f"{example['letter_partition']}:{example['letter_offset']}",
+            f"{example['topic']}-{example['partition']}@{example['offset']}",
+            example["rule"],
+            example["reason"],
+            example["key"],
+            _short(example["value"]),
         )
-        for one in found.examples
+        for example in found.examples
     ]
     if rows:
         write_table(("letter", "came from", "rule", "reason", "key", "value"), rows)

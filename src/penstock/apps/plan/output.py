@@ -141,8 +141,8 @@ def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) ->
     given = ", ".join([f"{name} {_input_text(row)}" for name, *row in changed_rows(plan.inputs)])
     click.echo(f"{plan.title} ({given})" if given else plan.title)
     _write_figures("", plan.answered)
-    pressing = [one for one in plan.findings if one.severity in _PRESSING]
-    others = [one for one in plan.findings if one.severity not in _PRESSING]
+    pressing = [finding for finding in plan.findings if finding.severity in _PRESSING]
+    others = [finding for finding in plan.findings if finding.severity not in _PRESSING]
     _write_findings(pressing)
     for snippet in plan.snippets:
         click.echo(f"# {snippet.title}")
@@ -166,10 +166,10 @@ def _input_text(row: Sequence[Any]) -> str:
 
 def _write_findings(findings: Sequence[Finding]) -> None:
     """Sentences, which a terminal folds and a pipe keeps whole."""
-    for one in findings:
-        click.echo(f"{one.severity:<4}  {one.subject}: {one.cause}")
-        if one.fix:
-            click.echo(f"      → {one.fix}")
+    for finding in findings:
+        click.echo(f"{finding.severity:<4}  {finding.subject}: {finding.cause}")
+        if finding.fix:
+            click.echo(f"      → {finding.fix}")
     if findings:
         click.echo()
 
@@ -178,17 +178,17 @@ def _write_details(plan: Plan) -> None:
     rows = [(name, _input_text(row)) for name, *row in given_rows(plan.inputs)]
     write_table(("input", "value"), rows)
     for group in dict.fromkeys([figure.group for figure in plan.figures]):
-        _write_figures(group, [one for one in plan.figures if one.group == group])
+        _write_figures(group, [figure for figure in plan.figures if figure.group == group])
     _write_explanations(plan.figures)
 
 
 def _write_figures(group: str, figures: Sequence[Figure]) -> None:
     columns = ["figure", "value"]
-    rows = [[one.label, one.text] for one in figures]
-    if any([one.minimum is not None for one in figures]):
+    rows = [[figure.label, figure.text] for figure in figures]
+    if any([figure.minimum is not None for figure in figures]):
         columns.append("at least")
         rows = [[*row, one.minimum_text] for row, one in zip(rows, figures, strict=True)]
-    if any([one.setting for one in figures]):
+    if any([figure.setting for figure in figures]):
         columns.append("setting")
         rows = [[*row, one.setting] for row, one in zip(rows, figures, strict=True)]
     write_table(columns, rows, title=group or None)
@@ -198,14 +198,14 @@ def _write_explanations(figures: Sequence[Figure]) -> None:
     """Formulas are long: they stand below the tables, where no column folds them."""
     click.echo("# Formulas and sources")
     group = ""
-    for one in figures:
-        if one.group != group:
-            group = one.group
+    for figure in figures:
+        if figure.group != group:
+            group = figure.group
             click.echo(f"## {group}")
-        least = "" if one.minimum is None else f" (at least {one.minimum_text})"
-        click.echo(f"{one.label}: {one.text}{least}")
-        click.echo(f"    = {one.formula}")
-        click.echo(f"    from {one.source}")
+        least = "" if figure.minimum is None else f" (at least {figure.minimum_text})"
+        click.echo(f"{figure.label}: {figure.text}{least}")
+        click.echo(f"    = {figure.formula}")
+        click.echo(f"    from {figure.source}")
     click.echo()
 
 
@@ -217,8 +217,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             name: {"value": value, "unit": unit} for name, value, unit, _ in input_rows(plan.inputs)
         },
         "answers": list(plan.answers),
-        "figures": [asdict(one) for one in plan.figures],
-        "findings": [asdict(one) for one in plan.findings],
-        "snippets": [asdict(one) for one in plan.snippets],
-        "charts": [asdict(one) for one in plan.charts],
+        "figures": [asdict(figure) for figure in plan.figures],
+        "findings": [asdict(finding) for finding in plan.findings],
+        "snippets": [asdict(snippet) for snippet in plan.snippets],
+        "charts": [asdict(chart) for chart in plan.charts],
     }

@@ -25,5 +25,5 @@ def receive_path(state: State, inputs: ReceivePathInputs) -> Plan:
     rmem-max, ring-entries) are judged as the driver and the kernel would judge them.
     """
     names = {info.attribute: info.name for info in describe(BrokerSettings)}
-    receive, send = [names[one] for one in _SOCKET_FIELDS]
+    receive, send = [names[socket_field] for socket_field in _SOCKET_FIELDS]
     return plan_receive_path(inputs, (receive, send))

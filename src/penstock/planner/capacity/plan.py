@@ -68,10 +68,10 @@ def _counts(inputs: CapacityInputs, deployment: Deployment) -> Chart:
         title="Partitions and brokers against the rate",
         x_label="messages/s today", y_label="count", x_log=True, y_log=True,
         curves=(
-            Curve(label="partitions", x=x, y=tuple([one.partitions for one in sizes])),
+            Curve(label="partitions", x=x, y=tuple([size.partitions for size in sizes])),
             Curve(label="partitions needed", x=x,
-                  y=tuple([one.partitions_needed for one in sizes])),
-            Curve(label="brokers", x=x, y=tuple([one.brokers for one in sizes])),
+                  y=tuple([size.partitions_needed for size in sizes])),
+            Curve(label="brokers", x=x, y=tuple([size.brokers for size in sizes])),
         ),
         marks={"planned": inputs.messages_per_second},
     )  # fmt: skip
@@ -83,15 +83,15 @@ def _bytes(inputs: CapacityInputs, deployment: Deployment) -> Chart:
         for factor in _RETENTION_FACTORS
         if inputs.storage != "tiered" or factor * inputs.retention >= inputs.local_retention
     ]
-    sizes = [size(replace(inputs, retention=one), deployment) for one in days]
+    sizes = [size(replace(inputs, retention=days_kept), deployment) for days_kept in days]
     x = tuple(days)
     return Chart(
         title="What is kept against retention", x_label="days", y_label="TB",
         curves=(
             Curve(label="on disks, with replicas", x=x,
-                  y=tuple([one.disk_bytes / 1e12 for one in sizes])),
+                  y=tuple([size.disk_bytes / 1e12 for size in sizes])),
             Curve(label="in the object store", x=x,
-                  y=tuple([one.store_bytes / 1e12 for one in sizes])),
+                  y=tuple([size.store_bytes / 1e12 for size in sizes])),
         ),
         marks={"planned": inputs.retention},
     )  # fmt: skip
@@ -106,7 +106,7 @@ def _latency(latency: Latencies) -> Chart:
         title="Latency at the peak", x_label="ms", y_label="share of messages", x_log=True,
         curves=tuple(
             [
-                Curve(label=label, x=tuple([max(0.001, part.quantile(one)) for one in _SHARES]),
+                Curve(label=label, x=tuple([max(0.001, part.quantile(share)) for share in _SHARES]),
                       y=_SHARES)
                 for label, part in parts.items()
             ]
@@ -118,12 +118,12 @@ def _intervals(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -
     x = _INTERVALS_MS
     least = object_latency(inputs, deployment, sizing, interval_ms=0.0)
     found = [
-        object_latency(inputs, deployment, sizing, interval_ms=one).produce
-        if one > least.interval_ms
+        object_latency(inputs, deployment, sizing, interval_ms=at).produce
+        if at > least.interval_ms
         else least.produce
-        for one in x
+        for at in x
     ]
-    puts = [puts_per_second(inputs, deployment, sizing, interval_ms=one) for one in x]
+    puts = [puts_per_second(inputs, deployment, sizing, interval_ms=at) for at in x]
     return Chart(
         title="Batching interval: produce latency at the peak, and PUTs",
         x_label="diskless.commit.interval.ms", y_label="ms; PUTs/s", x_log=True, y_log=True,

@@ -62,8 +62,13 @@ def _ladders(info: SettingInfo, workload: Workload) -> Iterator[list[tuple[Any, 
         yield from ([(word, word)] for word in info.choices if word != given)
     else:
         steps = sorted(_thresholds(info, workload))
-        yield [one for at in steps for one in _upwards(info, at) if one[0] > given]
-        yield [one for at in reversed(steps) for one in _downwards(info, at) if one[0] < given]
+        yield [upward for at in steps for upward in _upwards(info, at) if upward[0] > given]
+        yield [
+            downward
+            for at in reversed(steps)
+            for downward in _downwards(info, at)
+            if downward[0] < given
+        ]
 
 
 def _thresholds(info: SettingInfo, workload: Workload) -> set[float]:
@@ -101,7 +106,7 @@ def _downwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
 def _allowed(info: SettingInfo, values: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
     least = -inf if info.minimum is None else info.minimum
     most = inf if info.maximum is None else info.maximum
-    return [one for one in values if least <= one[0] <= most]
+    return [value for value in values if least <= value[0] <= most]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class Verdict:
 
     def of(self, effect: str) -> tuple[Reason, ...]:
         """The reasons of one effect."""
-        return tuple([one for one in self.reasons if one.rule.effect == effect])
+        return tuple([reason for reason in self.reasons if reason.rule.effect == effect])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Choice:
 
 def judge(workload: Workload) -> Choice:
     """Apply all rules to a workload."""
-    verdicts = {one: _verdict(one, workload) for one in CANDIDATES}
+    verdicts = {candidate: _verdict(candidate, workload) for candidate in CANDIDATES}
     fitting = [one for one, verdict in verdicts.items() if verdict.fit != "does not fit"]
     transports = [one for one in fitting if CANDIDATES[one].layer == "transport"]
     return Choice(
@@ -101,8 +101,8 @@ def combinations(workload: Workload, choice: Choice) -> tuple[Combination, ...]:
     taken = set(choice.recommended) or {""}
     return tuple(
         [
-            one
-            for one in COMBINATIONS
-            if taken & one.with_any and all([test.holds(fact) for test in one.when])
+            combination
+            for combination in COMBINATIONS
+            if taken & combination.with_any and all([test.holds(fact) for test in combination.when])
         ]
     )

@@ -49,10 +49,10 @@ def _recommendation(workload: Workload, choice: Choice) -> list[Figure]:
     if choice.transport is not None and choice.transport not in choice.recommended:
         label = CANDIDATES[choice.transport].label
         found.append(row("transport", "around it", label, _RULE, SOURCES["thresholds"]))
-    for one in combinations(workload, choice):
-        when = " and ".join([test.text for test in one.when]) or "always"
-        text = f"{one.label}: {one.how}"
-        found.append(row(one.name, "usual together", text, when, one.source))
+    for combination in combinations(workload, choice):
+        when = " and ".join([test.text for test in combination.when]) or "always"
+        text = f"{combination.label}: {combination.how}"
+        found.append(row(combination.name, "usual together", text, when, combination.source))
     for name in choice.recommended:
         candidate = CANDIDATES[name]
         found.append(
@@ -144,7 +144,7 @@ def _findings(choice: Choice) -> list[Finding]:
 
 
 def _chart(choice: Choice) -> Chart:
-    labels = tuple([CANDIDATES[one].label for one in choice.verdicts])
+    labels = tuple([CANDIDATES[candidate].label for candidate in choice.verdicts])
     return Chart(
         title="reasons by candidate",
         x_label="",
@@ -155,7 +155,7 @@ def _chart(choice: Choice) -> Chart:
                 Curve(
                     label=effect,
                     x=labels,
-                    y=tuple([len(one.of(effect)) for one in choice.verdicts.values()]),
+                    y=tuple([len(verdict.of(effect)) for verdict in choice.verdicts.values()]),
                 )
                 for effect in ("for", "caveat", "against")
             ]

@@ -112,7 +112,7 @@ def _until(turns: Turns) -> str:
 
 
 def _cheapest_log(ranked: Sequence[OptionCost]) -> list[Finding]:
-    logs = [one for one in ranked if not one.batched]
+    logs = [option for option in ranked if not option.batched]
     if not logs or logs[0] is ranked[0]:
         return []
     said = f"{logs[0].label}: {_usd(logs[0].total_usd)} a month"
@@ -201,7 +201,7 @@ def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
             "without one, a log",
         )
     ]
-    tiering = any([one.key == "outbox-fsx-tiering" for one in ranked[:_NAMED_MAX]])
+    tiering = any([option.key == "outbox-fsx-tiering" for option in ranked[:_NAMED_MAX]])
     if tiering and inputs.retention <= INFREQUENT_DAYS:
         given = max(inputs.infrequent_share, inputs.archive_share) > 0
         found.append(
@@ -220,7 +220,7 @@ def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
 
 
 def _requests(options: Sequence[OptionCost]) -> list[Finding]:
-    diskless = next(one for one in options if one.key == "diskless")
+    diskless = next(option for option in options if option.key == "diskless")
     found = []
     puts = diskless.size("puts_per_second")
     if puts > PREFIX_PUTS_S:
@@ -257,7 +257,7 @@ def _old(prices: Prices, today: date) -> list[Finding]:
     old = prices.older_than_a_year(today)
     if not old:
         return []
-    names = ", ".join([one.key for one in old[:_NAMED_MAX]])
+    names = ", ".join([price.key for price in old[:_NAMED_MAX]])
     more = f" and {len(old) - _NAMED_MAX} more" if len(old) > _NAMED_MAX else ""
     return [
         note(

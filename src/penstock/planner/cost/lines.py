@@ -103,7 +103,7 @@ def _near(key: str, known: Prices) -> str:
     if close:
         return f"; did you mean {close[0]}?"
     group = key.partition(".")[0]
-    near = [one for one in known if one.partition(".")[0] == group] or list(known)
+    near = [name for name in known if name.partition(".")[0] == group] or list(known)
     return f"; there are {', '.join(near)}"
 
 

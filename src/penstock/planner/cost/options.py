@@ -73,8 +73,8 @@ def reasons_against(option: OptionCost, inputs: CostInputs) -> tuple[str, ...]:
 
 def fitting(options: Sequence[OptionCost], inputs: CostInputs) -> list[OptionCost]:
     """Those that can carry the workload, cheapest first."""
-    found = [one for one in options if not reasons_against(one, inputs)]
-    return sorted(found, key=lambda one: one.total_usd)
+    found = [option for option in options if not reasons_against(option, inputs)]
+    return sorted(found, key=lambda option: option.total_usd)
 
 
 def volume_turn(inputs: CostInputs, prices: Prices, *, up: bool) -> Turn | None:
@@ -113,7 +113,7 @@ def _turn(
             return None
         if found.key != best.key:
             turn = _halved(cheapest, best.key, same, other, found)
-            fits = best.key in [one.key for one in ranked(turn.at)]
+            fits = best.key in [option.key for option in ranked(turn.at)]
             return replace(turn, unfit=not fits)
         same = other
     return None
@@ -228,7 +228,7 @@ def input_chart(inputs: CostInputs, prices: Prices, key: str) -> Chart | None:
 
 
 def _total(inputs: CostInputs, prices: Prices, key: str) -> float:
-    return {one.key: one.total_usd for one in all_options(inputs, prices)}[key]
+    return {option.key: option.total_usd for option in all_options(inputs, prices)}[key]
 
 
 def _moved(inputs: CostInputs, prices: Prices, key: str, info: SettingInfo, factor: float) -> float:

@@ -55,7 +55,10 @@ def cost_plan(
         charts=_charts(inputs, prices, options),
         answers=(
             "cheapest_option",
-            *[_total_name(one) for one in sorted(options, key=lambda one: one.total_usd)],
+            *[
+                _total_name(option)
+                for option in sorted(options, key=lambda option: option.total_usd)
+            ],
         ),
     )
 

@@ -91,7 +91,10 @@ def _broker_chain(
 def check_host(facts: HostFacts, configured: Configured, inputs: CheckHostInputs) -> Plan:
     """Judge a host by what is wanted of it and by what Penstock's settings ask for."""
     layers = host_layers(facts, configured, inputs)
-    figures = (*_verdict(facts, layers), *[one for layer in layers for one in _figures(layer)])
+    figures = (
+        *_verdict(facts, layers),
+        *[figure for layer in layers for figure in _figures(layer)],
+    )
     return Plan(
         title="Which layer of this host breaks first",
         inputs=inputs,

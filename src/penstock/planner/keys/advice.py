@@ -47,7 +47,7 @@ def advise(
         return within and effect.skew <= inputs.skew_max
 
     coolest = min(effects, key=lambda one: one.hottest_share)
-    chosen = next((one for one in effects if serves(one)), coolest)
+    chosen = next((effect for effect in effects if serves(effect)), coolest)
     least, most = OVER_PROVISION
     needed = needed_partitions(inputs, rate) if rate else None
     floor = int(census.key_records[:1].sum()) / census.keyed_records

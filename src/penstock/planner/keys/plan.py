@@ -59,8 +59,14 @@ def _partitions(
     hot: Sequence[SaltEffect], everything: Sequence[SaltEffect], salts: int
 ) -> Chart:  # fmt: skip
     shown = [("as it is", hot[0])]
-    shown += [(f"hot keys × {one.salts} salts", one) for one in hot if one.salts == salts]
-    shown += [(f"all keys × {one.salts} salts", one) for one in everything if one.salts == salts]
+    shown += [
+        (f"hot keys × {effect.salts} salts", effect) for effect in hot if effect.salts == salts
+    ]
+    shown += [
+        (f"all keys × {effect.salts} salts", effect)
+        for effect in everything
+        if effect.salts == salts
+    ]
     return Chart(
         title=f"load of {len(hot[0].loads)} partitions, the hottest first",
         x_label="rank of partition",
@@ -94,8 +100,8 @@ def _salts(hot: Sequence[SaltEffect], everything: Sequence[SaltEffect]) -> Chart
             [
                 Curve(
                     label=label,
-                    x=tuple([one.salts for one in effects]),
-                    y=tuple([100 * one.hottest_share for one in effects]),
+                    x=tuple([effect.salts for effect in effects]),
+                    y=tuple([100 * effect.hottest_share for effect in effects]),
                 )
                 for label, effects in (("hot keys salted", hot), ("all keys salted", everything))
             ]
@@ -324,16 +330,17 @@ def _salting(
 ) -> list[Figure]:
     return [
         _figure(
-            f"salts_{one.salts}_{which}_hottest_percent",
-            f"{one.salts} salt{'s' if one.salts > 1 else ''}: hottest of {partitions} partitions",
-            100 * one.hottest_share,
+            f"salts_{effect.salts}_{which}_hottest_percent",
+            f"{effect.salts} salt{'s' if effect.salts > 1 else ''}:"
+            f" hottest of {partitions} partitions",
+            100 * effect.hottest_share,
             "%",
-            f"names key:0 … key:{one.salts - 1}, each with 1/{one.salts} of its key's records,"
-            f" hashed; {one.skew:.3g} × mean",
+            f"names key:0 … key:{effect.salts - 1}, each with 1/{effect.salts} of its key's"
+            f" records, hashed; {effect.skew:.3g} × mean",
             _ARTICLE,
             group,
         )
-        for one in effects
+        for effect in effects
     ]
 
 

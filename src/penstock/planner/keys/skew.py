@@ -129,7 +129,7 @@ def salt_effects(
     effects = [SaltEffect(salts=1, loads=before)]
     spread = np.zeros(partitions)
     names = 0
-    for count in sorted({one for one in salts if one > 1}):
+    for count in sorted({salt_count for salt_count in salts if salt_count > 1}):
         for salt in range(names, count):
             spread += _placed(salted_keys(keys, salt), records, partitions)
         names = count

@@ -113,11 +113,16 @@ def _losses(sizing: Sizing) -> Chart:
         x_label="maximal NAK backoff, µs",
         y_label="µs, at most",
         curves=(
-            Curve(label="lost once", x=waits, y=tuple(lost_once_us(one, rtt) for one in waits)),
+            Curve(
+                label="lost once", x=waits, y=tuple(lost_once_us(wait_us, rtt) for wait_us in waits)
+            ),
             Curve(
                 label="repair lost too",
                 x=waits,
-                y=tuple(lost_twice_us(one, one, rtt, linger_us(one, rtt)) for one in waits),
+                y=tuple(
+                    lost_twice_us(wait_us, wait_us, rtt, linger_us(wait_us, rtt))
+                    for wait_us in waits
+                ),
             ),
         ),
         x_log=True,

@@ -182,9 +182,9 @@ class _Analysis:
             if sink.view in self.views:
                 self._try(("sink", name), partial(self._sink, sink))
         self._check_holding()
-        for one in queries(self._known(), self.stateful):
-            self._check_ranking(one)
-            self._check_streamed_rules(one)
+        for query in queries(self._known(), self.stateful):
+            self._check_ranking(query)
+            self._check_streamed_rules(query)
 
     def _known(self) -> PipelineSpec:
         """The pipeline without the views that could not be made, and without their sinks."""

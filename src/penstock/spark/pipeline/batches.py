@@ -244,7 +244,7 @@ class RecordJob(BatchJob):
 
     def _with_due(self, work: _Work, batch: DataFrame) -> tuple[DataFrame, pa.Table]:
         box = ReleaseBox(self.places.releases(self.plan.name))
-        releases = {one: box.read(one) for one in work.entry.releases}
+        releases = {release: box.read(release) for release in work.entry.releases}
         held = self.lot.load(work.entry.held_version)
         keep_order = self.spec.errors.keep_order
         going, staying = let_go(

@@ -160,7 +160,9 @@ def _with_files(spec: PipelineSpec, folder: Path) -> PipelineSpec:
 
 def _packed(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: _packed(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        fields = {
+            field.name: _packed(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
         return {_KIND: type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {_ENTRIES: [[name, _packed(item)] for name, item in value.items()]}

@@ -47,8 +47,8 @@ def sql_text(draft: Draft, step: Section) -> str | None:
 
 def _unreadable(draft: Draft, key: Key, invalid: PipelineInvalid) -> None:
     """Note that the file of a key cannot be read, once."""
-    problems = [replace(one, where=dotted(key)) for one in invalid.problems]
-    draft.problems.extend(one for one in problems if one not in draft.problems)
+    problems = [replace(problem, where=dotted(key)) for problem in invalid.problems]
+    draft.problems.extend(problem for problem in problems if problem not in draft.problems)
 
 
 def _exists(draft: Draft, key: Key, given: str) -> Path | None:

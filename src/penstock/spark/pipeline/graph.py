@@ -124,7 +124,7 @@ class _Views:
         source = self.spec.sources.get(view)
         if source is not None:
             return source.streaming
-        return any(self._streams_around(one, root) for one in self.spec.steps[view].inputs)
+        return any(self._streams_around(source, root) for source in self.spec.steps[view].inputs)
 
 
 def _components(

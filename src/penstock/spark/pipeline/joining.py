@@ -52,7 +52,7 @@ class Joined:
     def to_json(self) -> dict[str, Any]:
         return {
             "since": self.since,
-            "positions": [one.to_json() for one in self.positions],
+            "positions": [position.to_json() for position in self.positions],
             "held_version": self.held_version,
             "at_ms": self.at_ms,
         }

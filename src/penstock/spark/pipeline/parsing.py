@@ -126,7 +126,7 @@ def survey(
         errors=_errors(drafted.errors),
         spark=dict(drafted.spark.values),
     )
-    wrong = [one.where for one in problems]
+    wrong = [problem.where for problem in problems]
     unsure = (view.name for view in drafted.views() if _is_unsure(view, wrong))
     return Survey(spec=spec, problems=problems, unsure=frozenset(unsure))
 

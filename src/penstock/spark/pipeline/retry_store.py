@@ -80,7 +80,7 @@ class Release:
         """Read a request file: `{"keys": ["hex", …]}`, or `{"keys": "all"}`; and `dead_letter`."""
         keys = body["keys"]
         return cls(
-            keys=None if keys == ALL_KEYS else tuple(bytes.fromhex(one) for one in keys),
+            keys=None if keys == ALL_KEYS else tuple(bytes.fromhex(key) for key in keys),
             dead_letter=bool(body.get("dead_letter")),
         )
 

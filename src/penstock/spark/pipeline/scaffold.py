@@ -51,7 +51,7 @@ def init(directory: Path, template: str = "quickstart") -> tuple[Path, ...]:
     if directory.exists() and not directory.is_dir():
         raise PathTaken(f"{directory} is a file: name another directory")
     sources = sorted((_root() / template).iterdir(), key=lambda one: one.name)
-    taken = [one.name for one in sources if (directory / one.name).exists()]
+    taken = [source.name for source in sources if (directory / source.name).exists()]
     if taken:
         raise PathTaken(f"{directory} has {', '.join(taken)} already: name another directory")
     directory.mkdir(parents=True, exist_ok=True)

@@ -186,8 +186,8 @@ def checkpoint_offsets(checkpoint: Path) -> dict[tuple[str, int], int]:
     A topic that is read by two sources stands where the slower one does.
     """
     found: dict[tuple[str, int], int] = {}
-    for one in checkpoint_positions(checkpoint):
-        for at, position in one.partitions.items():
+    for position_of_source in checkpoint_positions(checkpoint):
+        for at, position in position_of_source.partitions.items():
             key = (at.topic, at.partition)
             found[key] = min(position.offset, found.get(key, position.offset))
     return found

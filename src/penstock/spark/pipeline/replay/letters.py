@@ -101,7 +101,7 @@ def meant(found: DataFrame, wanted: Filters) -> DataFrame:
     if wanted.since_ms is not None:
         conditions.append(F.col("letter_time") >= F.timestamp_millis(F.lit(wanted.since_ms)))
     if wanted.offsets:
-        conditions.append(reduce(Column.__or__, [_within(one) for one in wanted.offsets]))
+        conditions.append(reduce(Column.__or__, [_within(offset) for offset in wanted.offsets]))
     return reduce(DataFrame.where, conditions, found)
 
 

@@ -94,7 +94,7 @@ def lows(
         firsts = client.list_offsets(topic, EARLIEST if start.time_ms is None else start.time_ms)
         given = (start.offsets or {}).get(topic, {})
         found[topic] = {}
-        for at in sorted(one for one in ends if one.topic == topic):
+        for at in sorted(end for end in ends if end.topic == topic):
             first = 0 if with_history else firsts[at.partition]
             first = given.get(at.partition, first)
             # No record is as late as the time given: nothing is to be read.
