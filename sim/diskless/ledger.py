@@ -21,7 +21,6 @@ from typing import NamedTuple
 from penstock.control import (
     BatchEntry,
     CommitAnswer,
-    DisklessExtent,
     MemoryControlPlane,
     ObjectCommit,
     PartitionKey,
@@ -30,6 +29,7 @@ from penstock.control import (
     SegmentSwap,
 )
 from penstock.records.appends import AppendResult
+from penstock.records.extents import Extent
 from sim.diskless.batches import Batch, opened
 from sim.diskless.plane import run_now
 from sim.diskless.store import ModelStore
@@ -69,7 +69,7 @@ class Ledger:
         self._plane = plane
         self._store = store
         self._checked_changes = 0
-        self._verified: dict[PartitionKey, set[DisklessExtent]] = {}
+        self._verified: dict[PartitionKey, set[Extent]] = {}
         self.sent: dict[int, Sent] = {}
         self.truths: dict[PartitionKey, Truth] = {}
         self.answers: dict[int, CommitAnswer] = {}
@@ -164,7 +164,7 @@ class Ledger:
         return retained
 
     def _check_retention(
-        self, truth: Truth, before: list[DisklessExtent], count: int, max_bytes: int
+        self, truth: Truth, before: list[Extent], count: int, max_bytes: int
     ) -> None:
         left_bytes = sum([extent.size_bytes for extent in before])
         for extent in before[:count]:
@@ -193,7 +193,7 @@ class Ledger:
             self._checked_changes = changes
             self.check_index()
 
-    def extents(self, key: PartitionKey) -> list[DisklessExtent]:
+    def extents(self, key: PartitionKey) -> list[Extent]:
         return run_now(self._plane.extents(*key, start=0, end=ALL, limit=ALL))
 
     def check_index(self) -> None:
@@ -221,7 +221,7 @@ class Ledger:
         self,
         key: PartitionKey,
         truth: Truth,
-        extents: list[DisklessExtent],
+        extents: list[Extent],
         marks: PartitionMarks,
     ) -> None:
         if marks.high_watermark != truth.next_offset:
@@ -241,7 +241,7 @@ class Ledger:
         if sum([extent.size_bytes for extent in extents]) != marks.size_bytes:
             raise Violation(f"the extents of {key[1]} have other sizes together: {marks}")
 
-    def _check_extent(self, truth: Truth, extent: DisklessExtent) -> None:
+    def _check_extent(self, truth: Truth, extent: Extent) -> None:
         stored = self._store.objects.get(extent.key)
         if stored is None:
             raise Violation(f"{extent} is not in the store")

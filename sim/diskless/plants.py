@@ -11,7 +11,6 @@ from penstock.base.errors import PenstockError
 from penstock.control import (
     CommitAnswer,
     Condemned,
-    DisklessExtent,
     MemoryControlPlane,
     ObjectCommit,
     PartitionMarks,
@@ -25,6 +24,7 @@ from penstock.diskless.writing.effects import Answer, CommitObject
 from penstock.diskless.writing.gathering import Gathering
 from penstock.diskless.writing.objects import WalObject
 from penstock.records.appends import AppendResult
+from penstock.records.extents import Extent
 from sim.diskless import upkeep
 from sim.diskless.ledger import ALL
 from sim.diskless.plane import run_now
@@ -48,7 +48,7 @@ class Plants:
     def sweep(self, world: World, step: SweepStep | None) -> SweepStep | None:
         return step
 
-    def read(self, extents: list[DisklessExtent]) -> list[DisklessExtent]:
+    def read(self, extents: list[Extent]) -> list[Extent]:
         return extents
 
     def orphans(self, world: World, broker: Broker) -> None:
@@ -144,18 +144,14 @@ class _HasNoGrace(MemoryControlPlane):
 class _ReleasesNothing(MemoryControlPlane):
     """Never notices that an object is not referred to any more."""
 
-    def _drop(
-        self, connection: Connection, partition_id: int, gone: Sequence[DisklessExtent]
-    ) -> None:
+    def _drop(self, connection: Connection, partition_id: int, gone: Sequence[Extent]) -> None:
         rows.drop_extents(connection, partition_id, gone)
 
 
 class _ReleasesTooMuch(_ReleasesNothing):
     """Counts an object as unreferenced when its first extent goes."""
 
-    def _drop(
-        self, connection: Connection, partition_id: int, gone: Sequence[DisklessExtent]
-    ) -> None:
+    def _drop(self, connection: Connection, partition_id: int, gone: Sequence[Extent]) -> None:
         super()._drop(connection, partition_id, gone)
         connection.executemany(
             "UPDATE diskless_objects SET extents = 0, changed_ms = ? WHERE object_id = ?",
@@ -324,7 +320,7 @@ class WritesKeysAgain(Plants):
 class ReadsOverHoles(Plants):
     """A reader that leaves out the extent that it should begin with."""
 
-    def read(self, extents: list[DisklessExtent]) -> list[DisklessExtent]:
+    def read(self, extents: list[Extent]) -> list[Extent]:
         return extents[1:] or extents
 
 

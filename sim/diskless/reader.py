@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
-from penstock.control import DisklessExtent, FindRequest, Found, PartitionKey
+from penstock.control import FindRequest, Found, PartitionKey
 from penstock.diskless.errors import CorruptObject
 from penstock.diskless.reading.assembly import Result, assemble
 from penstock.diskless.reading.planning import Piece, Plan, merge, trim
 from penstock.objects import ObjectNotFound, ObjectTruncated
+from penstock.records.extents import Extent
 from sim.host.scheduler import Violation
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Fetch:
             self._broker.coordinates.add(self.reader.where, extents, self.world.now_ms / 1000)
             self._plan(list(extents))
 
-    def _plan(self, extents: list[DisklessExtent]) -> None:
+    def _plan(self, extents: list[Extent]) -> None:
         extents = self.world.plants.read(extents)
         pieces = trim(extents, self.offset, max_bytes=self.max_bytes, at_least_one=True)
         plan = merge(pieces, gap_bytes=40)

@@ -9,14 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
-from penstock.control import (
-    Backlog,
-    ControlUnavailable,
-    DisklessExtent,
-    ObjectLease,
-    PartitionKey,
-    SegmentSwap,
-)
+from penstock.control import Backlog, ControlUnavailable, ObjectLease, PartitionKey, SegmentSwap
 from penstock.diskless.collection.orphans import Comparison
 from penstock.diskless.collection.sweeping import (
     Condemn,
@@ -28,6 +21,7 @@ from penstock.diskless.collection.sweeping import (
 from penstock.diskless.reading.assembly import Result, assemble
 from penstock.diskless.reading.planning import trim
 from penstock.objects import ObjectInfo
+from penstock.records.extents import Extent
 from sim.diskless.ledger import ALL
 
 if TYPE_CHECKING:
@@ -130,7 +124,7 @@ class Consolidation:
     def __init__(self, world: World, broker: Broker) -> None:
         self.world = world
         self.broker = broker
-        self.replaced: list[DisklessExtent] = []
+        self.replaced: list[Extent] = []
         self._results: dict[int, Result] = {}
         self._swaps = 0
         self.key: PartitionKey = world.partitions[0]
@@ -153,13 +147,13 @@ class Consolidation:
             _ended,
         )
 
-    def _read(self, extents: list[DisklessExtent]) -> None:
+    def _read(self, extents: list[Extent]) -> None:
         first = self.world.random.choice((0, 0, 1))
         self.replaced = extents[first:]
         for index, extent in enumerate(self.replaced):
             self._get(index, extent)
 
-    def _get(self, index: int, extent: DisklessExtent) -> None:
+    def _get(self, index: int, extent: Extent) -> None:
         def got(result: Result) -> None:
             self._results[index] = result
             if len(self._results) == len(self.replaced):
@@ -185,7 +179,7 @@ class Consolidation:
         if run is None or failure is not None:
             return
         data = bytes(run.data)
-        extent = DisklessExtent(
+        extent = Extent(
             *lease, "segment", 0, len(data), run.base_offset, run.next_offset,
             max([one.max_timestamp for one in replaced]), -1,
             b"".join([one.layout for one in replaced]),

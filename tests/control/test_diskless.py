@@ -10,7 +10,6 @@ import pytest
 
 from penstock.control import (
     CommitAnswer,
-    DisklessExtent,
     InvalidCommit,
     ObjectCommit,
     ObjectLease,
@@ -22,6 +21,7 @@ from penstock.control import (
 )
 from penstock.objects.keys import check_key
 from penstock.records.appends import AppendResult
+from penstock.records.extents import Extent
 from tests.control.diskless import (
     BROKER,
     DISKLESS,
@@ -106,10 +106,10 @@ async def test_a_commit_gives_offsets_and_extents(plane: Plane) -> None:
         now_ms=900,
     )
     answer = await plane.commit_object(commit)
-    first = DisklessExtent(
+    first = Extent(
         *key, "wal", 16, 150, 0, 5, 400, -1, bytes.fromhex("46000000020000005000000003000000")
     )
-    second = DisklessExtent(*key, "wal", 166, 100, 0, 5, -1, -1, commit.entries[1].layout)
+    second = Extent(*key, "wal", 166, 100, 0, 5, -1, -1, commit.entries[1].layout)
     assert answer == CommitAnswer(
         placed=(plain(0), plain(0)),
         marks={(TOPIC, 2): PartitionMarks(0, 5, 150), (OTHER, 0): PartitionMarks(0, 5, 100)},

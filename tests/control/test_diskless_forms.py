@@ -18,7 +18,6 @@ from penstock.control import (
     CommitAnswer,
     CommitForgotten,
     DatabaseDamaged,
-    DisklessExtent,
     FindRequest,
     MemoryControlPlane,
     ObjectCommit,
@@ -36,6 +35,7 @@ from penstock.control.batch_index.formats import (
     encode_batches,
 )
 from penstock.control.batch_index.rules import object_key
+from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch
 from tests.control.diskless import (
     DISKLESS,
@@ -152,7 +152,7 @@ class Caller:
             replaced[0] = replaced[0]._replace(max_timestamp=7)
         size_bytes = sum([one.size_bytes for one in replaced])
         made = self.leases.pop()
-        extent = DisklessExtent(
+        extent = Extent(
             *made, "segment", 0, size_bytes, replaced[0].base_offset, replaced[-1].next_offset,
             50, -1, b"".join([one.layout for one in replaced]),
         )  # fmt: skip

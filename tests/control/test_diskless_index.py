@@ -6,15 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.control import (
-    DisklessExtent,
-    FindRequest,
-    Found,
-    OffsetBeyondEnd,
-    PartitionMarks,
-    Retained,
-    limits,
-)
+from penstock.control import FindRequest, Found, OffsetBeyondEnd, PartitionMarks, Retained, limits
+from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerState
 from tests.control.diskless import (
     LOCAL,
@@ -30,16 +23,14 @@ from tests.control.diskless import (
 )
 
 
-async def ten_extents(plane: Plane) -> list[DisklessExtent]:
+async def ten_extents(plane: Plane) -> list[Extent]:
     """Extents of 100 bytes and 5 offsets in partition 0, with the times 0, 10, …, 90."""
     return (await ten_extents_each(plane, TOPIC, 1))[0]
 
 
-async def ten_extents_each(
-    plane: Plane, topic_id: UUID, partitions: int
-) -> list[list[DisklessExtent]]:
+async def ten_extents_each(plane: Plane, topic_id: UUID, partitions: int) -> list[list[Extent]]:
     """The same in each of the first partitions of a topic."""
-    extents: list[list[DisklessExtent]] = [[] for _ in range(partitions)]
+    extents: list[list[Extent]] = [[] for _ in range(partitions)]
     for number in range(10):
         answer = await put(
             plane,

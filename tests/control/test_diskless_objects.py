@@ -11,7 +11,6 @@ import pytest
 
 from penstock.control import (
     Backlog,
-    DisklessExtent,
     FindRequest,
     InvalidCommit,
     ObjectLease,
@@ -21,6 +20,7 @@ from penstock.control import (
     SegmentSwap,
     StaleExtents,
 )
+from penstock.records.extents import Extent
 from tests.control.diskless import (
     OTHER,
     TOPIC,
@@ -50,7 +50,7 @@ async def drop_all(plane: Plane, partition: int, topic_id: UUID = TOPIC) -> None
     await plane.retain(topic_id, partition, before_timestamp=None, max_bytes=None, limit=999)
 
 
-def sealed(key: ObjectLease, replaced: list[DisklessExtent], *, cuts: int = 1) -> SegmentSwap:
+def sealed(key: ObjectLease, replaced: list[Extent], *, cuts: int = 1) -> SegmentSwap:
     """A segment of the replaced extents' bytes, in so many extents of whole batches."""
     layout = b"".join(one.layout for one in replaced)
     batches = [layout[at : at + 8] for at in range(0, len(layout), 8)]
@@ -60,9 +60,7 @@ def sealed(key: ObjectLease, replaced: list[DisklessExtent], *, cuts: int = 1) -
         part = b"".join(batches[first : first + share])
         numbers = memoryview(part).cast("i").tolist()
         size_bytes, offsets = sum(numbers[0::2]), sum(numbers[1::2])
-        made.append(
-            DisklessExtent(*key, "segment", at, size_bytes, base, base + offsets, 500, -1, part)
-        )
+        made.append(Extent(*key, "segment", at, size_bytes, base, base + offsets, 500, -1, part))
         at, base = at + size_bytes, base + offsets
     return SegmentSwap(
         topic_id=TOPIC,
@@ -74,7 +72,7 @@ def sealed(key: ObjectLease, replaced: list[DisklessExtent], *, cuts: int = 1) -
     )
 
 
-async def extents(plane: Plane, partition: int = 0) -> list[DisklessExtent]:
+async def extents(plane: Plane, partition: int = 0) -> list[Extent]:
     return await plane.extents(TOPIC, partition, start=0, end=FOREVER_MS, limit=999)
 
 

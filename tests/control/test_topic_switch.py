@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from penstock.control import (
-    DisklessExtent,
     FindRequest,
     InvalidCommit,
     ObjectLease,
@@ -27,6 +26,7 @@ from penstock.control import (
     TopicSwitch,
     UnknownTopic,
 )
+from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer, ProducerBatch
 from tests.control.diskless import (
     BROKER,
@@ -44,9 +44,9 @@ PRODUCER = Producer(2, (ProducerBatch(0, 4, 9, 4, 700),), 1)
 FOREVER_MS = 10**9
 
 
-def extent(key: ObjectLease, base_offset: int, at: int = 0, count: int = 5) -> DisklessExtent:
+def extent(key: ObjectLease, base_offset: int, at: int = 0, count: int = 5) -> Extent:
     """One batch of 100 bytes."""
-    return DisklessExtent(
+    return Extent(
         key.object_id, key.key, "segment", at, 100, base_offset, base_offset + count, 700, -1,
         pack("<ii", 100, count),
     )  # fmt: skip

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.formats.extent_json import NoExtent, extent_from_json, extent_to_json
+from penstock.records.extents import Extent
 
-WHOLE = DisklessExtent(1, "k", "wal", 1, 1, 1, 1, 1, 1, b"layout")
+WHOLE = Extent(1, "k", "wal", 1, 1, 1, 1, 1, 1, b"layout")
 LONGS = st.integers(-1, 2**63 - 1)
 EXTENTS = st.builds(
-    DisklessExtent, LONGS, st.text(), st.sampled_from(["wal", "segment"]), LONGS, LONGS, LONGS,
+    Extent, LONGS, st.text(), st.sampled_from(["wal", "segment"]), LONGS, LONGS, LONGS,
     LONGS, LONGS, LONGS, st.binary(max_size=64),
 )  # fmt: skip
 
 
 @given(EXTENTS)
-def test_there_and_back(extent: DisklessExtent) -> None:
+def test_there_and_back(extent: Extent) -> None:
     assert extent_from_json(json.loads(json.dumps(extent_to_json(extent)))) == extent
 
 

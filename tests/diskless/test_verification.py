@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from penstock.control.batch_index.values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless import verification
 from penstock.diskless.errors import CorruptObject
 from penstock.diskless.footers import read_footer
 from penstock.diskless.limits import FOOTER_TAIL_BYTES
 from penstock.diskless.verification import Finding, Verifier
 from penstock.objects import MemoryStore
+from penstock.records.extents import Extent
 from tests.diskless.faults import CrashingPlane, Steps
 from tests.diskless.submissions import TOPIC, Sent
 from tests.diskless.world import PARTITIONS, World, answered
@@ -52,7 +53,7 @@ def replace(world: World, key: str, change: Callable[[bytearray], object]) -> No
     world.memory._objects[key] = bytes(data), modified_ms
 
 
-async def misplace(world: World, was: DisklessExtent, now: DisklessExtent) -> None:
+async def misplace(world: World, was: Extent, now: Extent) -> None:
     """Let the row of an extent of partition 1 say something else."""
     await world.plane.plant(
         "UPDATE diskless_extents SET object_id = ?, byte_offset = ?, size_bytes = ?, layout = ?"
@@ -128,7 +129,7 @@ async def test_a_batch_that_changed_is_found_with_checksums() -> None:
     ],
 )
 async def test_an_extent_that_the_footer_does_not_have_differs(
-    change: Callable[[DisklessExtent], DisklessExtent],
+    change: Callable[[Extent], Extent],
 ) -> None:
     world = await populated()
     extent = (await world.extents(1))[1]

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
-from penstock.control.batch_index.values import CommitAnswer, DisklessExtent, PartitionMarks
+from penstock.control.batch_index.values import CommitAnswer, PartitionMarks
 from penstock.diskless.collection import Collection, RetentionTarget
 from penstock.diskless.formats.wal import decode_footer, decode_header
 from penstock.diskless.identity import StoreGuard
@@ -17,6 +17,7 @@ from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
 from penstock.objects import MemoryStore, ObjectStore
 from penstock.objects.port import Buffer
+from penstock.records.extents import Extent
 from tests.diskless.faults import FaultyPlane, FaultyStore
 from tests.diskless.submissions import TOPIC, Sent
 from tests.storage.batches import FakeClock
@@ -126,7 +127,7 @@ class World:
 
     # What is there
 
-    async def extents(self, partition: int) -> list[DisklessExtent]:
+    async def extents(self, partition: int) -> list[Extent]:
         (marks,) = await self.plane.marks([(TOPIC, partition)])
         return await self.plane.extents(
             TOPIC, partition, start=marks.log_start_offset, end=2**62, limit=100_000

@@ -185,3 +185,16 @@ async def test_a_look_up_loses_nothing(partition: Partition) -> None:
     await append(partition, batch(2))
     await look_up_marks([None, partition, partition])
     assert (partition.log_start_offset, partition.high_watermark) == (0, 2)
+
+
+async def test_extents_name_the_bytes_of_a_range(partition: Partition) -> None:
+    for _ in range(3):
+        await append(partition, batch(2))
+    assert not await partition.extents(2, 2, limit=10)
+    extents = await partition.extents(3, 5, limit=10)
+    assert extents[0].base_offset == 2
+    assert extents[-1].next_offset == 6
+    assert {extent.kind == "file" for extent in extents} == {not partition.store_url}
+    size_bytes = sum(extent.size_bytes for extent in extents)
+    assert size_bytes == len(await read(partition, 3))
+    assert {partition.epoch_at(extent.base_offset) for extent in extents} == {0}

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from struct import pack
 
 from penstock.base.ids import TopicPartition
-from penstock.control.batch_index.values import DisklessExtent
+from penstock.records.extents import Extent, file_extent
 from penstock.spark.extents import PartitionExtents
 from penstock.spark.log import TopicState
 from penstock.spark.options import EARLIEST, LATEST
-from penstock.spark.slices import FileExtent
 
 
 @dataclass
@@ -55,8 +54,8 @@ class FakeExtents:
         self.requests += 1
         low = start // self.batch_records * self.batch_records
         high = -(-end // self.batch_records) * self.batch_records
-        extent = FileExtent(
-            key=f"/log/{at}",
+        extent = file_extent(
+            f"/log/{at}",
             byte_offset=low * self.record_bytes,
             size_bytes=(high - low) * self.record_bytes,
             base_offset=low,
@@ -67,9 +66,9 @@ class FakeExtents:
 
 def object_extent(
     object_id: int, base: int, *batches: tuple[int, int], byte_offset: int = 24
-) -> DisklessExtent:
+) -> Extent:
     """Batches of (bytes, offsets)."""
-    return DisklessExtent(
+    return Extent(
         object_id, f"wal/{object_id}", "wal", byte_offset, sum(size for size, _ in batches),
         base, base + sum(count for _, count in batches), 7, -1,
         b"".join(pack("<ii", *batch) for batch in batches),

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
-from penstock.control.batch_index.values import DisklessExtent
+from penstock.records.extents import Extent, file_extent
 from penstock.spark.extents import PartitionExtents
 from penstock.spark.planning import TASK_BYTES_MIN, plan, slices_of
-from penstock.spark.slices import FileExtent, Slice, Task, trimmed
+from penstock.spark.slices import Slice, Task, trimmed
 from tests.spark.fakes import FakeExtents, object_extent
 
 AT = TopicPartition("t", 0)
@@ -77,7 +77,10 @@ def test_holes_between_extents_go_to_the_broker() -> None:
     class Holes:
         def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
             runs = ((0, 10), (20, 30))
-            found = tuple(FileExtent("/x", 0, 5, low, high) for low, high in runs)
+            found = tuple(
+                file_extent("/x", byte_offset=0, size_bytes=5, base_offset=low, next_offset=high)
+                for low, high in runs
+            )
             return PartitionExtents(topic_id="i", log_start_offset=0, extents=found)
 
     found = slices_of(TopicPartition("t", 0), 5, 40, Holes())
@@ -96,7 +99,7 @@ def test_tasks_travel() -> None:
 class Objects:
     """`ExtentSource` over extents that are known."""
 
-    by_partition: Mapping[TopicPartition, list[DisklessExtent]]
+    by_partition: Mapping[TopicPartition, list[Extent]]
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
         found = [item for one in self.by_partition[at] if (item := trimmed(one, start, end))]
@@ -116,7 +119,7 @@ def test_every_offset_of_objects_once_and_in_order(
 ) -> None:
     """Objects have ids in any order, as when several brokers commit."""
     ids = data.draw(st.permutations(range(len(commits))))
-    logs: dict[TopicPartition, list[DisklessExtent]] = {}
+    logs: dict[TopicPartition, list[Extent]] = {}
     for object_id, commit in zip(ids, commits, strict=True):
         position = 24
         for partition, batches in sorted(commit.items()):

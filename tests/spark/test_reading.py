@@ -13,12 +13,13 @@ import pytest
 from penstock.base.ids import TopicPartition
 from penstock.records.columnar import encode_batches
 from penstock.records.errors import CorruptBatch
+from penstock.records.extents import file_extent
 from penstock.records.header import decode_header
 from penstock.spark import chunks
 from penstock.spark.errors import DataLoss
 from penstock.spark.reading import TaskReader
 from penstock.spark.schema import BATCH_ROWS_MAX, COLUMN_NAMES, DEFAULT_COLUMNS, arrow_schema
-from penstock.spark.slices import FileExtent, Slice, Task
+from penstock.spark.slices import Slice, Task
 
 RECORDS = 5_000
 BATCH_RECORDS = 500
@@ -81,8 +82,8 @@ def piece(file: Path | None, start: int, end: int, **more: int) -> Slice:
     if file is None:
         return Slice(at=at, start=start, end=end)
     size = file.stat().st_size if file.exists() else 10
-    extent = FileExtent(
-        key=str(file),
+    extent = file_extent(
+        str(file),
         byte_offset=more.get("position", 0),
         size_bytes=more.get("size_bytes", size),
         base_offset=more.get("base_offset", 0),

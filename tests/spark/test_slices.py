@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from struct import pack
 
-from penstock.control.batch_index.values import DisklessExtent
-from penstock.spark.slices import FileExtent, trimmed
+from penstock.records.extents import file_extent
+from penstock.spark.slices import trimmed
 from tests.spark.fakes import object_extent
 
 
@@ -13,7 +13,7 @@ def test_extents_are_trimmed_to_the_batches_that_are_wanted() -> None:
     whole = object_extent(1, 100, (10, 5), (20, 5), (30, 5))
     assert trimmed(whole, 0, 1_000) == whole
     middle = trimmed(whole, 106, 108)
-    assert isinstance(middle, DisklessExtent)
+    assert middle is not None
     assert (middle.byte_offset, middle.size_bytes) == (34, 20)
     assert (middle.base_offset, middle.next_offset) == (105, 110)
     assert middle.layout == pack("<ii", 20, 5)
@@ -23,7 +23,7 @@ def test_extents_are_trimmed_to_the_batches_that_are_wanted() -> None:
 
 
 def test_extents_of_files_are_left_whole() -> None:
-    whole = FileExtent("/x", 0, 60, 100, 115)
+    whole = file_extent("/x", byte_offset=0, size_bytes=60, base_offset=100, next_offset=115)
     assert trimmed(whole, 106, 108) == whole
     for start, end in ((0, 100), (115, 200), (107, 107)):
         assert trimmed(whole, start, end) is None

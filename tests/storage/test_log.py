@@ -329,8 +329,8 @@ def test_extents_hold_what_reads_return(tmp_path: Path) -> None:
             found = log.extents(start, end)
             data = b""
             for extent in found:
-                with extent.path.open("rb") as file:
-                    file.seek(extent.position)
+                with Path(extent.key).open("rb") as file:
+                    file.seek(extent.byte_offset)
                     part = file.read(extent.size_bytes)
                 bounds = offsets(part)
                 assert (extent.base_offset, extent.next_offset) == (bounds[0][0], bounds[-1][1])

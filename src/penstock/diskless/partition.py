@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.diskless.service import DisklessService
+    from penstock.records.extents import Extent
     from penstock.storage import Lease, LogConfig
 
 UNKNOWN: Final = -1
@@ -210,6 +211,18 @@ class DisklessPartition:
         was ever cut off. (-1, -1) for epochs below 0.
         """
         return (LEADER_EPOCH, self.high_watermark) if epoch >= LEADER_EPOCH else (-1, -1)
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch of every batch, those too that were written while the topic was local."""
+        return LEADER_EPOCH
+
+    async def extents(self, start: int, end: int, *, limit: int) -> Sequence[Extent]:
+        """Where the whole batches that hold [start, end) lie in objects, at most `limit` of them.
+
+        Raises:
+            PenstockError: the control plane does not say.
+        """
+        return await self._service.extents(self, start=start, end=end, limit=limit)
 
     async def delete_records(self, before_offset: int) -> int:
         """Move the start up to an offset; -1 is the high watermark. Returns the new start.

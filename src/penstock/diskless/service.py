@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.port import DisklessPlane
     from penstock.control.batch_index.values import (
         CommitAnswer,
-        DisklessExtent,
         ObjectCommit,
         PartitionKey,
         PartitionMarks,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records import BatchHeader
     from penstock.records.appends import Done
+    from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
     from penstock.storage import Lease, LogConfig
 
@@ -374,7 +374,7 @@ class DisklessService:
 
     async def extents(
         self, partition: DisklessPartition, *, start: int, end: int, limit: int
-    ) -> list[DisklessExtent]:
+    ) -> list[Extent]:
         """The extents that hold offsets of [start, end), by offset, at most `limit` of them."""
         return await self._plane.extents(*partition.key, start=start, end=end, limit=limit)
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from penstock.control.batch_index.port import DisklessPlane
-from penstock.control.batch_index.values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.collection.orphans import Comparison, compare
 from penstock.diskless.errors import CorruptObject
 from penstock.diskless.footers import read_footer
@@ -30,6 +30,7 @@ from penstock.diskless.limits import FINDINGS_MAX, FOOTERS_KEPT, VERIFIED_EXTENT
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import BatchHeader, split_batches, verify_crc
 from penstock.records.errors import CorruptBatch
+from penstock.records.extents import Extent
 
 _PAIR_BYTES: Final = 8
 
@@ -103,13 +104,13 @@ class Verifier:
         if marks.log_start_offset <= start:
             self._found(Finding("hole", name, f"offsets from {start} to {end} do not adjoin"))
 
-    async def _extent(self, name: str, key: PartitionKey, extent: DisklessExtent) -> None:
+    async def _extent(self, name: str, key: PartitionKey, extent: Extent) -> None:
         self.extents += 1
         finding = await self._look(name, key, extent)
         if finding is not None and await self._still_there(key, extent):
             self._found(finding)
 
-    async def _look(self, name: str, key: PartitionKey, extent: DisklessExtent) -> Finding | None:
+    async def _look(self, name: str, key: PartitionKey, extent: Extent) -> Finding | None:
         where = f"{name} at offset {extent.base_offset}"
         known = await self._object(extent)
         if isinstance(known, Finding):
@@ -126,7 +127,7 @@ class Verifier:
             return await self._batches(where, extent)
         return None
 
-    async def _object(self, extent: DisklessExtent) -> WalFooter | int | Finding:
+    async def _object(self, extent: Extent) -> WalFooter | int | Finding:
         looked_at = self._looked_at
         known = looked_at.get(extent.key)
         if known is not None:
@@ -147,7 +148,7 @@ class Verifier:
             looked_at.popitem(last=False)
         return known
 
-    async def _batches(self, where: str, extent: DisklessExtent) -> Finding | None:
+    async def _batches(self, where: str, extent: Extent) -> Finding | None:
         try:
             data = await self._store.get(extent.key, extent.byte_offset, extent.size_bytes)
             self.verified_bytes += extent.size_bytes
@@ -167,7 +168,7 @@ class Verifier:
             return Finding("differs", f"{where}, {extent.key}", "the batches have other offsets")
         return None
 
-    async def _still_there(self, key: PartitionKey, extent: DisklessExtent) -> bool:
+    async def _still_there(self, key: PartitionKey, extent: Extent) -> bool:
         now = await self._plane.extents(
             *key, start=extent.base_offset, end=extent.next_offset, limit=1
         )
@@ -189,7 +190,7 @@ def _has_offsets(headers: Iterable[BatchHeader], offset: int) -> bool:
     return True
 
 
-def _difference(footer: WalFooter, key: PartitionKey, extent: DisklessExtent) -> str | None:
+def _difference(footer: WalFooter, key: PartitionKey, extent: Extent) -> str | None:
     """In which way a footer does not have an extent; None if it has."""
     for item in footer.ranges:
         if (item.topic_id, item.partition) == key:
@@ -197,7 +198,7 @@ def _difference(footer: WalFooter, key: PartitionKey, extent: DisklessExtent) ->
     return "the footer has nothing of the partition"
 
 
-def _holds(item: WalRange, extent: DisklessExtent) -> bool:
+def _holds(item: WalRange, extent: Extent) -> bool:
     """Whether the extent is a run of whole batches of the range, of the same layout."""
     sizes = np.frombuffer(item.layout, "<i4")[::2]
     begins = item.byte_offset + np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))

@@ -19,6 +19,7 @@ from penstock.storage.values import OffsetAndTimestamp, Read
 if TYPE_CHECKING:
     from penstock.partitions.commits import GroupCommits
     from penstock.records.appends import Done
+    from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
     from penstock.storage import Lease, PartitionLog
 
@@ -101,7 +102,7 @@ class LocalPartition:
             return OffsetAndTimestamp(end, -1, log.leader_epoch)
         if spec in (EARLIEST, EARLIEST_LOCAL):
             start = log.log_start_offset
-            epoch = log.latest_epoch_at(start)
+            epoch = self.epoch_at(start)
             return OffsetAndTimestamp(start, -1, epoch if epoch >= 0 else log.leader_epoch)
         if spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return None
@@ -111,6 +112,13 @@ class LocalPartition:
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_offset_for_epoch(epoch)
+
+    def epoch_at(self, offset: int) -> int:
+        return self.log.latest_epoch_at(offset)
+
+    async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
+        """As `Partition.extents`, in segment files; raises CorruptLog."""
+        return self.log.extents(start, end)
 
     async def delete_records(self, before_offset: int) -> int:
         """As `Partition.delete_records`; raises OffsetOutOfRange."""

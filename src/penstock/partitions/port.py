@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.base.ids import TopicPartition
     from penstock.records.appends import Done
+    from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
     from penstock.storage import Lease, LogConfig, Read
     from penstock.storage.values import Later, OffsetAndTimestamp
@@ -126,6 +127,20 @@ class Partition(Protocol):
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
+        ...
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that wrote an offset; -1 if unknown."""
+        ...
+
+    async def extents(self, start: int, end: int, *, limit: int) -> Sequence[Extent]:
+        """Where the whole batches that hold [start, min(end, high watermark)) lie, by offset.
+
+        What lies in files is named to the last, of what lies in objects at most `limit` extents.
+
+        Raises:
+            PenstockError: it cannot be looked up now, or what lies there is damaged.
+        """
         ...
 
     async def delete_records(self, before_offset: int) -> int:

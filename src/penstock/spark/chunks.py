@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.records.errors import CorruptBatch
+from penstock.records.extents import Extent
 from penstock.records.header import HEADER_BYTES, decode_header
-from penstock.spark.slices import Extent, Slice
+from penstock.spark.slices import Slice
 
 CHUNK_BYTES: Final = 4 << 20
 BATCH_BYTES_MAX: Final = 256 << 20

@@ -21,9 +21,10 @@ from urllib.parse import quote, unquote, urlsplit
 from penstock.base.ids import TopicPartition
 from penstock.client.errors import AdminUnavailable
 from penstock.diskless.formats.extent_json import NoExtent, extent_from_json
+from penstock.records.extents import Extent, file_extent
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import ExtentsUnavailable
-from penstock.spark.slices import Extent, FileExtent, trimmed
+from penstock.spark.slices import trimmed
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 PAGES_MAX: Final = 10_000
@@ -149,10 +150,10 @@ def _page(at: TopicPartition, answer: Mapping[str, Any]) -> _Page:
         ) from error
 
 
-def _file_extent(item: Mapping[str, Any]) -> FileExtent:
+def _file_extent(item: Mapping[str, Any]) -> Extent:
     url = urlsplit(str(item["url"]))
-    return FileExtent(
-        key=unquote(url.path) if url.scheme == "file" else "",
+    return file_extent(
+        unquote(url.path) if url.scheme == "file" else "",
         byte_offset=int(item["position"]),
         size_bytes=int(item["size_bytes"]),
         base_offset=int(item["base_offset"]),

@@ -23,7 +23,6 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
 from penstock.diskless.reading.planning import Piece, merge, trim
 from penstock.objects import (
@@ -179,9 +178,8 @@ def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
     left = WINDOW_BYTES
     for index, item in enumerate(items):
         here = item.start
-        known = [extent for extent in item.extents if isinstance(extent, DisklessExtent)]
         while here < item.end and index not in done:
-            extents = [extent for extent in known if extent.next_offset > here]
+            extents = [extent for extent in item.extents if extent.next_offset > here]
             held = bool(extents) and extents[0].base_offset <= here
             pieces = trim(extents, here, max_bytes=left, at_least_one=not window) if held else []
             if not pieces and window:

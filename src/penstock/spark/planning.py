@@ -28,9 +28,9 @@ from typing import Final
 import numpy as np
 
 from penstock.base.ids import TopicPartition
-from penstock.control.batch_index.values import DisklessExtent
+from penstock.records.extents import Extent
 from penstock.spark.extents import ExtentSource
-from penstock.spark.slices import Extent, Slice, Task, batches_of, trimmed
+from penstock.spark.slices import Slice, Task, batches_of, trimmed
 
 TASK_BYTES_MIN: Final = 2 << 20
 TASK_BYTES_MAX: Final = 128 << 20
@@ -129,12 +129,11 @@ def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
 def _edges(item: Slice, parts: int) -> list[int]:
     """Offsets that cut a slice in about as many parts: of equal bytes where batches are known."""
     numbers = np.arange(1, parts, dtype=np.int64)
-    known = [extent for extent in item.extents if isinstance(extent, DisklessExtent)]
-    if known:
-        batches = np.concatenate([batches_of(extent) for extent in known])
+    if item.store:
+        batches = np.concatenate([batches_of(extent) for extent in item.extents])
         ends = np.cumsum(batches, axis=0, dtype=np.int64)
         wanted = np.searchsorted(ends[:, 0], numbers * item.size_bytes // parts)
-        inner = known[0].base_offset + ends[wanted, 1]
+        inner = item.extents[0].base_offset + ends[wanted, 1]
     else:
         inner = item.start + (item.end - item.start) * numbers // parts
     between = [int(edge) for edge in np.unique(inner) if item.start < edge < item.end]

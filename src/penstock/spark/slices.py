@@ -9,31 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
 from penstock.base.ids import TopicPartition
-from penstock.control.batch_index.values import DisklessExtent
+from penstock.records.extents import Extent
 
 RECORD_BYTES_GUESS: Final = 256
 REQUEST_BYTES: Final = 16 << 10
-
-
-class FileExtent(NamedTuple):
-    """Adjacent batches of one partition in a file; `key` is its path, empty if there is none."""
-
-    key: str
-    byte_offset: int
-    size_bytes: int
-    base_offset: int
-    next_offset: int
-
-
-Extent = FileExtent | DisklessExtent
-"""Where batches lie (`key`, `byte_offset`), their bytes and their offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +61,7 @@ class Task(InputPartition):
         return value
 
 
-def batches_of(extent: DisklessExtent) -> npt.NDArray[np.int32]:
+def batches_of(extent: Extent) -> npt.NDArray[np.int32]:
     """The bytes and the offsets of each batch, a row per batch."""
     return np.frombuffer(extent.layout, dtype="<i4").reshape(-1, 2)
 
@@ -88,7 +74,7 @@ def trimmed(extent: Extent, start: int, end: int) -> Extent | None:
     if start >= end or end <= extent.base_offset or start >= extent.next_offset:
         return None
     whole = start <= extent.base_offset and end >= extent.next_offset
-    if whole or isinstance(extent, FileExtent):
+    if whole or not extent.layout:
         return extent
     batches = batches_of(extent)
     after = extent.base_offset + np.cumsum(batches[:, 1], dtype=np.int64)

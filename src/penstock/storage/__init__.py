@@ -21,7 +21,6 @@ from penstock.storage.partition import PartitionLog
 from penstock.storage.settings import StorageSettings
 from penstock.storage.store import LogStore
 from penstock.storage.values import (
-    Extent,
     Lease,
     OffsetAndTimestamp,
     Read,
@@ -33,7 +32,6 @@ __all__ = [
     "CorruptFile",
     "CorruptLog",
     "DiskFull",
-    "Extent",
     "InvalidProducerEpoch",
     "InvalidTimestamp",
     "Lease",

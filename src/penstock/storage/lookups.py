@@ -6,10 +6,10 @@ needs NumPy and Arrow, and they are imported there.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.records import BatchHeader
+from penstock.records.extents import Extent, file_extent
 from penstock.storage.environment import Environment
 from penstock.storage.formats.snapshot import (
     BATCHES_VERSION,
@@ -18,14 +18,10 @@ from penstock.storage.formats.snapshot import (
 )
 from penstock.storage.reading import end_before, headers_from, index_of, locate
 from penstock.storage.segment import Segment
-from penstock.storage.values import Extent, OffsetAndTimestamp
+from penstock.storage.values import OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from penstock.storage.partition import PartitionLog
-
-
-def path_of(segment: Segment) -> Path:
-    return Path(segment.path)
 
 
 def encoded_snapshots(
@@ -141,13 +137,12 @@ def extents(log: PartitionLog, environment: Environment, start: int, end: int) -
                     environment, segment, first.position, beyond.position, interval
                 )
         found.append(
-            Extent(
-                path=path_of(segment),
-                position=first.position,
+            file_extent(
+                segment.path,
+                byte_offset=first.position,
                 size_bytes=position - first.position,
                 base_offset=first.header.base_offset,
                 next_offset=next_offset,
-                leader_epoch=first.header.partition_leader_epoch,
                 max_timestamp=segment.max_timestamp,
             )
         )

@@ -24,6 +24,7 @@ from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader, OffsetOutOfRange, stamp, stamp_append_time
 from penstock.records.appends import AppendResult
+from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.storage import lookups
 from penstock.storage.admission import prepared
@@ -52,7 +53,6 @@ from penstock.storage.rolling import should_roll
 from penstock.storage.segment import UNKNOWN, Segment
 from penstock.storage.values import (
     Buffer,
-    Extent,
     Lease,
     OffsetAndTimestamp,
     Read,

@@ -5,8 +5,6 @@ made once per call, because a frozen dataclass costs several times as much to ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -45,16 +43,3 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """Whole batches of a segment file that hold the offsets [base_offset, next_offset)."""
-
-    path: Path
-    position: int
-    size_bytes: int
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
-    max_timestamp: int

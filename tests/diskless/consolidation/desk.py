@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.control import DisklessPlane
-from penstock.control.batch_index.values import DisklessExtent, ObjectCommit
+from penstock.control.batch_index.values import ObjectCommit
 from penstock.diskless.formats.wal import WalHeader, WalRange, encode_footer, encode_header
 from penstock.diskless.reading.assembly import assemble
 from penstock.diskless.reading.planning import trim
@@ -15,6 +15,7 @@ from penstock.diskless.writing.submission import Submission, entry_of
 from penstock.objects import ObjectStore
 from penstock.records import split_batches
 from penstock.records.appends import AppendResult
+from penstock.records.extents import Extent
 from tests.records.reference import Batch, Record, encode
 
 TOPIC = UUID(int=7)
@@ -85,7 +86,7 @@ class Desk:
         )
         return list((await self.plane.commit_object(commit)).placed)
 
-    async def extents(self, partition: int = 0) -> list[DisklessExtent]:
+    async def extents(self, partition: int = 0) -> list[Extent]:
         return await self.plane.extents(TOPIC, partition, start=0, end=2**62, limit=100_000)
 
     async def consumed(self, partition: int = 0) -> bytes:
@@ -110,7 +111,7 @@ class Desk:
         return {lease.key: state for state, lease in rows}
 
 
-async def seen(store: ObjectStore, extents: Sequence[DisklessExtent]) -> bytes:
+async def seen(store: ObjectStore, extents: Sequence[Extent]) -> bytes:
     """The bytes of adjacent extents, as a consumer gets them."""
     if not extents:
         return b""

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.base.errors import BugError
 from penstock.control import MemoryControlPlane
-from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.consolidation import build_segment, building, limits, write_segment
 from penstock.diskless.errors import CorruptObject
 from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable
 from penstock.records import split_batches, verify_crc
+from penstock.records.extents import Extent
 from tests.diskless.consolidation.desk import KEY, START_MS, TOPIC, Desk, Sent, produced, seen
 from tests.records.reference import decode
 
@@ -129,7 +129,7 @@ async def test_few_ranges_are_read_at_once(desk: Desk) -> None:
     assert reads == limits.CHUNK_EXTENTS_MAX + 10
 
 
-async def damaged(desk: Desk, extent: DisklessExtent, at: int) -> MemoryStore:
+async def damaged(desk: Desk, extent: Extent, at: int) -> MemoryStore:
     """The same objects, with another byte in this extent."""
     store = MemoryStore()
     async for info in desk.store.list("wal/"):

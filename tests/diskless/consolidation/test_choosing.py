@@ -10,23 +10,24 @@ from uuid import UUID
 import pytest
 
 from penstock.base.errors import BugError
-from penstock.control.batch_index.values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.consolidation import Choice, Rules, Selection, choose
 from penstock.diskless.consolidation.choosing import Page
 from penstock.diskless.consolidation.limits import PAGE_EXTENTS
 from penstock.diskless.limits import RUN_EXTENTS_MAX
+from penstock.records.extents import Extent
 
 NOW_MS = 1_000_000
 RULES = Rules(segment_bytes=1_000, min_extents=3, min_age_ms=500)
 KEYS: list[PartitionKey] = [(UUID(int=7), number) for number in range(4)]
 
 
-def extents(text: str, *, size_bytes: int = 100, start: int = 0) -> list[DisklessExtent]:
+def extents(text: str, *, size_bytes: int = 100, start: int = 0) -> list[Extent]:
     """One extent of two offsets per letter: w and s are old, W and S young, - and f have no time
     or one in the future; s and S are segments."""
     ages = {"w": NOW_MS - 500, "s": NOW_MS - 900, "W": NOW_MS - 499, "S": NOW_MS, "-": -1}
     return [
-        DisklessExtent(
+        Extent(
             number, f"o{number}", "segment" if letter in "sS" else "wal", 32, size_bytes,
             start + 2 * number, start + 2 * number + 2, ages.get(letter, NOW_MS + 10**6), -1, b"",
         )
@@ -114,11 +115,11 @@ class Log:
 
     def __init__(self, rules: Rules = RULES) -> None:
         self.selection = Selection(rules)
-        self.partitions: dict[PartitionKey, list[DisklessExtent]] = {}
+        self.partitions: dict[PartitionKey, list[Extent]] = {}
         self.asked: list[Page] = []
         self.made: list[tuple[PartitionKey, int, int]] = []
 
-    def swap(self, key: PartitionKey, run: Sequence[DisklessExtent]) -> None:
+    def swap(self, key: PartitionKey, run: Sequence[Extent]) -> None:
         there = self.partitions[key]
         place = there.index(run[0])
         assert there[place : place + len(run)] == list(run)

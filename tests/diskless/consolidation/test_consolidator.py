@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.control import ControlUnavailable, MemoryControlPlane
-from penstock.control.batch_index.values import DisklessExtent, ObjectLease, SegmentSwap
+from penstock.control.batch_index.values import ObjectLease, SegmentSwap
 from penstock.diskless.collection import Collection
 from penstock.diskless.consolidation import (
     Consolidator,
@@ -22,6 +22,7 @@ from penstock.diskless.consolidation import (
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.verification import Verifier
 from penstock.objects import MemoryStore, StoreUnavailable
+from penstock.records.extents import Extent
 from tests.diskless.consolidation.conftest import furnished
 from tests.diskless.consolidation.desk import KEY, START_MS, TOPIC, Desk, Sent, produced, seen
 from tests.diskless.faults import Crash, CrashingPlane, FaultyStore, Steps
@@ -374,7 +375,7 @@ async def test_a_damaged_object_is_passed_over(
     desk: Desk, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await filled(desk, 4)
-    damaged: DisklessExtent = (await desk.extents(1))[1]
+    damaged: Extent = (await desk.extents(1))[1]
     store = MemoryStore(clock=clock)
     async for info in desk.store.list("wal/"):
         content = bytearray(await desk.store.get(info.key, 0, info.size_bytes))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from struct import pack
 from uuid import UUID
 
-from penstock.control.batch_index.values import DisklessExtent
+from penstock.records.extents import Extent
 from tests.broker.wire_client import batch
 
 TOPIC = UUID(int=7)
@@ -21,9 +21,9 @@ def extent(
     byte_offset: int = 32,
     max_timestamp: int = 1000,
     append_time_ms: int = -1,
-) -> DisklessExtent:
+) -> Extent:
     """An extent of batches as (bytes, offsets)."""
-    return DisklessExtent(
+    return Extent(
         object_id=1,
         key=key,
         kind="wal",
@@ -45,7 +45,7 @@ def stored(
     byte_offset: int = 32,
     append_time_ms: int = -1,
     timestamp_ms: int = 1_700_000_000_000,
-) -> tuple[DisklessExtent, bytes]:
+) -> tuple[Extent, bytes]:
     """An extent and its bytes: one batch per list of values."""
     batches = [batch(*items, timestamp_ms=timestamp_ms) for items in values]
     shape = [(len(data), len(items)) for data, items in zip(batches, values, strict=True)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.reading.coordinates import Coordinates, weight
+from penstock.records.extents import Extent
 from tests.diskless.reading.extents import KEY, TOPIC, extent
 
 OTHER = (TOPIC, 1)
@@ -16,7 +16,7 @@ def cache(max_bytes: int = 1 << 20, age_seconds: float = 30.0) -> Coordinates:
     return Coordinates(max_bytes=max_bytes, age_seconds=age_seconds)
 
 
-def bases(found: list[DisklessExtent]) -> list[int]:
+def bases(found: list[Extent]) -> list[int]:
     return [one.base_offset for one in found]
 
 

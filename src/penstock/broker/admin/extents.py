@@ -3,8 +3,9 @@
 `GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` answers with runs of whole batches in
 segment files, for `[start, min(end, high watermark))`; left out, `start` is the first offset and
 `end` the high watermark. A range that does not lie in the log is 416. `machine_id` tells a
-reader whether the files are on its own machine. Of diskless partitions the answer names
-objects of the store instead, in pages: it is the store that a reader opens, by itself.
+reader whether the files are on its own machine. What lies in an object store is named as objects
+of it (`diskless.formats.extent_json`), in pages: `next_start` is where the next one begins, null on
+the last. It is the store that a reader opens, by itself.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
-from penstock.broker.errors import NoObjectStore
 from penstock.diskless.formats.extent_json import extent_to_json
-from penstock.diskless.partition import DisklessPartition
+from penstock.partitions import look_up_marks
 from penstock.records import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.broker.state import BrokerState
-    from penstock.control.batch_index.values import DisklessExtent
     from penstock.partitions import Partition
+    from penstock.records.extents import Extent
 
 OBJECT_EXTENTS_PER_PAGE: Final = 1_000
 """Extents in one answer; `next_start` says where to go on."""
@@ -100,44 +100,7 @@ def wanted(log: Partition, query: Mapping[str, str]) -> tuple[int, int]:
     return start, min(end, log.high_watermark)
 
 
-async def object_extents(
-    state: BrokerState, partition: DisklessPartition, query: Mapping[str, str]
-) -> dict[str, Any]:
-    """Where a range of a diskless partition lies in the object store: one page of extents.
-
-    `next_start` is where the next page begins; None on the last. Extents are as in
-    `diskless.formats.extent_json`. The URL never has credentials in it.
-    """
-    service = state.diskless
-    if service is None:
-        raise NoObjectStore("this broker has no object store")
-    # Another broker may have committed what the reader has heard of.
-    await service.look_up_marks([partition])
-    start, end = wanted(partition, query)
-    found: list[DisklessExtent] = []
-    if start < end:
-        found = await service.extents(
-            partition, start=start, end=end, limit=OBJECT_EXTENTS_PER_PAGE
-        )
-    page = first_page(found)
-    more = bool(page) and page[-1].next_offset < end
-    return {
-        "topic": partition.topic_partition.topic,
-        "topic_id": str(partition.topic_id),
-        "partition": partition.topic_partition.partition,
-        "leader_epoch": partition.leader_epoch,
-        "log_start_offset": partition.log_start_offset,
-        "high_watermark": partition.high_watermark,
-        "last_stable_offset": partition.last_stable_offset,
-        "machine_id": machine_id(),
-        "extents": [],
-        "store": service.store_url,
-        "objects": [extent_to_json(extent) for extent in page],
-        "next_start": page[-1].next_offset if more else None,
-    }
-
-
-def first_page(extents: Sequence[DisklessExtent]) -> Sequence[DisklessExtent]:
+def first_page(extents: Sequence[Extent]) -> Sequence[Extent]:
     """The first extents, as many as one answer may have of their layouts; at least one."""
     ends = accumulate(len(extent.layout) for extent in extents)
     count = sum(1 for end in ends if end <= OBJECT_LAYOUTS_PER_PAGE_BYTES)
@@ -145,37 +108,46 @@ def first_page(extents: Sequence[DisklessExtent]) -> Sequence[DisklessExtent]:
 
 
 async def partition_extents(state: BrokerState, request: Request) -> dict[str, Any]:
+    """One page of where a range lies. A store's URL never has credentials in it."""
     topic = request.path_params["topic"]
     index = number("partition", request.path_params["partition"], INT_MAX)
     place = state.topics.get(topic)
     if place is None or index >= len(place.partitions):
         await state.refresh()  # another broker may have made it just now
-        place = state.topics.get(topic)
     partition = state.partition(topic, index)
-    if isinstance(partition, DisklessPartition):
-        return await object_extents(state, partition, request.query_params)
-    log = state.local_log(topic, index)
+    await look_up_marks([partition])  # another broker may have committed what the reader heard of
     start, end = wanted(partition, request.query_params)
-    extents = log.extents(start, end) if start < end else []
-    return {
+    page: Sequence[Extent] = ()
+    if start < end:
+        page = first_page(await partition.extents(start, end, limit=OBJECT_EXTENTS_PER_PAGE))
+    answer = {
         "topic": topic,
-        "topic_id": str(log.topic_id),
+        "topic_id": str(partition.topic_id),
         "partition": index,
-        "leader_epoch": log.leader_epoch,
-        "log_start_offset": log.log_start_offset,
-        "high_watermark": log.high_watermark,
-        "last_stable_offset": log.last_stable_offset,
+        "leader_epoch": partition.leader_epoch,
+        "log_start_offset": partition.log_start_offset,
+        "high_watermark": partition.high_watermark,
+        "last_stable_offset": partition.last_stable_offset,
         "machine_id": machine_id(),
-        "extents": [
-            {
-                "url": extent.path.absolute().as_uri(),
-                "position": extent.position,
-                "size_bytes": extent.size_bytes,
-                "base_offset": extent.base_offset,
-                "next_offset": extent.next_offset,
-                "leader_epoch": extent.leader_epoch,
-                "max_timestamp": extent.max_timestamp,
-            }
-            for extent in extents
-        ],
+        "extents": [_in_file(partition, extent) for extent in page if extent.kind == "file"],
+    }
+    if not partition.store_url:
+        return answer
+    more = bool(page) and page[-1].next_offset < end
+    return answer | {
+        "store": partition.store_url,
+        "objects": [extent_to_json(extent) for extent in page if extent.kind != "file"],
+        "next_start": page[-1].next_offset if more else None,
+    }
+
+
+def _in_file(partition: Partition, extent: Extent) -> dict[str, Any]:
+    return {
+        "url": Path(extent.key).as_uri(),
+        "position": extent.byte_offset,
+        "size_bytes": extent.size_bytes,
+        "base_offset": extent.base_offset,
+        "next_offset": extent.next_offset,
+        "leader_epoch": partition.epoch_at(extent.base_offset),
+        "max_timestamp": extent.max_timestamp,
     }

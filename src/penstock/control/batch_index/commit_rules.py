@@ -26,7 +26,6 @@ from penstock.control.batch_index.rules import (
 from penstock.control.batch_index.values import (
     BatchEntry,
     CommitAnswer,
-    DisklessExtent,
     ObjectCommit,
     ObjectLease,
     ObjectState,
@@ -36,6 +35,7 @@ from penstock.control.errors import InvalidCommit, TooLarge
 from penstock.control.limits import OBJECT_ENTRIES_MAX
 from penstock.control.values import Topic
 from penstock.records.appends import AppendResult
+from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer, ProducerBatch, appended, original
 
 
@@ -116,7 +116,7 @@ def plan_commit(
     return CommitPlan(answer, rows, planner.written, sum(map(len, extents.values())))
 
 
-def _extended(row: PartitionRow, added: tuple[DisklessExtent, ...]) -> PartitionRow:
+def _extended(row: PartitionRow, added: tuple[Extent, ...]) -> PartitionRow:
     size_bytes = sum([extent.size_bytes for extent in added])
     return PartitionRow(
         row.log_start_offset,
@@ -146,8 +146,8 @@ class _Run:
         if self.append_time_ms < 0 and entry.max_timestamp > self.max_timestamp:
             self.max_timestamp = entry.max_timestamp
 
-    def extent(self, lease: ObjectLease) -> DisklessExtent:
-        return DisklessExtent(
+    def extent(self, lease: ObjectLease) -> Extent:
+        return Extent(
             lease.object_id,
             lease.key,
             "wal",

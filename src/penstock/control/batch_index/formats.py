@@ -2,7 +2,7 @@
 
 An answer is MessagePack, an array of three: the version 1; the entries' places; the partitions,
 each an array of topic id (16 bytes), partition, marks and extents. Places, marks and extents are
-arrays of the fields of `AppendResult`, `PartitionMarks` and `DisklessExtent`, in their order.
+arrays of the fields of `AppendResult`, `PartitionMarks` and `Extent`, in their order.
 
 A share in a topic that becomes diskless is MessagePack, too, an array of two: the version 1; the
 partitions, maps of the fields of `SwitchedPartition`, whose objects, extents and producers are
@@ -27,14 +27,11 @@ from uuid import UUID
 import msgspec
 
 from penstock.control.batch_index.switch_values import SwitchedPartition
-from penstock.control.batch_index.values import (
-    CommitAnswer,
-    DisklessExtent,
-    PartitionMarks,
-)
+from penstock.control.batch_index.values import CommitAnswer, PartitionMarks
 from penstock.control.errors import DatabaseDamaged, SwitchRefused
 from penstock.control.limits import SWITCH_SHARE_BYTES_MAX
 from penstock.records.appends import AppendResult
+from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch
 
 ANSWER_VERSION: Final = 1
@@ -46,7 +43,7 @@ class _Partition(NamedTuple):
     topic_id: bytes
     partition: int
     marks: PartitionMarks
-    extents: tuple[DisklessExtent, ...]
+    extents: tuple[Extent, ...]
 
 
 class _Answer(NamedTuple):

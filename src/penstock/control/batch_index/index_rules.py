@@ -19,7 +19,6 @@ from uuid import UUID
 from penstock.base.errors import BugError
 from penstock.control.batch_index.rules import LAYOUT, PartitionRow, layout_totals, refusal
 from penstock.control.batch_index.values import (
-    DisklessExtent,
     FindRequest,
     Found,
     ObjectState,
@@ -29,6 +28,7 @@ from penstock.control.batch_index.values import (
 from penstock.control.errors import InvalidCommit, ObjectLeaseLost, OffsetBeyondEnd, StaleExtents
 from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.values import Topic
+from penstock.records.extents import Extent
 
 
 def found_without_extents(
@@ -48,12 +48,12 @@ def found_without_extents(
     return Found(marks) if offset == marks.high_watermark else None
 
 
-def found(request: FindRequest, row: PartitionRow, candidates: Iterable[DisklessExtent]) -> Found:
+def found(request: FindRequest, row: PartitionRow, candidates: Iterable[Extent]) -> Found:
     """The answer from a partition's extents by offset, the first being the one of the offset.
 
     No more of `candidates` are taken than are needed.
     """
-    taken: list[DisklessExtent] = []
+    taken: list[Extent] = []
     size_bytes = 0
     for extent in candidates:
         if taken:
@@ -73,7 +73,7 @@ def found(request: FindRequest, row: PartitionRow, candidates: Iterable[Diskless
     return Found(row.marks, tuple(taken))
 
 
-def bytes_from(extent: DisklessExtent, offset: int) -> int:
+def bytes_from(extent: Extent, offset: int) -> int:
     """The bytes of an extent's batches from the one that holds an offset on."""
     left, following = extent.size_bytes, extent.base_offset
     if offset <= following:
@@ -98,7 +98,7 @@ class RetentionPlan(NamedTuple):
     """The extents that go, and what the partition is then."""
 
     row: PartitionRow
-    dropped: tuple[DisklessExtent, ...]
+    dropped: tuple[Extent, ...]
     more: bool
 
     @property
@@ -109,7 +109,7 @@ class RetentionPlan(NamedTuple):
 
 def plan_retention(
     row: PartitionRow,
-    first: Sequence[DisklessExtent],
+    first: Sequence[Extent],
     *,
     before_timestamp: int | None,
     max_bytes: int | None,
@@ -131,7 +131,7 @@ def plan_retention(
     return RetentionPlan(without(row, dropped), dropped, count > limit)
 
 
-def _old(first: Sequence[DisklessExtent], before_timestamp: int | None) -> int:
+def _old(first: Sequence[Extent], before_timestamp: int | None) -> int:
     """How many extents, from the first on, are older than a time."""
     if before_timestamp is None:
         return 0
@@ -144,7 +144,7 @@ def _old(first: Sequence[DisklessExtent], before_timestamp: int | None) -> int:
     return old
 
 
-def without(row: PartitionRow, dropped: Sequence[DisklessExtent]) -> PartitionRow:
+def without(row: PartitionRow, dropped: Sequence[Extent]) -> PartitionRow:
     """A partition without its first extents."""
     if not dropped:
         return row
@@ -158,7 +158,7 @@ def without(row: PartitionRow, dropped: Sequence[DisklessExtent]) -> PartitionRo
     )
 
 
-def references(extents: Iterable[DisklessExtent]) -> dict[int, int]:
+def references(extents: Iterable[Extent]) -> dict[int, int]:
     """How many of these extents refer to each object."""
     counts: dict[int, int] = {}
     for extent in extents:
@@ -194,7 +194,7 @@ def _check_swap(swap: SegmentSwap) -> None:
         raise InvalidCommit(f"object {swap.object_id}: {reason}")
 
 
-def _flaw(swap: SegmentSwap, extent: DisklessExtent) -> str | None:
+def _flaw(swap: SegmentSwap, extent: Extent) -> str | None:
     if extent.object_id != swap.object_id or extent.kind != "segment":
         return f"an extent of object {extent.object_id}, {extent.kind}"
     if extent.byte_offset < 0 or extent.byte_offset + extent.size_bytes > swap.size_bytes:
@@ -207,17 +207,15 @@ def _flaw(swap: SegmentSwap, extent: DisklessExtent) -> str | None:
     return None
 
 
-def _adjoin(extents: Sequence[DisklessExtent]) -> bool:
+def _adjoin(extents: Sequence[Extent]) -> bool:
     return all(one.next_offset == other.base_offset for one, other in pairwise(extents))
 
 
-def _offsets(extents: Sequence[DisklessExtent]) -> tuple[int, int]:
+def _offsets(extents: Sequence[Extent]) -> tuple[int, int]:
     return extents[0].base_offset, extents[-1].next_offset
 
 
-def plan_swap(
-    swap: SegmentSwap, row: PartitionRow | None, there: Sequence[DisklessExtent]
-) -> PartitionRow:
+def plan_swap(swap: SegmentSwap, row: PartitionRow | None, there: Sequence[Extent]) -> PartitionRow:
     """What the partition is after a swap; `there` are its extents at the replaced offsets.
 
     Raises:

@@ -30,7 +30,6 @@ from penstock.control.batch_index.values import (
     Backlog,
     CommitAnswer,
     Condemned,
-    DisklessExtent,
     FindRequest,
     Found,
     ObjectCommit,
@@ -44,6 +43,7 @@ from penstock.control.batch_index.values import (
 )
 from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.values import SinkCommit, Topic
+from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerState
 
 
@@ -119,13 +119,13 @@ class DisklessPlane(Protocol):
 
     async def extents(
         self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
-    ) -> list[DisklessExtent]:
+    ) -> list[Extent]:
         """The extents that hold offsets of [start, end), by offset, at most `limit` of them."""
         ...
 
     async def extent_at_time(
         self, topic_id: UUID, partition: int, timestamp: int | None
-    ) -> DisklessExtent | None:
+    ) -> Extent | None:
         """The first extent whose highest timestamp is at or after a time.
 
         None for the time asks for the first extent that has the partition's highest timestamp.

@@ -38,7 +38,6 @@ from penstock.control.batch_index.formats import decode_answer
 from penstock.control.batch_index.postgres_upkeep import PostgresDisklessUpkeep
 from penstock.control.batch_index.values import (
     CommitAnswer,
-    DisklessExtent,
     FindRequest,
     Found,
     ObjectCommit,
@@ -56,6 +55,7 @@ from penstock.control.sink_commits import operations as sinks
 from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.sink_commits.rules import check_sink_version
 from penstock.control.values import MetadataImage, SinkCommit, Topic
+from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerState, described
 
 BEGIN_FENCED: Final = "BEGIN; SELECT penstock_fence(NULL)"
@@ -204,7 +204,7 @@ class PostgresDiskless(PostgresDisklessUpkeep):
 
     async def extents(
         self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
-    ) -> list[DisklessExtent]:
+    ) -> list[Extent]:
         key = (topic_id, partition)
         return await self._database.statement(
             lambda connection: rows.extents_between(connection, key, start, end, limit)
@@ -212,7 +212,7 @@ class PostgresDiskless(PostgresDisklessUpkeep):
 
     async def extent_at_time(
         self, topic_id: UUID, partition: int, timestamp: int | None
-    ) -> DisklessExtent | None:
+    ) -> Extent | None:
         key = (topic_id, partition)
         return await self._database.statement(
             lambda connection: rows.extent_at_time(connection, key, timestamp)

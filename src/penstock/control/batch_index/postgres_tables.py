@@ -13,9 +13,10 @@ from uuid import UUID
 from penstock.control.batch_index.commit_rules import CommitPlan
 from penstock.control.batch_index.formats import decode_batches, encode_answer, encode_batches
 from penstock.control.batch_index.rules import EMPTY, PartitionRow, ProducerKey
-from penstock.control.batch_index.values import DisklessExtent, FindRequest, PartitionKey
+from penstock.control.batch_index.values import FindRequest, PartitionKey
 from penstock.control.drivers.postgres_connections import Connection
 from penstock.control.metadata.postgres_tables import uuid_of
+from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer
 
 _ROW: Final = "p.log_start_offset, p.high_watermark, p.size_bytes, p.wal_extents, p.wal_bytes"
@@ -206,7 +207,7 @@ async def write_commit(
 
 
 def _extent_rows(
-    ids: Mapping[PartitionKey, int], extents: Mapping[PartitionKey, Sequence[DisklessExtent]]
+    ids: Mapping[PartitionKey, int], extents: Mapping[PartitionKey, Sequence[Extent]]
 ) -> list[tuple[Any, ...]]:
     return [
         (ids[key], one.base_offset, one.next_offset, one.byte_offset, one.size_bytes,
@@ -222,7 +223,7 @@ def _columns(count: int, rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 async def write_extents(
-    connection: Connection, partition_id: int, extents: Sequence[DisklessExtent]
+    connection: Connection, partition_id: int, extents: Sequence[Extent]
 ) -> None:
     await connection.executemany(
         "INSERT INTO diskless_extents (partition_id, base_offset, next_offset, object_id,"
@@ -254,7 +255,7 @@ class FoundRows(NamedTuple):
     """A partition and its extents from an offset on, up to the limit of the query."""
 
     row: PartitionRow
-    extents: list[DisklessExtent]
+    extents: list[Extent]
 
 
 _FIND: Final = f"""
@@ -297,13 +298,13 @@ async def find(
         if not found[place - 1].extents:
             found[place - 1] = FoundRows(PartitionRow._make(row), [])
         if extent[0] is not None:
-            found[place - 1].extents.append(DisklessExtent._make(extent))
+            found[place - 1].extents.append(Extent._make(extent))
     return found, None if stamp is None else uuid_of(stamp)
 
 
 async def extents_from(
     connection: Connection, partition_id: int, offset: int, limit: int
-) -> list[DisklessExtent]:
+) -> list[Extent]:
     """A partition's extents from the one that holds an offset on."""
     rows = await connection.fetch(
         f"SELECT {_EXTENT} FROM {_EXTENTS} WHERE e.partition_id = $1 AND e.next_offset > $2"  # noqa: S608
@@ -313,12 +314,12 @@ async def extents_from(
         offset,
         limit,
     )
-    return [DisklessExtent._make(row) for row in rows]
+    return [Extent._make(row) for row in rows]
 
 
 async def extents_between(
     connection: Connection, key: PartitionKey, start: int, end: int, limit: int
-) -> list[DisklessExtent]:
+) -> list[Extent]:
     """The extents that hold offsets of [start, end), by offset."""
     rows = await connection.fetch(
         f"SELECT {_EXTENT} FROM {_EXTENTS}"  # noqa: S608  (fixed)
@@ -330,12 +331,12 @@ async def extents_between(
         end,
         limit,
     )
-    return [DisklessExtent._make(row) for row in rows]
+    return [Extent._make(row) for row in rows]
 
 
 async def extent_at_time(
     connection: Connection, key: PartitionKey, timestamp: int | None
-) -> DisklessExtent | None:
+) -> Extent | None:
     """See the port."""
     order = "e.max_timestamp DESC, e.base_offset" if timestamp is None else "e.base_offset"
     row = await connection.fetchrow(
@@ -346,11 +347,11 @@ async def extent_at_time(
         *key,
         timestamp,
     )
-    return None if row is None else DisklessExtent._make(row)
+    return None if row is None else Extent._make(row)
 
 
 async def drop_extents(
-    connection: Connection, partition_id: int, extents: Sequence[DisklessExtent]
+    connection: Connection, partition_id: int, extents: Sequence[Extent]
 ) -> None:
     """Drop the rows of adjacent extents."""
     if extents:

@@ -16,7 +16,6 @@ from penstock.control.batch_index import postgres_tables as rows
 from penstock.control.batch_index.values import (
     Backlog,
     Condemned,
-    DisklessExtent,
     ObjectLease,
     ObjectTotals,
     PartitionKey,
@@ -27,6 +26,7 @@ from penstock.control.batch_index.values import (
 from penstock.control.drivers.postgres_connections import Connection, Connections
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
+from penstock.records.extents import Extent
 
 
 class PostgresDisklessUpkeep:
@@ -182,6 +182,6 @@ async def _forget(connection: Connection, partition_id: int, limit: int) -> int:
     return dropped
 
 
-async def _drop(connection: Connection, partition_id: int, gone: Sequence[DisklessExtent]) -> None:
+async def _drop(connection: Connection, partition_id: int, gone: Sequence[Extent]) -> None:
     await rows.drop_extents(connection, partition_id, gone)
     await objects.release(connection, index_rules.references(gone))

@@ -21,7 +21,6 @@ from penstock.control.batch_index.sqlite_switch import SqliteDisklessSwitch
 from penstock.control.batch_index.sqlite_upkeep import SqliteDisklessUpkeep
 from penstock.control.batch_index.values import (
     CommitAnswer,
-    DisklessExtent,
     FindRequest,
     Found,
     ObjectCommit,
@@ -39,6 +38,7 @@ from penstock.control.sink_commits import operations as sinks
 from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.sink_commits.rules import check_sink_version
 from penstock.control.values import MetadataImage, SinkCommit, Topic
+from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer, ProducerState, described
 
 _HIGHEST_ID = "highest_object_id"
@@ -199,24 +199,24 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
 
     async def extents(
         self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
-    ) -> list[DisklessExtent]:
-        def operation(connection: sqlite3.Connection) -> list[DisklessExtent]:
+    ) -> list[Extent]:
+        def operation(connection: sqlite3.Connection) -> list[Extent]:
             partition_id, _ = rows.read_partition(connection, (topic_id, partition))
             following = rows.extents_from(connection, partition_id, start, limit)
             return [one for one in following if one.base_offset < end]
 
-        extents: list[DisklessExtent] = await self._writer.run(operation)
+        extents: list[Extent] = await self._writer.run(operation)
         return extents
 
     async def extent_at_time(
         self, topic_id: UUID, partition: int, timestamp: int | None
-    ) -> DisklessExtent | None:
-        def operation(connection: sqlite3.Connection) -> DisklessExtent | None:
+    ) -> Extent | None:
+        def operation(connection: sqlite3.Connection) -> Extent | None:
             partition_id, row = rows.read_partition(connection, (topic_id, partition))
             start = row.log_start_offset
             return rows.extent_at_time(connection, partition_id, start, timestamp)
 
-        extent: DisklessExtent | None = await self._writer.run(operation)
+        extent: Extent | None = await self._writer.run(operation)
         return extent
 
     async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from penstock.control.batch_index.commit_rules import CommitPlan
 from penstock.control.batch_index.formats import decode_batches, encode_answer, encode_batches
 from penstock.control.batch_index.rules import EMPTY, PartitionRow
-from penstock.control.batch_index.values import (
-    DisklessExtent,
-    PartitionKey,
-)
+from penstock.control.batch_index.values import PartitionKey
+from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer
 
 _EXTENT = (
@@ -124,9 +122,7 @@ def write_producers(
     )
 
 
-def write_extents(
-    connection: sqlite3.Connection, extents: Iterable[tuple[int, DisklessExtent]]
-) -> None:
+def write_extents(connection: sqlite3.Connection, extents: Iterable[tuple[int, Extent]]) -> None:
     """Add extents, each with the id of its partition."""
     connection.executemany(
         "INSERT INTO diskless_extents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -140,10 +136,10 @@ def write_extents(
 
 def extents_from(
     connection: sqlite3.Connection, partition_id: int, offset: int, limit: int
-) -> Iterator[DisklessExtent]:
+) -> Iterator[Extent]:
     """A partition's extents from the one that holds an offset on, read as they are taken."""
     return map(
-        DisklessExtent._make,
+        Extent._make,
         connection.execute(
             f"{_EXTENT} WHERE e.partition_id = ?1 AND e.next_offset > ?2 AND e.base_offset >="  # noqa: S608
             " ifnull((SELECT max(base_offset) FROM diskless_extents"
@@ -155,7 +151,7 @@ def extents_from(
 
 def extent_at_time(
     connection: sqlite3.Connection, partition_id: int, start: int, timestamp: int | None
-) -> DisklessExtent | None:
+) -> Extent | None:
     """See the port; `start` is the log start."""
     which, values = "e.max_timestamp >= ? ORDER BY e.base_offset", [timestamp]
     if timestamp is None:
@@ -164,11 +160,11 @@ def extent_at_time(
         f"{_EXTENT} WHERE e.partition_id = ? AND e.next_offset > ? AND {which} LIMIT 1",
         (partition_id, start, *values),
     ).fetchone()
-    return None if row is None else DisklessExtent._make(row)
+    return None if row is None else Extent._make(row)
 
 
 def drop_extents(
-    connection: sqlite3.Connection, partition_id: int, extents: Sequence[DisklessExtent]
+    connection: sqlite3.Connection, partition_id: int, extents: Sequence[Extent]
 ) -> None:
     """Drop the rows of adjacent extents."""
     if extents:

@@ -16,7 +16,6 @@ from penstock.control.batch_index import sqlite_tables as rows
 from penstock.control.batch_index.values import (
     Backlog,
     Condemned,
-    DisklessExtent,
     ObjectLease,
     ObjectTotals,
     PartitionMarks,
@@ -26,6 +25,7 @@ from penstock.control.batch_index.values import (
 from penstock.control.drivers.sqlite_writer import Writer
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
+from penstock.records.extents import Extent
 
 
 class SqliteDisklessUpkeep:
@@ -98,7 +98,7 @@ class SqliteDisklessUpkeep:
         return dropped
 
     def _drop(
-        self, connection: sqlite3.Connection, partition_id: int, gone: Sequence[DisklessExtent]
+        self, connection: sqlite3.Connection, partition_id: int, gone: Sequence[Extent]
     ) -> None:
         rows.drop_extents(connection, partition_id, gone)
         objects.release(connection, index_rules.references(gone), self._clock.now_ms())

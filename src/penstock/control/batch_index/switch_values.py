@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from penstock.control.batch_index.values import DisklessExtent
+from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer
 
 ShareState = Literal["copying", "ready", "fenced", "failed"]
@@ -39,7 +39,7 @@ class SwitchedPartition:
     log_start_offset: int
     high_watermark: int
     objects: tuple[SwitchedObject, ...] = ()
-    extents: tuple[DisklessExtent, ...] = ()
+    extents: tuple[Extent, ...] = ()
     producers: Mapping[int, Producer] = field(default_factory=dict)
 
 

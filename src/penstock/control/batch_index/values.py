@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 from penstock.records.appends import AppendResult
+from penstock.records.extents import Extent
 
 ObjectKind = Literal["wal", "segment"]
 ObjectState = Literal["pending", "committed", "deleting"]
@@ -81,25 +82,6 @@ class ObjectCommit:
     now_ms: int
 
 
-class DisklessExtent(NamedTuple):
-    """Adjacent batches of one partition that hold the offsets [base_offset, next_offset).
-
-    `append_time_ms` is -1 where the records keep the times of their producers; `layout` as in
-    `BatchEntry`.
-    """
-
-    object_id: int
-    key: str
-    kind: ObjectKind
-    byte_offset: int
-    size_bytes: int
-    base_offset: int
-    next_offset: int
-    max_timestamp: int
-    append_time_ms: int
-    layout: bytes
-
-
 class PartitionMarks(NamedTuple):
     """Where a diskless partition begins and ends, and the bytes between."""
 
@@ -118,7 +100,7 @@ class CommitAnswer:
 
     placed: tuple[AppendResult, ...]
     marks: Mapping[PartitionKey, PartitionMarks] = field(default_factory=dict)
-    extents: Mapping[PartitionKey, tuple[DisklessExtent, ...]] = field(default_factory=dict)
+    extents: Mapping[PartitionKey, tuple[Extent, ...]] = field(default_factory=dict)
 
 
 class FindRequest(NamedTuple):
@@ -139,7 +121,7 @@ class Found(NamedTuple):
     """
 
     marks: PartitionMarks | None
-    extents: tuple[DisklessExtent, ...] = ()
+    extents: tuple[Extent, ...] = ()
     error: str | None = None
 
 
@@ -172,8 +154,8 @@ class SegmentSwap:
     partition: int
     object_id: int
     size_bytes: int
-    replaced: tuple[DisklessExtent, ...]
-    extents: tuple[DisklessExtent, ...]
+    replaced: tuple[Extent, ...]
+    extents: tuple[Extent, ...]
 
 
 class Backlog(NamedTuple):

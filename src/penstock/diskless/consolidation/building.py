@@ -26,12 +26,7 @@ from typing import NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.control.batch_index.rules import LAYOUT
-from penstock.control.batch_index.values import (
-    DisklessExtent,
-    ObjectLease,
-    PartitionKey,
-    SegmentSwap,
-)
+from penstock.control.batch_index.values import ObjectLease, PartitionKey, SegmentSwap
 from penstock.diskless.consolidation.limits import (
     CHUNK_BYTES,
     CHUNK_EXTENTS_MAX,
@@ -43,6 +38,7 @@ from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
 from penstock.diskless.reading.planning import Piece, merge, trim
 from penstock.objects import ObjectStore
 from penstock.records import decode_header
+from penstock.records.extents import Extent
 
 Read = Callable[[str, int, int], Awaitable[memoryview]]
 """Key, start, bytes: as `ObjectStore.get`."""
@@ -66,10 +62,10 @@ class SealedSegment(NamedTuple):
     size_bytes: int
     parts: tuple[SegmentPart, ...]
 
-    def extents(self, lease: ObjectLease) -> tuple[DisklessExtent, ...]:
+    def extents(self, lease: ObjectLease) -> tuple[Extent, ...]:
         """The parts as extents of an object. Times are in the batches, so none is to be stamped."""
         return tuple(
-            DisklessExtent(
+            Extent(
                 lease.object_id, lease.key, "segment", part.byte_offset, part.size_bytes,
                 part.base_offset, part.next_offset, part.max_timestamp, -1, part.layout,
             )
@@ -77,7 +73,7 @@ class SealedSegment(NamedTuple):
         )  # fmt: skip
 
     def swap(
-        self, key: PartitionKey, replaced: Sequence[DisklessExtent], lease: ObjectLease
+        self, key: PartitionKey, replaced: Sequence[Extent], lease: ObjectLease
     ) -> SegmentSwap:
         """What puts the segment, written under a lease, in the place of what it was made of."""
         return SegmentSwap(
@@ -90,9 +86,7 @@ class SealedSegment(NamedTuple):
         )
 
 
-async def build_segment(
-    read: Read, extents: Sequence[DisklessExtent], key: PartitionKey
-) -> SealedSegment:
+async def build_segment(read: Read, extents: Sequence[Extent], key: PartitionKey) -> SealedSegment:
     """Make a segment of adjacent extents of one partition, which are read with `read`.
 
     Raises:
@@ -117,7 +111,7 @@ async def build_segment(
 
 async def write_segment(
     store: ObjectStore,
-    extents: Sequence[DisklessExtent],
+    extents: Sequence[Extent],
     key: PartitionKey,
     lease: ObjectLease,
 ) -> SegmentSwap:
@@ -133,8 +127,8 @@ async def write_segment(
     return segment.swap(key, extents, lease)
 
 
-def _chunks(extents: Sequence[DisklessExtent]) -> Iterator[list[DisklessExtent]]:
-    chunk: list[DisklessExtent] = []
+def _chunks(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
+    chunk: list[Extent] = []
     size_bytes = 0
     for extent in extents:
         if chunk and (

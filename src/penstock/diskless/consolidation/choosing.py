@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.base.errors import BugError
-from penstock.control.batch_index.values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.consolidation.limits import PAGE_EXTENTS, REMEMBERED_MAX
 from penstock.diskless.limits import RUN_EXTENTS_MAX
+from penstock.records.extents import Extent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +48,12 @@ class Choice(NamedTuple):
     Everything below `done_before` is done for good, if the run becomes a segment.
     """
 
-    run: tuple[DisklessExtent, ...]
+    run: tuple[Extent, ...]
     following: int | None
     done_before: int
 
 
-def choose(page: Sequence[DisklessExtent], *, rules: Rules, now_ms: int, last: bool) -> Choice:
+def choose(page: Sequence[Extent], *, rules: Rules, now_ms: int, last: bool) -> Choice:
     """The first run of a page, which has extents by offset; `last` says that none follow it."""
     first = next((place for place, one in enumerate(page) if one.kind == "wal"), len(page))
     if first == len(page):
@@ -75,7 +76,7 @@ def _is_enough(extents: int, rules: Rules) -> bool:
     return extents > 0 and (rules.min_age_ms is None or extents >= rules.min_extents)
 
 
-def _run_length(extents: Sequence[DisklessExtent], segment_bytes: int) -> tuple[int, str]:
+def _run_length(extents: Sequence[Extent], segment_bytes: int) -> tuple[int, str]:
     """How many extents the run has that begins here, and what ended it: full, closed, page."""
     size_bytes, following = extents[0].size_bytes, extents[0].next_offset
     for length, extent in enumerate(extents[1:], 1):
@@ -87,7 +88,7 @@ def _run_length(extents: Sequence[DisklessExtent], segment_bytes: int) -> tuple[
     return len(extents), "full" if size_bytes >= segment_bytes else "page"
 
 
-def _old(page: Sequence[DisklessExtent], rules: Rules, now_ms: int) -> int:
+def _old(page: Sequence[Extent], rules: Rules, now_ms: int) -> int:
     """How many extents of a page, from its first on, are old enough."""
     if rules.min_age_ms is None:
         return len(page)
@@ -130,7 +131,7 @@ class Selection:
         self._waiting = sorted(set(keys), key=lambda key: (order(key), key), reverse=True)
         return self._next_partition()
 
-    def page(self, extents: Sequence[DisklessExtent], now_ms: int) -> Choice | None:
+    def page(self, extents: Sequence[Extent], now_ms: int) -> Choice | None:
         """A run of what was asked for, to be followed by `done`, `failed` or `lost`.
 
         None where there is none; `ask` then says what to look at next.

@@ -26,7 +26,7 @@ from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.port import DisklessPlane
-from penstock.control.batch_index.values import DisklessExtent, PartitionKey, SegmentSwap
+from penstock.control.batch_index.values import PartitionKey, SegmentSwap
 from penstock.control.errors import ControlUnavailable, ObjectLeaseLost, StaleExtents
 from penstock.diskless.consolidation import metrics
 from penstock.diskless.consolidation.building import build_segment
@@ -41,6 +41,7 @@ from penstock.diskless.errors import CorruptObject
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.objects.rate_limit import TokenBucket
+from penstock.records.extents import Extent
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ class Consolidator:
             selection.done()
             self._on_made(made)
 
-    async def _make(self, key: PartitionKey, run: tuple[DisklessExtent, ...]) -> Made:
+    async def _make(self, key: PartitionKey, run: tuple[Extent, ...]) -> Made:
         segment = await build_segment(self._read, run, key)
         lease = await self._plane.lease_segment(*key, base_offset=run[0].base_offset)
         await self._store.put(lease.key, segment.pieces)

@@ -14,18 +14,13 @@ from typing import ClassVar, NamedTuple
 from penstock.base.errors import InvalidError
 from penstock.base.system import Clock
 from penstock.control.batch_index.port import DisklessPlane
-from penstock.control.batch_index.values import (
-    Backlog,
-    DisklessExtent,
-    ObjectLease,
-    PartitionKey,
-    SegmentSwap,
-)
+from penstock.control.batch_index.values import Backlog, ObjectLease, PartitionKey, SegmentSwap
 from penstock.diskless.consolidation.choosing import choose
 from penstock.diskless.consolidation.consolidator import rules_of
 from penstock.diskless.consolidation.limits import BACKLOGS_MAX, PAGE_EXTENTS
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore
+from penstock.records.extents import Extent
 
 _END = 2**63 - 1
 
@@ -40,7 +35,7 @@ class Offer(NamedTuple):
     """A run of extents to make a segment of, and the key to write it under; empty, and None, if
     there is none here. `following` is where to look next, None for nowhere."""
 
-    run: tuple[DisklessExtent, ...]
+    run: tuple[Extent, ...]
     lease: ObjectLease | None
     following: int | None
 

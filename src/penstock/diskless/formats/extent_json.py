@@ -4,7 +4,7 @@
      "base_offset": 10, "next_offset": 30, "max_timestamp": 1, "append_time_ms": -1,
      "layout": "<base64>"}
 
-The fields are those of `DisklessExtent`; `position` is its byte offset.
+The fields are those of `Extent`; `position` is its byte offset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from penstock.base.errors import InvalidError
-from penstock.control.batch_index.values import DisklessExtent
+from penstock.records.extents import Extent
 
 
 class NoExtent(InvalidError):
@@ -24,7 +24,7 @@ class NoExtent(InvalidError):
     code: ClassVar[str] = "invalid_request"
 
 
-def extent_to_json(extent: DisklessExtent) -> dict[str, Any]:
+def extent_to_json(extent: Extent) -> dict[str, Any]:
     """An extent as JSON has it."""
     return {
         "object_id": extent.object_id,
@@ -40,7 +40,7 @@ def extent_to_json(extent: DisklessExtent) -> dict[str, Any]:
     }
 
 
-def extent_from_json(item: Mapping[str, Any]) -> DisklessExtent:
+def extent_from_json(item: Mapping[str, Any]) -> Extent:
     """What `extent_to_json` wrote.
 
     Raises:
@@ -50,7 +50,7 @@ def extent_from_json(item: Mapping[str, Any]) -> DisklessExtent:
         kind = item["kind"]
         if kind not in ("wal", "segment"):
             raise ValueError(f"kind {kind!r}")
-        return DisklessExtent(
+        return Extent(
             object_id=int(item["object_id"]),
             key=str(item["key"]),
             kind=kind,

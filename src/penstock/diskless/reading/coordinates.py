@@ -17,10 +17,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.control.batch_index.values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.reading.limits import EXTENT_OVERHEAD_BYTES
+from penstock.records.extents import Extent
 
-Learned = tuple[DisklessExtent, float]
+Learned = tuple[Extent, float]
 _COMPACT_FROM: Final = 1024
 
 
@@ -49,7 +50,7 @@ class Coordinates:
     def __len__(self) -> int:
         return sum(len(known.bases) for known in self._partitions.values())
 
-    def add(self, key: PartitionKey, extents: Iterable[DisklessExtent], now: float) -> None:
+    def add(self, key: PartitionKey, extents: Iterable[Extent], now: float) -> None:
         """Learn extents of a partition; what they overlap is forgotten."""
         known = self._partitions.get(key)
         if known is None:
@@ -67,7 +68,7 @@ class Coordinates:
             self.size_bytes += weight(extent)
         self._evict(now)
 
-    def _forget_overlapped(self, known: _Known, extent: DisklessExtent) -> None:
+    def _forget_overlapped(self, known: _Known, extent: Extent) -> None:
         bases = known.bases
         first = max(0, bisect_right(bases, extent.base_offset) - 1)
         last = bisect_left(bases, extent.next_offset)
@@ -104,9 +105,7 @@ class Coordinates:
         if known is not None:
             self.size_bytes -= sum(weight(extent) for extent, _ in known.extents.values())
 
-    def find(
-        self, key: PartitionKey, offset: int, max_bytes: int, now: float
-    ) -> list[DisklessExtent]:
+    def find(self, key: PartitionKey, offset: int, max_bytes: int, now: float) -> list[Extent]:
         """The known extents from the one that holds `offset`, without a gap, up to `max_bytes`.
 
         Empty where that one is not known, or known for too long. The first extent's bytes do not
@@ -115,7 +114,7 @@ class Coordinates:
         known = self._partitions.get(key)
         if known is None:
             return []
-        found: list[DisklessExtent] = []
+        found: list[Extent] = []
         place = bisect_right(known.bases, offset) - 1
         size_bytes, oldest = 0, now - self._age_seconds
         while 0 <= place < len(known.bases) and size_bytes < max_bytes:
@@ -129,6 +128,6 @@ class Coordinates:
         return found
 
 
-def weight(extent: DisklessExtent) -> int:
+def weight(extent: Extent) -> int:
     """About what an extent costs to keep."""
     return EXTENT_OVERHEAD_BYTES + len(extent.layout) + len(extent.key)

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from struct import iter_unpack
 from typing import NamedTuple
 
-from penstock.control.batch_index.values import DisklessExtent
 from penstock.diskless.reading.limits import MERGE_GAP_BYTES
+from penstock.records.extents import Extent
 
 LAYOUT = "<ii"
 """Of each batch: its bytes, and the offsets that it takes."""
@@ -27,7 +27,7 @@ LAYOUT = "<ii"
 class Piece(NamedTuple):
     """Adjacent batches of one extent: where they lie, and what each must look like."""
 
-    extent: DisklessExtent
+    extent: Extent
     start: int
     size_bytes: int
     base_offset: int
@@ -57,13 +57,13 @@ class Plan(NamedTuple):
     places: list[Place]
 
 
-def layout_of(extent: DisklessExtent) -> list[tuple[int, int]]:
+def layout_of(extent: Extent) -> list[tuple[int, int]]:
     """The batches of an extent as (bytes, offsets)."""
     return list(iter_unpack(LAYOUT, extent.layout))
 
 
 def trim(
-    extents: Sequence[DisklessExtent],
+    extents: Sequence[Extent],
     offset: int,
     *,
     max_bytes: int,
@@ -88,7 +88,7 @@ def trim(
 
 
 def _trimmed(
-    extent: DisklessExtent, offset: int, left: int, at_least_one: bool
+    extent: Extent, offset: int, left: int, at_least_one: bool
 ) -> tuple[Piece | None, bool]:
     """The part of one extent, and whether it reaches to the extent's end."""
     position = extent.byte_offset

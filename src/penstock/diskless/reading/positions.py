@@ -16,11 +16,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
-from penstock.control.batch_index.values import DisklessExtent, PartitionKey
+from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.reading import limits
 from penstock.diskless.reading.assembly import LEADER_EPOCH, Run
 from penstock.diskless.reading.errors import told
 from penstock.records import BatchHeader, decode_header
+from penstock.records.extents import Extent
 from penstock.storage.values import OffsetAndTimestamp
 
 if TYPE_CHECKING:
@@ -90,13 +91,11 @@ class Positions:
         run = await self._reader.run_of(extent)
         return first_at_or_after(run, highest, start, newest=True)
 
-    async def _extents(
-        self, key: PartitionKey, start: int, end: int
-    ) -> AsyncIterator[DisklessExtent]:
+    async def _extents(self, key: PartitionKey, start: int, end: int) -> AsyncIterator[Extent]:
         for _ in range(limits.LOOKUP_PAGES_MAX):
             if start >= end:
                 return
-            page: Sequence[DisklessExtent] = await self._plane.extents(
+            page: Sequence[Extent] = await self._plane.extents(
                 *key, start=start, end=end, limit=limits.LOOKUP_EXTENTS
             )
             if not page:

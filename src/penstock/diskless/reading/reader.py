@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import (
     CommitAnswer,
-    DisklessExtent,
     FindRequest,
     Found,
     PartitionKey,
@@ -37,6 +36,7 @@ from penstock.diskless.reading.ready import Failure, Ready
 from penstock.objects import LaggingConsumerRejected, ObjectNotFound
 from penstock.objects.fetch_paths import ObjectRange
 from penstock.records import OffsetOutOfRange
+from penstock.records.extents import Extent
 from penstock.storage import Read
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Reader:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def run_of(self, extent: DisklessExtent) -> Run:
+    async def run_of(self, extent: Extent) -> Run:
         """All batches of one extent, for look-ups.
 
         Raises:
@@ -270,10 +270,10 @@ class Reader:
         self._end([want for want in wants if want not in again])
         return again
 
-    async def _located(self, wants: Sequence[Want]) -> list[tuple[Want, Sequence[DisklessExtent]]]:
+    async def _located(self, wants: Sequence[Want]) -> list[tuple[Want, Sequence[Extent]]]:
         """The extents of each: what is known of them, else what the control plane says."""
         now = self._clock.monotonic()
-        located: list[tuple[Want, Sequence[DisklessExtent]]] = []
+        located: list[tuple[Want, Sequence[Extent]]] = []
         unknown: list[int] = []
         for place, want in enumerate(wants):
             known = self._coordinates.find(want.key, want.offset, max(1, want.max_bytes), now)
@@ -331,7 +331,7 @@ class Reader:
         self._ready.fail(want.key, offset, Failure(told_error, until, quiet))
 
 
-def _trimmed(located: Iterable[tuple[Want, Sequence[DisklessExtent]]], max_bytes: int) -> list[Lot]:
+def _trimmed(located: Iterable[tuple[Want, Sequence[Extent]]], max_bytes: int) -> list[Lot]:
     """The pieces of each within the limits of all; those without any are left out."""
     lots: list[Lot] = []
     left = max_bytes

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from penstock.base.pause import pause
 from penstock.control.batch_index.switch_values import SwitchedObject, SwitchedPartition
-from penstock.control.batch_index.values import DisklessExtent, ObjectLease
+from penstock.control.batch_index.values import ObjectLease
 from penstock.control.errors import SwitchRefused
 from penstock.diskless.consolidation.building import GrowingPart, SealedSegment, SegmentPart
 from penstock.diskless.switching.limits import (
@@ -39,6 +39,7 @@ from penstock.diskless.switching.limits import (
 from penstock.objects import StoreUnavailable
 from penstock.objects.rate_limit import TokenBucket
 from penstock.records import decode_header, verify_crc
+from penstock.records.extents import Extent
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -156,7 +157,7 @@ class _LogCopy:
         self.log = log
         self.next_offset = log.log_start_offset
         self.objects: list[SwitchedObject] = []
-        self._extents: list[DisklessExtent] = []
+        self._extents: list[Extent] = []
 
     def begin_pass(self) -> int:
         """The offset up to which to copy now; begins anew where the log's start is ahead."""
