@@ -41,17 +41,6 @@ REMAINING: set[frozenset[str]] = {
             "penstock.diskless.service",
         }
     ),
-    frozenset(
-        {
-            "penstock.storage.appended",
-            "penstock.storage.environment",
-            "penstock.storage.loading",
-            "penstock.storage.lookups",
-            "penstock.storage.partition",
-            "penstock.storage.reading",
-            "penstock.storage.rolling",
-        }
-    ),
 }
 """Circles that are yet to be opened. Nothing is added; what is opened is taken out."""
 

@@ -159,7 +159,7 @@ class Harness:
 def abandon(store: LogStore) -> None:
     """What kill -9 leaves: the files as they are, the lock free, no checkpoint."""
     store._journal.close()
-    store._environment.descriptors.close()
+    store._parts.segment_files.descriptors.close()
     store._closed = True
     os.close(store._lock)
 

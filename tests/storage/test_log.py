@@ -413,7 +413,7 @@ def test_the_tail_is_bounded(tmp_path: Path) -> None:
     harness = Harness(tmp_path, tail_cache_bytes=1 << 16)
     for number in range(400):
         harness.put(batch(size=300, fill=number), number % 3)
-    assert harness.store._environment.tails.size_bytes <= 1 << 16
+    assert harness.store._parts.tails.size_bytes <= 1 << 16
     for partition in range(3):
         data = read_all(harness.log(partition))
         assert len(offsets(data)) == harness.log(partition).high_watermark
@@ -427,11 +427,11 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
     harness.store.checkpoint()
     for partition in range(60):
         assert len(offsets(read_all(harness.log(partition)))) == 1
-    assert len(harness.store._environment.descriptors) <= 16
+    assert len(harness.store._parts.segment_files.descriptors) <= 16
     harness.reopen()
     for partition in range(60):
         assert len(offsets(read_all(harness.log(partition)))) == 1
-    assert len(harness.store._environment.descriptors) <= 16
+    assert len(harness.store._parts.segment_files.descriptors) <= 16
     harness.store.close()
 
 

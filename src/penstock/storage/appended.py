@@ -4,6 +4,9 @@ An `Appended` is one append call's batches, contiguous in memory. It goes throug
 (offsets given), durable (in the synced journal; the high watermark covers it), settled (written
 to its segment). It stays in its log's tail afterwards, for consumers that keep up, until the
 cache needs the room; one whose bytes are leased goes as soon as it is settled.
+
+The log of an append is a type parameter: it is made of these parts, and they know no more of it
+than `AppendedTo` says.
 """
 
 from __future__ import annotations
@@ -11,14 +14,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from penstock.records import BatchHeader
-    from penstock.storage.partition import PartitionLog
-    from penstock.storage.producers import Undo
-    from penstock.storage.segment import Segment
-    from penstock.storage.values import Buffer, Lease
+from penstock.records import BatchHeader
+from penstock.storage.errors import StorageError, StorageFailed
+from penstock.storage.producers import Undo
+from penstock.storage.segment import Segment
+from penstock.storage.values import Buffer, Lease
 
 _COMPACT_AT: Final = 64
 _OVERHEAD_BYTES: Final = 512
@@ -26,7 +28,20 @@ _OVERHEAD_BYTES: Final = 512
 _base_offset: Final = attrgetter("base_offset")
 
 
-class Appended:
+class AppendedTo(Protocol):
+    """What an append's log has for its way to disk: its key in the journal, and its tail."""
+
+    @property
+    def key(self) -> bytes: ...
+
+    @property
+    def tail(self) -> Tail[Any]: ...
+
+
+LogT = TypeVar("LogT", bound=AppendedTo)
+
+
+class Appended(Generic[LogT]):
     """One append; see the module's text for its life."""
 
     __slots__ = (
@@ -36,7 +51,7 @@ class Appended:
 
     def __init__(
         self,
-        log: PartitionLog,
+        log: LogT,
         segment: Segment,
         position: int,
         base_offset: int,
@@ -66,13 +81,13 @@ class Appended:
             lease.release()
 
 
-class Tail:
+class Tail(Generic[LogT]):
     """A log's newest appends in order; the first `settled` of them are in their segment."""
 
     __slots__ = ("_head", "_items", "settled")
 
     def __init__(self) -> None:
-        self._items: list[Appended] = []
+        self._items: list[Appended[LogT]] = []
         self._head = 0
         self.settled = 0
 
@@ -83,13 +98,13 @@ class Tail:
     def first_offset(self) -> int | None:
         return self._items[self._head].base_offset if len(self._items) > self._head else None
 
-    def push(self, item: Appended) -> None:
+    def push(self, item: Appended[LogT]) -> None:
         self._items.append(item)
 
-    def pop_newest(self) -> Appended:
+    def pop_newest(self) -> Appended[LogT]:
         return self._items.pop()
 
-    def pop_oldest(self) -> Appended:
+    def pop_oldest(self) -> Appended[LogT]:
         """Remove the oldest, which must be settled."""
         item = self._items[self._head]
         self._head += 1
@@ -99,7 +114,7 @@ class Tail:
             self._head = 0
         return item
 
-    def unsettled(self) -> list[Appended]:
+    def unsettled(self) -> list[Appended[LogT]]:
         return self._items[self._head + self.settled :]
 
     def from_offset(self, offset: int) -> int | None:
@@ -108,16 +123,16 @@ class Tail:
         place = bisect_right(items, offset, self._head, key=_base_offset) - 1
         return place if place >= self._head else None
 
-    def at(self, place: int) -> Appended | None:
+    def at(self, place: int) -> Appended[LogT] | None:
         return self._items[place] if place < len(self._items) else None
 
 
-class TailCache:
+class TailCache(Generic[LogT]):
     """The tails of all logs, bounded together; the oldest append goes first."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._order: deque[Appended] = deque()
+        self._order: deque[Appended[LogT]] = deque()
         self.size_bytes = 0
 
     @property
@@ -125,11 +140,11 @@ class TailCache:
         """Whether `shrink` has something to do."""
         return self.size_bytes > self._limit_bytes
 
-    def add(self, item: Appended) -> None:
+    def add(self, item: Appended[LogT]) -> None:
         self._order.append(item)
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
-    def shrink(self) -> PartitionLog | None:
+    def shrink(self) -> LogT | None:
         """Drop settled appends from the oldest on, until the cache fits its bound.
 
         Returns the log whose oldest append must be settled before more can go, if there is one.
@@ -146,10 +161,49 @@ class TailCache:
                 order.popleft()
         return None
 
-    def drop(self, item: Appended) -> None:
+    def drop(self, item: Appended[LogT]) -> None:
         """Forget an append that left its tail; its place in the order is found later."""
         self.size_bytes -= item.size_bytes + _OVERHEAD_BYTES
         item.let_go()
         order = self._order
         while order and not order[0].data:
             order.popleft()
+
+
+class AppendQueue(Generic[LogT]):
+    """Accepted appends that wait for the journal, and whether more are taken."""
+
+    __slots__ = (
+        "failed", "limit_bytes", "pending", "pending_bytes", "settle_error", "unsettled_bytes"
+    )  # fmt: skip
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.pending: list[Appended[LogT]] = []
+        self.pending_bytes = 0
+        self.unsettled_bytes = 0
+        """Durable bytes that wait for their segment write."""
+        self.settle_error: StorageError | None = None
+        """Why segments cannot be written, while they cannot."""
+        self.failed: StorageFailed | None = None
+        """Set for good when a sync failed: nothing is taken from then on."""
+
+    def add(self, item: Appended[LogT]) -> None:
+        """An append was accepted."""
+        self.pending.append(item)
+        self.pending_bytes += item.size_bytes
+
+    def take(self) -> tuple[list[Appended[LogT]], int]:
+        """All that wait, and their bytes."""
+        taken = self.pending, self.pending_bytes
+        self.pending, self.pending_bytes = [], 0
+        return taken
+
+    def forget(self, log: LogT) -> None:
+        """Drop what waits for a log that is deleted."""
+        self.pending_bytes -= sum([item.size_bytes for item in self.pending if item.log is log])
+        self.pending = [item for item in self.pending if item.log is not log]
+
+    def fail(self, error: StorageFailed) -> None:
+        """Take nothing any more; the first failure is the one that is told."""
+        self.failed = self.failed or error

@@ -19,13 +19,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from penstock.storage.environment import Environment
+from penstock.storage.changes import Changes
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.files import Files, disk_full, write_all
 from penstock.storage.formats.checkpoint import Mark, encode_checkpoint
 from penstock.storage.formats.epochs import encode_epochs
+from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.journal import Journal
-from penstock.storage.lookups import encoded_snapshots
 from penstock.storage.names import (
     CHECKPOINT_FILE,
     EPOCHS_FILE,
@@ -34,7 +34,7 @@ from penstock.storage.names import (
     offset_name,
     parse_offset_name,
 )
-from penstock.storage.partition import PartitionLog
+from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.segment import Segment
 from penstock.storage.settling import Settler
 from penstock.storage.worker import Worker
@@ -48,13 +48,12 @@ class Plan(NamedTuple):
     """Everything that step 2 does, decided on the owner's thread."""
 
     sequence: int
-    dirty: dict[PartitionLog, set[Segment]]
+    changes: Changes[PartitionLog]
     marks: list[tuple[PartitionLog, Mark]]
     saved: list[tuple[Segment, int, int]]
     paths: list[str]
     appends: list[tuple[str, int, bytes]]
     writes: list[tuple[str, bytes]]
-    directories: list[str]
     checkpoint: bytes
 
 
@@ -63,14 +62,19 @@ class Checkpointer:
 
     def __init__(
         self,
-        environment: Environment,
+        parts: StoreParts,
         journal: Journal,
         settler: Settler,
         worker: Worker,
         logs: Callable[[], Iterable[PartitionLog]],
         sequence: int,
     ) -> None:
-        self._environment = environment
+        self._clock = parts.clock
+        self._files = parts.segment_files.files
+        self._queue = parts.queue
+        self._changes = parts.changes
+        self._counters = parts.counters
+        self._path = os.path.join(parts.root, CHECKPOINT_FILE)
         self._journal = journal
         self._settler = settler
         self._worker = worker
@@ -79,7 +83,7 @@ class Checkpointer:
         self._running = False
         self._again = False
         self.sequence = sequence
-        self.last_ms = environment.clock.now_ms()
+        self.last_ms = self._clock.now_ms()
 
     @property
     def running(self) -> bool:
@@ -92,8 +96,8 @@ class Checkpointer:
         if self._running:
             self._again = self._again or then is not None
             return
-        if self._environment.failed is not None:
-            self._end(self._environment.failed)
+        if self._queue.failed is not None:
+            self._end(self._queue.failed)
             return
         self._running = True
         sequence = self._journal.durable_sequence
@@ -107,7 +111,7 @@ class Checkpointer:
             self.sequence, [log.mark_bytes for log in self._logs()], clean=False
         )
         try:
-            self._environment.files.write(self._path, data, sync=True)
+            self._files.write(self._path, data, sync=True)
         except OSError as error:
             raise disk_full(error, self._path) or StorageError(
                 f"cannot write {self._path}: {error}"
@@ -118,11 +122,7 @@ class Checkpointer:
         data = encode_checkpoint(
             self.sequence, [log.mark_bytes for log in self._logs()], clean=True
         )
-        self._environment.files.write(self._path, data, sync=True)
-
-    @property
-    def _path(self) -> str:
-        return os.path.join(self._environment.root, CHECKPOINT_FILE)
+        self._files.write(self._path, data, sync=True)
 
     def _settled(self, sequence: int, error: StorageError | None) -> None:
         if error is not None:
@@ -135,19 +135,18 @@ class Checkpointer:
             self._running = False
             self._end(StorageError(f"cannot prepare a checkpoint: {failure}"))
             return
-        work = partial(perform, self._environment.files, self._path, plan)
+        work = partial(perform, self._files, self._path, plan)
         self._worker.submit(work, partial(self._done, plan))
 
     def _plan(self, sequence: int) -> Plan:
-        environment = self._environment
-        dirty, environment.dirty = environment.dirty, {}
-        directories, environment.dirty_directories = environment.dirty_directories, set()
+        changes = self._changes.take()
+        directories = changes.directories
         marks: list[tuple[PartitionLog, Mark]] = []
         saved: list[tuple[Segment, int, int]] = []
         paths: list[str] = []
         appends: list[tuple[str, int, bytes]] = []
         writes: list[tuple[str, bytes]] = []
-        for log, changed in dirty.items():
+        for log, changed in changes.logs.items():
             if log.closed is not None:
                 continue
             marks.append((log, log.current_mark()))
@@ -171,13 +170,12 @@ class Checkpointer:
         checkpoint = encode_checkpoint(sequence, rows, clean=False)
         return Plan(
             sequence,
-            dirty,
+            changes,
             marks,
             saved,
             paths,
             appends,
             writes,
-            list(directories),
             checkpoint,
         )
 
@@ -203,20 +201,20 @@ class Checkpointer:
             directories.add(log.directory)
 
     def _done(self, plan: Plan, _: object, error: BaseException | None) -> None:
-        environment = self._environment
         self._running = False
         if error is not None:
             self._failed(plan, error)
             return
         self.sequence = plan.sequence
-        self.last_ms = environment.clock.now_ms()
-        environment.counters.checkpoints += 1
+        self.last_ms = self._clock.now_ms()
+        self._counters.checkpoints += 1
         for segment, offsets, times in plan.saved:
             segment.saved_offsets, segment.saved_times = offsets, times
         for log, mark in plan.marks:
             start = log.log_start_offset
             log.set_mark(mark._replace(log_start_offset=start))
-            remove_old_snapshots(environment.files, log)
+            if len(log.producer_states):
+                remove_old_snapshots(self._files, log)
         self._journal.free(plan.sequence)
         again, self._again = self._again, False
         if again:
@@ -225,14 +223,12 @@ class Checkpointer:
         self._end(None)
 
     def _failed(self, plan: Plan, error: BaseException) -> None:
-        environment = self._environment
         full = disk_full(error, self._path) if isinstance(error, OSError) else None
         if full is not None:
-            for log, segments in plan.dirty.items():
-                environment.dirty.setdefault(log, set()).update(segments)
+            for log in plan.changes.logs:
                 log.epochs_dirty = True
-            environment.dirty_directories.update(plan.directories)
-            environment.counters.disk_full += 1
+            self._changes.give_back(plan.changes)
+            self._counters.disk_full += 1
             self._end(full)
             return
         failure = (
@@ -241,7 +237,7 @@ class Checkpointer:
             else StorageFailed(f"a checkpoint failed: {error!r}")
         )
         logger.critical("the log takes no appends any more: %s", failure)
-        environment.failed = environment.failed or failure
+        self._queue.fail(failure)
         self._end(failure)
 
     def _end(self, error: StorageError | None) -> None:
@@ -262,10 +258,10 @@ def perform(files: Files, path: str, plan: Plan) -> None:
         with suppress(FileNotFoundError), _opened(files, target) as descriptor:
             _sync(files, descriptor, target)
     try:
-        for directory in plan.directories:
+        for directory in plan.changes.directories:
             with suppress(FileNotFoundError):
                 files.sync_directory(directory)
-        if plan.directories:
+        if plan.changes.directories:
             files.sync_directory(os.path.dirname(path))
     except OSError as error:
         raise StorageFailed(f"syncing a directory failed: {error}") from error
@@ -295,8 +291,6 @@ def _sync(files: Files, descriptor: int, path: str) -> None:
 
 def remove_old_snapshots(files: Files, log: PartitionLog) -> None:
     """Keep the snapshots of segments and the newest; the others were checkpoints'."""
-    if not len(log.producer_states):
-        return
     keep = {segment.base_offset for segment in log.segments} | {log.mark.recovery_offset}
     for name in files.list(log.directory):
         parsed = parse_offset_name(name)

@@ -27,11 +27,10 @@ from typing import NamedTuple
 
 from penstock.base.settings import LONG_MAX
 from penstock.storage.appended import Appended
-from penstock.storage.environment import Environment
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX
-from penstock.storage.partition import PartitionLog
+from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.settling import NOTHING, Settler, perform, storage_error
 from penstock.storage.worker import Worker
 
@@ -43,7 +42,7 @@ OnDurable = Callable[[StorageError | None], None]
 class Group(NamedTuple):
     """Appends that become durable together, and who waits for them."""
 
-    items: list[Appended]
+    items: list[Appended[PartitionLog]]
     callbacks: list[OnDurable]
     size_bytes: int
 
@@ -52,19 +51,25 @@ class Committer:
     """Belongs to the owner's thread; its worker writes and syncs the journal."""
 
     def __init__(
-        self, environment: Environment, journal: Journal, settler: Settler, worker: Worker
+        self, parts: StoreParts, journal: Journal, settler: Settler, worker: Worker
     ) -> None:
-        self._environment = environment
+        self._root = parts.root
+        self._files = parts.segment_files.files
+        self._queue = parts.queue
+        self._counters = parts.counters
         self._journal = journal
         self._settler = settler
         self._worker = worker
-        self._policy = environment.settings.log_flush_policy
+        self._policy = parts.settings.log_flush_policy
         self._callbacks: list[OnDurable] = []
         self._in_flight: Group | None = None
         self._waiting_for_room = False
         self._committing = False
+        self._flush_within_ms: int | None = None
+        self.root_synced = True
+        """Unset when a name in the store's directory changes; the next group syncs it."""
         self.on_advance: Callable[[list[PartitionLog]], None] = _nobody
-        self.on_written: Callable[[], None] = _nothing
+        self.on_written: Callable[[int | None], None] = _nobody
         self.make_room: Callable[[], None] = _nothing
 
     @property
@@ -80,7 +85,7 @@ class Committer:
             return
         self._committing = True
         try:
-            while (self._environment.pending or self._callbacks) and self._in_flight is None:
+            while (self._queue.pending or self._callbacks) and self._in_flight is None:
                 self._start(self._take())
         finally:
             self._committing = False
@@ -106,15 +111,13 @@ class Committer:
         self._worker.drain()
 
     def _take(self) -> Group:
-        environment = self._environment
-        group = Group(environment.pending, self._callbacks, environment.pending_bytes)
-        environment.pending, self._callbacks, environment.pending_bytes = [], [], 0
-        return group
+        items, size_bytes = self._queue.take()
+        callbacks, self._callbacks = self._callbacks, []
+        return Group(items, callbacks, size_bytes)
 
     def _start(self, group: Group) -> None:
-        environment = self._environment
-        if environment.failed is not None:
-            self._finish(group, environment.failed)
+        if self._queue.failed is not None:
+            self._finish(group, self._queue.failed)
         elif not group.items:
             self._finish(group, None)
         elif self._policy == "os":
@@ -133,7 +136,7 @@ class Committer:
         work = partial(self._perform, group, sync)
         lone = len(group.callbacks) <= 1 and group.size_bytes <= INLINE_COMMIT_BYTES_MAX
         if lone or not self._worker.attached:
-            self._environment.counters.inline_groups += 1
+            self._counters.inline_groups += 1
             try:
                 work()
             except StorageError as error:
@@ -145,10 +148,9 @@ class Committer:
         self._worker.submit(work, self._done)
 
     def _perform(self, group: Group, sync: bool) -> None:
-        environment = self._environment
-        if not environment.durable_directories:
-            environment.files.sync_directory(environment.root)
-            environment.durable_directories = True
+        if not self.root_synced:
+            self._files.sync_directory(self._root)
+            self.root_synced = True
         self._journal.write(group.items, sync=sync)
 
     def _flush_is_due(self, group: Group) -> bool:
@@ -157,7 +159,6 @@ class Committer:
         A `flush.ms` above zero is noted for the keeper, which syncs in time.
         """
         due = False
-        environment = self._environment
         for item in group.items:
             log = item.log
             config = log.config
@@ -169,8 +170,8 @@ class Committer:
             if config.flush_ms == 0:
                 due = True
             elif config.flush_ms != LONG_MAX:
-                within = environment.flush_within_ms
-                environment.flush_within_ms = min(config.flush_ms, within or config.flush_ms)
+                within = self._flush_within_ms
+                self._flush_within_ms = min(config.flush_ms, within or config.flush_ms)
         return due
 
     def _done(self, _: object, error: BaseException | None) -> None:
@@ -183,7 +184,6 @@ class Committer:
 
     def _write_segments(self, group: Group) -> None:
         """Policy `os`: the segment files are all there is."""
-        files = self._environment.files
         sync = self._flush_is_due(group)
         if len(group.items) == 1 and not sync and self._settler.may_write_alone(group.items[0]):
             self._write_lone(group)
@@ -192,14 +192,14 @@ class Committer:
         job = NOTHING
         try:
             job = self._settler.plan(logs, durable_only=False)
-            perform(files, job)
+            perform(self._files, job)
         except OSError as error:
             self._settler.give_up(job)
-            self._finish(group, storage_error(self._environment.root, error))
+            self._finish(group, storage_error(self._root, error))
             return
         try:
             for run in job.runs if sync else ():
-                files.sync(run.handle.descriptor)
+                self._files.sync(run.handle.descriptor)
         except OSError as error:
             self._settler.give_up(job)
             failure = StorageFailed(f"syncing a segment failed: {error}")
@@ -209,7 +209,7 @@ class Committer:
         # be written from a receive buffer that has gone back, and been filled anew, in between.
         for item in group.items:
             item.log.unsettled_bytes += item.size_bytes
-            self._environment.unsettled_bytes += item.size_bytes
+            self._queue.unsettled_bytes += item.size_bytes
         self._settler.finish(job)
         self._finish(group, None)
 
@@ -218,7 +218,7 @@ class Committer:
         try:
             self._settler.write_alone(group.items[0])
         except OSError as error:
-            self._finish(group, storage_error(self._environment.root, error))
+            self._finish(group, storage_error(self._root, error))
             return
         self._finish(group, None)
 
@@ -231,24 +231,24 @@ class Committer:
             log = item.log
             log.high_watermark = item.next_offset
             advanced[log] = None
-        self._environment.counters.groups += 1
+        self._counters.groups += 1
         for callback in group.callbacks:
             _call(callback, None)
         if advanced:
             self.on_advance(list(advanced))
             if self._policy != "os":
                 self._settler.became_durable(group.items)
-            self.on_written()
+            within, self._flush_within_ms = self._flush_within_ms, None
+            self.on_written(within)
 
     def _fail(self, group: Group, error: StorageError) -> None:
         """Nothing of the group, nor of what was appended on top of it, happened."""
-        environment = self._environment
         later = self._take()
         if isinstance(error, StorageFailed):
-            environment.failed = environment.failed or error
+            self._queue.fail(error)
             logger.critical("the log takes no appends any more: %s", error)
         else:
-            environment.counters.disk_full += 1
+            self._counters.disk_full += 1
             logger.error("a group of appends was refused: %s", error)
             for item in reversed(group.items + later.items):
                 if item.log.closed is None:
@@ -264,7 +264,7 @@ def _call(callback: OnDurable, error: StorageError | None) -> None:
         logger.exception("a callback of flush failed")
 
 
-def _nobody(logs: list[PartitionLog]) -> None:
+def _nobody(what: object) -> None:
     return
 
 

@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from penstock.storage.appended import Appended
+from penstock.storage.appended import Appended, LogT
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.files import Files, disk_full, write_all
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, ROW, encode_entry, padded
@@ -113,7 +113,7 @@ class Journal:
             self._files.sync(active.descriptor)
             self._files.sync_directory(self._directory)
 
-    def write(self, items: Sequence[Appended], *, sync: bool) -> None:
+    def write(self, items: Sequence[Appended[LogT]], *, sync: bool) -> None:
         """Write a group's appends, and sync them.
 
         Raises:
@@ -177,7 +177,7 @@ class Journal:
         if self._active is not None:
             yield self._active
 
-    def _write_entry(self, items: Sequence[Appended], payload_bytes: int) -> None:
+    def _write_entry(self, items: Sequence[Appended[LogT]], payload_bytes: int) -> None:
         pack = ROW.pack
         rows: list[bytes] = []
         for item in items:
@@ -273,7 +273,7 @@ class Journal:
                 self._files.write_at(file.descriptor, position, [_ZEROS])
 
 
-def _entries(items: Sequence[Appended]) -> Iterator[tuple[Sequence[Appended], int]]:
+def _entries(items: Sequence[Appended[LogT]]) -> Iterator[tuple[Sequence[Appended[LogT]], int]]:
     """Cut a group into entries of a bounded size."""
     total = sum([item.size_bytes for item in items])
     if total <= JOURNAL_ENTRY_BYTES_MAX:

@@ -20,13 +20,13 @@ from functools import partial
 from threading import Event
 
 from penstock.base.ids import TopicPartition
-from penstock.storage.checkpointing import Checkpointer
-from penstock.storage.environment import Environment
+from penstock.storage.checkpointing import Checkpointer, remove_old_snapshots
 from penstock.storage.errors import LogDeleted, StorageError, StorageFailed
+from penstock.storage.files import Files
 from penstock.storage.journal import Journal
 from penstock.storage.limits import HOUSEKEEPING_FILES_MAX, HOUSEKEEPING_LOGS_MAX
 from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
-from penstock.storage.partition import PartitionLog
+from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.rolling import expired_count
 from penstock.storage.worker import Worker
 
@@ -38,24 +38,33 @@ class Keeper:
 
     def __init__(
         self,
-        environment: Environment,
+        parts: StoreParts,
         journal: Journal,
         checkpointer: Checkpointer,
         worker: Worker,
         logs: dict[TopicPartition, PartitionLog],
     ) -> None:
-        self._environment = environment
+        self._root = parts.root
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._segment_files = parts.segment_files
+        self._files = parts.segment_files.files
+        self._queue = parts.queue
+        self._tails = parts.tails
+        self._changes = parts.changes
+        self._counters = parts.counters
         self._journal = journal
         self._checkpointer = checkpointer
         self._worker = worker
         self._flusher = Worker("penstock-flush")
         self._stop = Event()
         self._flush_scheduled = False
+        self._flush_within_ms: int | None = None
+        self.kept_producers: set[int] = set()
         self._logs = logs
         self._sweep: deque[TopicPartition] = deque()
-        self._swept_ms = environment.clock.now_ms()
+        self._swept_ms = self._clock.now_ms()
         self._removals: deque[tuple[int, str]] = deque()
-        self._find_deleted()
 
     def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
         self._flusher.attach(call_soon_threadsafe)
@@ -66,9 +75,9 @@ class Keeper:
 
     def run(self, now_ms: int) -> None:
         """One bounded part of everything that is due."""
-        settings = self._environment.settings
+        settings = self._settings
         self._remove_files(now_ms)
-        if self._environment.failed is not None:
+        if self._queue.failed is not None:
             return
         interval_ms = settings.log_retention_check_interval_ms
         if now_ms - self._swept_ms >= interval_ms and not self._sweep:
@@ -76,23 +85,29 @@ class Keeper:
             self._sweep.extend(self._logs)
         self._sweep_some(now_ms)
         waited = now_ms - self._checkpointer.last_ms
-        due = waited >= settings.log_checkpoint_interval_ms and self._environment.dirty
-        if due or self._environment.settle_error is not None:
+        due = waited >= settings.log_checkpoint_interval_ms and self._changes.logs
+        if due or self._queue.settle_error is not None:
             self._checkpointer.start()
         if not self._flusher.attached:
             self._flush_now()
 
-    def journal_grew(self) -> None:
-        """A group was written: is it time for a checkpoint, or for a sync?"""
+    def journal_grew(self, flush_within_ms: int | None) -> None:
+        """A group was written: is it time for a checkpoint, or for a sync?
+
+        `flush_within_ms` is the shortest `flush.ms` of its topics, where one has it.
+        """
         journal = self._journal
-        limit = self._environment.settings.log_checkpoint_bytes
+        limit = self._settings.log_checkpoint_bytes
         if (journal.crowded or journal.bytes_since_checkpoint >= limit) and (
             not self._checkpointer.running
         ):
             self._checkpointer.start()
-        within = self._environment.flush_within_ms
+        within = self._flush_within_ms
+        if flush_within_ms is not None:
+            within = min(flush_within_ms, within or flush_within_ms)
+            self._flush_within_ms = within
         if journal.sequence > journal.durable_sequence:
-            interval_ms = self._environment.settings.log_flush_interval_ms
+            interval_ms = self._settings.log_flush_interval_ms
             within = interval_ms if within is None else min(within, interval_ms)
         if within is not None and self._flusher.attached and not self._flush_scheduled:
             self._flush_scheduled = True
@@ -100,38 +115,30 @@ class Keeper:
 
     def remove_log(self, log: PartitionLog, name: str) -> None:
         """Close a deleted log and give its directory another name."""
-        environment = self._environment
         log.closed = LogDeleted(f"{log.topic_partition} was deleted")
         while len(log.tail):
             log.tail.settled = max(log.tail.settled, 1)
             item = log.tail.pop_oldest()
-            environment.tails.drop(item)
-        environment.pending_bytes -= sum(
-            [item.size_bytes for item in environment.pending if item.log is log]
-        )
-        environment.pending = [item for item in environment.pending if item.log is not log]
-        environment.unsettled_bytes -= log.unsettled_bytes
-        environment.dirty.pop(log, None)
+            self._tails.drop(item)
+        self._queue.forget(log)
+        self._queue.unsettled_bytes -= log.unsettled_bytes
+        self._changes.logs.pop(log, None)
         for segment in log.segments:
-            environment.indexes.forget(segment)
+            self._segment_files.indexes.forget(segment)
             for suffix in SEGMENT_SUFFIXES:
-                environment.descriptors.forget(segment.sibling(suffix))
-        target = os.path.join(environment.root, name)
+                self._segment_files.descriptors.forget(segment.sibling(suffix))
+        target = os.path.join(self._root, name)
         try:
-            environment.files.rename(log.directory, target)
+            self._files.rename(log.directory, target)
         except OSError as error:
             raise StorageError(f"cannot delete {log.directory}: {error}") from error
-        environment.durable_directories = False
-        self._removals.append(
-            (environment.clock.now_ms() + log.config.file_delete_delay_ms, target)
-        )
+        self._removals.append((self._clock.now_ms() + log.config.file_delete_delay_ms, target))
 
-    def _find_deleted(self) -> None:
+    def find_deleted(self) -> None:
         """Directories whose removal was under way when the store was last closed."""
-        environment = self._environment
-        for name in environment.files.list(environment.root):
+        for name in self._files.list(self._root):
             if is_deleted_directory(name):
-                self._removals.append((0, os.path.join(environment.root, name)))
+                self._removals.append((0, os.path.join(self._root, name)))
 
     def _remove_files(self, now_ms: int) -> None:
         due: list[str] = []
@@ -142,7 +149,7 @@ class Keeper:
             else:
                 self._removals.append((when, path))
         if due:
-            self._worker.submit(partial(_remove, self._environment, due), _ignore)
+            self._worker.submit(partial(_remove, self._files, due), _ignore)
 
     def _sweep_some(self, now_ms: int) -> None:
         victims: list[tuple[PartitionLog, int]] = []
@@ -164,9 +171,8 @@ class Keeper:
 
     def _expire(self, log: PartitionLog, now_ms: int) -> int:
         """Forget idle producers, roll what is all too old; how many segments may go."""
-        environment = self._environment
-        expiration_ms = environment.settings.producer_id_expiration_ms
-        log.producer_states.expire(now_ms, expiration_ms, environment.kept_producers)
+        expiration_ms = self._settings.producer_id_expiration_ms
+        log.producer_states.expire(now_ms, expiration_ms, self.kept_producers)
         config = log.config
         kept_for_ever = config.retention_ms < 0 and config.retention_bytes < 0
         if kept_for_ever and log.loaded and log.segments[0].base_offset >= log.log_start_offset:
@@ -204,22 +210,19 @@ class Keeper:
             self._rename_segments(log, count, now_ms)
 
     def _rename_segments(self, log: PartitionLog, count: int, now_ms: int) -> None:
-        environment = self._environment
         delay_ms = log.config.file_delete_delay_ms
         for segment in log.segments[:count]:
-            environment.indexes.forget(segment)
+            self._segment_files.indexes.forget(segment)
             for suffix in SEGMENT_SUFFIXES:
                 path = segment.sibling(suffix)
-                environment.descriptors.forget(path)
+                self._segment_files.descriptors.forget(path)
                 with suppress(FileNotFoundError):
-                    environment.files.rename(path, path + DELETED)
+                    self._files.rename(path, path + DELETED)
                     self._removals.append((now_ms + delay_ms, path + DELETED))
-            environment.counters.removed_segments += 1
-        changed = environment.dirty.get(log)
-        if changed is not None:
-            changed.difference_update(log.segments[:count])
+            self._counters.removed_segments += 1
+        self._changes.forget(log, log.segments[:count])
         del log.segments[:count]
-        log.remove_snapshots_below(log.segments[0].base_offset)
+        remove_old_snapshots(self._files, log)
 
     def _flush_due(self, _: object, error: BaseException | None) -> None:
         self._flush_scheduled = False
@@ -227,26 +230,25 @@ class Keeper:
 
     def _flush_now(self) -> None:
         """Sync what `interval` or `flush.ms` have left unsynced."""
-        environment = self._environment
-        asked = environment.flush_within_ms is not None
-        environment.flush_within_ms = None
+        asked = self._flush_within_ms is not None
+        self._flush_within_ms = None
         if self._journal.sequence > self._journal.durable_sequence:
             self._worker.submit(self._journal.sync, self._flushed)
-        elif asked and environment.settings.log_flush_policy == "os":
+        elif asked and self._settings.log_flush_policy == "os":
             self._checkpointer.start()
 
     def _flushed(self, _: object, error: BaseException | None) -> None:
         if isinstance(error, StorageFailed):
-            self._environment.failed = self._environment.failed or error
+            self._queue.fail(error)
 
 
-def _remove(environment: Environment, paths: list[str]) -> None:
+def _remove(files: Files, paths: list[str]) -> None:
     for path in paths:
         if path.endswith(DELETED):
             with suppress(FileNotFoundError):
-                environment.files.remove(path)
+                files.remove(path)
         else:
-            environment.files.remove_tree(path)
+            files.remove_tree(path)
 
 
 def _ignore(_: object, error: BaseException | None) -> None:

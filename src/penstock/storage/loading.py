@@ -17,13 +17,12 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
-from penstock.storage.environment import Environment
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptFile, CorruptLog
-from penstock.storage.formats.checkpoint import HAS_PRODUCERS
+from penstock.storage.formats.checkpoint import HAS_PRODUCERS, Mark
 from penstock.storage.formats.epochs import decode_epochs
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
@@ -38,10 +37,8 @@ from penstock.storage.names import (
     parse_offset_name,
 )
 from penstock.storage.producers import ProducerStates
-from penstock.storage.segment import Segment, read_index, resume_index, walk
-
-if TYPE_CHECKING:
-    from penstock.storage.partition import PartitionLog
+from penstock.storage.segment import Segment, walk
+from penstock.storage.segment_files import SegmentFiles
 
 logger = logging.getLogger(__name__)
 
@@ -59,28 +56,43 @@ class Loaded(NamedTuple):
 
 
 def load_log(
-    environment: Environment, log: PartitionLog, *, durable_offset: int | None = None
+    segment_files: SegmentFiles,
+    directory: str,
+    mark: Mark,
+    *,
+    interval_bytes: int,
+    now_ms: int,
+    durable_offset: int | None = None,
 ) -> Loaded:
     """Read a log's directory. `durable_offset` is the end of what the journal brought back.
 
     Raises:
         OSError: the directory cannot be read.
     """
-    return _Loading(environment, log, durable_offset).run()
+    durable = max(mark.recovery_offset, durable_offset or 0)
+    return _Loading(segment_files, directory, mark, interval_bytes, now_ms, durable).run()
 
 
 class _Loading:
     """One load; holds what its steps share."""
 
     def __init__(
-        self, environment: Environment, log: PartitionLog, durable_offset: int | None
+        self,
+        segment_files: SegmentFiles,
+        directory: str,
+        mark: Mark,
+        interval_bytes: int,
+        now_ms: int,
+        durable: int,
     ) -> None:
-        self.environment = environment
-        self.files = environment.files
-        self.log = log
-        self.mark = log.mark
-        self.durable = max(log.mark.recovery_offset, durable_offset or 0)
-        self.interval = log.config.index_interval_bytes
+        self.segment_files = segment_files
+        self.descriptors = segment_files.descriptors
+        self.files = segment_files.files
+        self.directory = directory
+        self.mark = mark
+        self.interval = interval_bytes
+        self.now_ms = now_ms
+        self.durable = durable
         self.producers = ProducerStates()
         self.changed: set[Segment] = set()
         self.snapshots: list[int] = []
@@ -96,12 +108,12 @@ class _Loading:
         epochs = self._load_epochs(segments, end)
         start = max(self.mark.log_start_offset, segments[0].base_offset)
         if damage is not None:
-            logger.error("%s is damaged: %s", self.log.topic_partition, damage)
+            logger.error("%s is damaged: %s", self.directory, damage)
         return Loaded(segments, epochs, self.producers, start, end, damage, self.changed)
 
     def _list(self) -> list[Segment]:
         """The segments there are, by base offset; at least one."""
-        directory = self.log.directory
+        directory = self.directory
         bases: list[int] = []
         try:
             names = self.files.list(directory)
@@ -144,7 +156,7 @@ class _Loading:
                     segment.written_bytes,
                     f"the file ends here; {mark.position} bytes of it were synced",
                 )
-        path = Path(self.log.directory, offset_name(mark.segment_base, LOG))
+        path = Path(self.directory, offset_name(mark.segment_base, LOG))
         return CorruptLog(path, 0, f"the file is gone; {mark.position} bytes of it were synced")
 
     def _walk(self, segments: list[Segment]) -> tuple[list[Segment], int, CorruptLog | None]:
@@ -191,16 +203,14 @@ class _Loading:
         end = segment.written_bytes
         if position >= end:
             return end, expected, None
-        index = read_index(segment, self.files)
-        descriptors = self.environment.descriptors
+        index = self.segment_files.saved_index(segment)
         self.changed.add(segment)
         if index is not None:
             index.cut(expected, position)
         if index is None:
             index = SparseIndex(segment.base_offset)
-        resume_index(segment, index, self.files, descriptors, self.interval, end=position)
-        handle = descriptors.get(segment.path)
-        seen_ms = self.environment.clock.now_ms()
+        self.segment_files.resume_index(segment, index, self.interval, end=position)
+        handle = self.descriptors.get(segment.path)
         try:
             for at, header in walk(
                 self.files,
@@ -216,7 +226,7 @@ class _Loading:
                     raise CorruptLog(Path(segment.path), at, reason)
                 segment.add(header, header.base_offset, self.interval)
                 if header.producer_id >= 0 and header.base_sequence >= 0:
-                    self.producers.append(header, header.base_offset, seen_ms)
+                    self.producers.append(header, header.base_offset, self.now_ms)
                 expected = header.next_offset
         except CorruptLog as error:
             reached = segment.written_bytes
@@ -228,7 +238,7 @@ class _Loading:
         """End the log at a position above the durable mark."""
         for segment in segments[place + 1 :]:
             logger.warning("%s lies beyond a torn end: removed", segment.path)
-            self.environment.descriptors.forget(segment.path)
+            self.descriptors.forget(segment.path)
             with suppress(FileNotFoundError):
                 self.files.remove(segment.path)
         del segments[place + 1 :]
@@ -236,7 +246,7 @@ class _Loading:
         logger.warning(
             "%s: cut from %d to %d bytes: a torn end", segment.path, segment.written_bytes, position
         )
-        handle = self.environment.descriptors.get(segment.path)
+        handle = self.descriptors.get(segment.path)
         self.files.truncate(handle.descriptor, position)
         segment.written_bytes = segment.end_position = position
 
@@ -254,13 +264,13 @@ class _Loading:
                 break
         logger.warning(
             "%s: producers of offset %d are made anew from offset %d",
-            self.log.topic_partition, mark.recovery_offset, start,
+            self.directory, mark.recovery_offset, start,
         )  # fmt: skip
         self._replay_producers(segments, start)
 
     def _take_snapshot(self, offset: int) -> bool:
         for suffix, version in (RECENT_BATCHES, BATCHES_VERSION), (SNAPSHOT, SNAPSHOT_VERSION):
-            path = os.path.join(self.log.directory, offset_name(offset, suffix))
+            path = os.path.join(self.directory, offset_name(offset, suffix))
             try:
                 self.producers.load(decode_snapshot(self.files.read(path), version))
                 return True
@@ -272,7 +282,6 @@ class _Loading:
 
     def _replay_producers(self, segments: list[Segment], start: int) -> None:
         """Walk headers from an offset to the mark."""
-        seen_ms = self.environment.clock.now_ms()
         mark = self.mark
         for place, segment in enumerate(segments):
             if segment.base_offset > mark.segment_base:
@@ -286,7 +295,7 @@ class _Loading:
             )
             if end == 0:
                 continue
-            handle = self.environment.descriptors.get(segment.path)
+            handle = self.descriptors.get(segment.path)
             with suppress(CorruptLog):
                 for _, header in walk(
                     self.files, handle.descriptor, segment.path, 0, end, verify=False
@@ -294,11 +303,11 @@ class _Loading:
                     if header.base_offset >= start and header.producer_id >= 0 <= (
                         header.base_sequence
                     ):
-                        self.producers.append(header, header.base_offset, seen_ms)
+                        self.producers.append(header, header.base_offset, self.now_ms)
 
     def _load_epochs(self, segments: list[Segment], end: int) -> EpochHistory:
         """The epoch history as saved, or from the first batch of each segment."""
-        path = os.path.join(self.log.directory, EPOCHS_FILE)
+        path = os.path.join(self.directory, EPOCHS_FILE)
         saved: EpochHistory | None = None
         try:
             saved = EpochHistory(decode_epochs(self.files.read(path)))
@@ -318,7 +327,7 @@ class _Loading:
     def _first_epoch(self, segment: Segment) -> int:
         if segment.written_bytes < HEADER_BYTES:
             return -1
-        handle = self.environment.descriptors.get(segment.path)
+        handle = self.descriptors.get(segment.path)
         try:
             data = self.files.read_at(handle.descriptor, HEADER_BYTES, 0)
             return decode_header(data).partition_leader_epoch

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.base.metrics import Metric, Sample
-from penstock.storage.environment import Environment
 from penstock.storage.journal import Journal
+from penstock.storage.partition import StoreParts
 
 
 def _counter(name: str, doc: str) -> Metric:
@@ -52,9 +52,9 @@ RECOVERED: Final = _gauge("recovered_entries", "Journal entries replayed at the 
 
 
 def samples(
-    environment: Environment, journal: Journal, *, partitions: int, recovered_entries: int
+    parts: StoreParts, journal: Journal, *, partitions: int, recovered_entries: int
 ) -> Iterator[Sample]:
-    counters = environment.counters
+    counters, queue = parts.counters, parts.queue
     yield Sample(GROUPS, counters.groups)
     yield Sample(INLINE_GROUPS, counters.inline_groups)
     yield Sample(DUPLICATES, counters.duplicates)
@@ -69,13 +69,13 @@ def samples(
     yield Sample(CHECKPOINTS, counters.checkpoints)
     yield Sample(REFUSED, counters.disk_full)
     yield Sample(CORRUPTIONS, counters.corruptions)
-    yield Sample(FAILED, int(environment.failed is not None))
+    yield Sample(FAILED, int(queue.failed is not None))
     yield Sample(PARTITIONS, partitions)
-    yield Sample(OPEN_FILES, len(environment.descriptors))
-    yield Sample(TAIL_BYTES, environment.tails.size_bytes)
-    yield Sample(INDEX_BYTES, environment.indexes.size_bytes)
-    yield Sample(PENDING_BYTES, environment.pending_bytes)
-    yield Sample(UNSETTLED_BYTES, environment.unsettled_bytes)
+    yield Sample(OPEN_FILES, len(parts.segment_files.descriptors))
+    yield Sample(TAIL_BYTES, parts.tails.size_bytes)
+    yield Sample(INDEX_BYTES, parts.segment_files.indexes.size_bytes)
+    yield Sample(PENDING_BYTES, queue.pending_bytes)
+    yield Sample(UNSETTLED_BYTES, queue.unsettled_bytes)
     yield Sample(JOURNAL_FILES, journal.file_count)
     yield Sample(JOURNAL_FILES_IN_USE, journal.files_in_use)
     yield Sample(RECOVERED, recovered_entries)

@@ -13,24 +13,25 @@ Source: Kafka's `UnifiedLog`.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
-from contextlib import suppress
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
+from penstock.base.system import Clock
 from penstock.records import BatchHeader, OffsetOutOfRange, stamp, stamp_append_time
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.storage import lookups
 from penstock.storage.admission import prepared
-from penstock.storage.appended import Appended, Tail
+from penstock.storage.appended import Appended, AppendQueue, Tail, TailCache
+from penstock.storage.changes import Changes
 from penstock.storage.config import LogConfig
-from penstock.storage.environment import Environment
+from penstock.storage.counters import Counters
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import (
     AppendBacklog,
@@ -39,18 +40,16 @@ from penstock.storage.errors import (
 )
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, Mark, encode_mark
 from penstock.storage.formats.journal_entry import encode_key
+from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.limits import COPIED_APPEND_BYTES_MAX
 from penstock.storage.loading import load_log
-from penstock.storage.names import (
-    RECENT_BATCHES,
-    SNAPSHOT,
-    directory_name,
-    parse_offset_name,
-)
+from penstock.storage.names import directory_name
 from penstock.storage.producers import ProducerStates, Undo
-from penstock.storage.reading import index_of, read_files, read_tail
+from penstock.storage.reading import Written, read_files, read_tail
 from penstock.storage.rolling import should_roll
-from penstock.storage.segment import UNKNOWN, Segment
+from penstock.storage.segment import UNKNOWN, Segment, segment_place
+from penstock.storage.segment_files import SegmentFiles
+from penstock.storage.settings import StorageSettings
 from penstock.storage.values import (
     Buffer,
     Lease,
@@ -58,18 +57,30 @@ from penstock.storage.values import (
     Read,
 )
 
-if TYPE_CHECKING:
-    from penstock.storage.loading import Loaded
-
-_segment_base: Final = attrgetter("base_offset")
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreParts:
+    """What the logs of one store, and those who look after them, work with."""
+
+    root: str
+    settings: StorageSettings
+    clock: Clock
+    config_of: Callable[[str], LogConfig]
+    segment_files: SegmentFiles
+    queue: AppendQueue[PartitionLog]
+    tails: TailCache[PartitionLog]
+    changes: Changes[PartitionLog]
+    counters: Counters
 
 
 class PartitionLog:
     """See the module's text. Made by `LogStore`; belongs to the owner's thread."""
 
     __slots__ = (
-        "_environment", "_loaded", "_roll_due", "_settling", "closed", "damage", "directory",
+        "_loaded", "_parts", "_queue", "_roll_due", "_save_marks", "_settle", "_settling",
+        "closed", "damage", "directory",
         "due_snapshots", "epochs", "epochs_dirty", "fence", "high_watermark", "key",
         "leader_epoch", "log_end_offset", "log_start_offset", "mark", "mark_bytes",
         "producer_states", "segments", "settled_bytes_total", "tail", "topic_id",
@@ -78,22 +89,29 @@ class PartitionLog:
 
     def __init__(
         self,
-        environment: Environment,
+        parts: StoreParts,
         topic_partition: TopicPartition,
         topic_id: UUID,
         mark: Mark,
+        *,
+        settle: Callable[[PartitionLog], None],
+        save_marks: Callable[[], None],
     ) -> None:
-        self._environment = environment
+        """`settle` writes a log's durable appends to its segments, `save_marks` all marks."""
+        self._parts = parts
+        self._queue = parts.queue
+        self._settle = settle
+        self._save_marks = save_marks
         self.topic_partition = topic_partition
         self.topic_id = topic_id
-        self.directory = os.path.join(environment.root, directory_name(topic_partition))
+        self.directory = os.path.join(parts.root, directory_name(topic_partition))
         self.key = encode_key(topic_id, topic_partition.topic, topic_partition.partition)
         self.leader_epoch = mark.leader_epoch
         self.log_start_offset = mark.log_start_offset
         self.log_end_offset = self.high_watermark = mark.recovery_offset
         self.settled_bytes_total = mark.size_bytes
         self.segments: list[Segment] = []
-        self.tail = Tail()
+        self.tail: Tail[PartitionLog] = Tail()
         self.epochs = EpochHistory()
         self.epochs_dirty = False
         self.producer_states = ProducerStates()
@@ -116,7 +134,7 @@ class PartitionLog:
 
     @property
     def config(self) -> LogConfig:
-        return self._environment.config_of(self.topic_partition.topic)
+        return self._parts.config_of(self.topic_partition.topic)
 
     @property
     def last_stable_offset(self) -> int:
@@ -160,18 +178,18 @@ class PartitionLog:
             AppendBacklog: too much waits for the journal.
             StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
         """
-        environment = self._environment
+        queue = self._queue
         if not self._loaded:
             self.load()
         if (
             self.closed is not None
             or self.fence is not None
             or self.damage is not None
-            or environment.failed is not None
+            or queue.failed is not None
         ):
             raise self._refusal()
-        waiting = environment.pending_bytes + environment.unsettled_bytes + len(batches)
-        if waiting > environment.settings.pending_bytes_max:
+        waiting = queue.pending_bytes + queue.unsettled_bytes + len(batches)
+        if waiting > queue.limit_bytes:
             raise self._backlog(waiting)
         config = self.config
         ready, headers = prepared(batches, config, now_ms, internal=internal)
@@ -181,7 +199,7 @@ class PartitionLog:
             if header.producer_id >= 0:
                 original = self.producer_states.check_all(headers)
                 if original is not None:
-                    environment.counters.duplicates += 1
+                    self._parts.counters.duplicates += 1
                     return self._duplicate(original)
                 break
         return self._accept(batches, headers, config, now_ms, lease)
@@ -194,14 +212,13 @@ class PartitionLog:
         now_ms: int,
         lease: Lease | None,
     ) -> AppendResult:
-        environment = self._environment
         size_bytes = len(batches)
         base_offset = self.log_end_offset
         segment = self.segments[-1]
         if segment.end_position and (
             self._roll_due
             or segment.end_position + size_bytes > config.segment_bytes
-            or should_roll(segment, headers, base_offset, config, environment)
+            or should_roll(segment, headers, base_offset, config, self._parts.segment_files)
         ):
             segment = self._roll()
         append_time = config.message_timestamp_type != "CreateTime"
@@ -230,9 +247,8 @@ class PartitionLog:
         segment.end_position += size_bytes
         self.log_end_offset = next_offset
         self.tail.push(item)
-        environment.tails.add(item)
-        environment.pending.append(item)
-        environment.pending_bytes += size_bytes
+        self._parts.tails.add(item)
+        self._queue.add(item)
         return AppendResult(base_offset, now_ms if append_time else -1, self.log_start_offset)
 
     def _stamp(
@@ -277,19 +293,20 @@ class PartitionLog:
             return Read([], 0, offset)
         place = self.tail.from_offset(offset)
         if place is not None:
-            self._environment.counters.tail_reads += 1
+            self._parts.counters.tail_reads += 1
             return read_tail(self.tail, place, offset, max_bytes, end_offset, at_least_one)
-        return read_files(self, self._environment, offset, max_bytes, end_offset, at_least_one)
+        files = self._parts.segment_files
+        return read_files(files, self._written(), offset, max_bytes, end_offset, at_least_one)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first record at or after a time, exactly; None if there is none."""
         self.settle()
-        return lookups.first_at_or_after(self, self._environment, timestamp_ms)
+        return lookups.first_at_or_after(self._parts.segment_files, self._written(), timestamp_ms)
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record with the highest timestamp; None for an empty log."""
         self.settle()
-        return lookups.of_highest_timestamp(self, self._environment)
+        return lookups.of_highest_timestamp(self._parts.segment_files, self._written())
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
@@ -310,7 +327,7 @@ class PartitionLog:
         if self.epochs.assign(epoch, self.log_end_offset):
             self.epochs_dirty = True
             self._roll_due = self.segments[-1].end_position > 0
-        self._environment.dirty.setdefault(self, set())
+        self._parts.changes.of(self)
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log's start; -1 is the high watermark. Returns the new start.
@@ -330,7 +347,7 @@ class PartitionLog:
             )
         if before_offset > self.log_start_offset:
             self.move_start(before_offset)
-            self._environment.save_marks()
+            self._save_marks()
         return self.log_start_offset
 
     def producers(self) -> list[ProducerState]:
@@ -343,20 +360,25 @@ class PartitionLog:
         self.settle()
         if self.damage is not None:
             raise self.damage
-        return lookups.extents(self, self._environment, start, min(end, self.high_watermark))
+        end = min(end, self.high_watermark)
+        return lookups.extents(self._parts.segment_files, self._written(), start, end)
 
     # -- what the store asks -----------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, *, durable_offset: int | None = None) -> None:
         """Look at the files, if that has not been done; see `loading`."""
         if self._loaded:
             return
         if self.closed is not None:
             raise self.closed
-        self.take(load_log(self._environment, self))
-
-    def take(self, loaded: Loaded) -> None:
-        """Become what was found in the files."""
+        loaded = load_log(
+            self._parts.segment_files,
+            self.directory,
+            self.mark,
+            interval_bytes=self.config.index_interval_bytes,
+            now_ms=self._parts.clock.now_ms(),
+            durable_offset=durable_offset,
+        )
         self.segments = loaded.segments
         self.epochs = loaded.epochs
         self.producer_states = loaded.producers
@@ -368,20 +390,20 @@ class PartitionLog:
         self._loaded = True
         self.leader_epoch = max(self.leader_epoch, self.epochs.latest)
         if loaded.damage is not None:
-            self._environment.counters.corruptions += 1
+            self._parts.counters.corruptions += 1
         if self.leader_epoch >= 0 and self.epochs.assign(self.leader_epoch, self.log_end_offset):
             self.epochs_dirty = True
             self._roll_due = self.segments[-1].end_position > 0
         if loaded.changed or self.epochs_dirty:
-            self._environment.dirty.setdefault(self, set()).update(loaded.changed)
+            self._parts.changes.of(self).update(loaded.changed)
 
     def settle(self) -> None:
         """Write everything below the high watermark to the segments (not synced)."""
         self.load()
         if self.tail.settled < len(self.tail):
-            self._environment.settle_now(self)
+            self._settle(self)
 
-    def undo(self, item: Appended) -> None:
+    def undo(self, item: Appended[PartitionLog]) -> None:
         """Take an append back; appends are taken back newest first."""
         self.tail.pop_newest()
         self.log_end_offset = item.base_offset
@@ -391,25 +413,23 @@ class PartitionLog:
         while len(self.segments) > 1 and self.segments[-1].base_offset > item.base_offset:
             self.segments.pop()
         self.due_snapshots = [due for due in self.due_snapshots if due[0] <= item.base_offset]
-        self._environment.tails.drop(item)
+        self._parts.tails.drop(item)
 
-    def note_settled(self, items: list[Appended]) -> None:
+    def note_settled(self, items: list[Appended[PartitionLog]]) -> None:
         """The next unsettled appends are in their files now: index them."""
         config = self.config
         interval_bytes = config.index_interval_bytes
         index_bytes_max = config.segment_index_bytes
-        environment = self._environment
-        dirty = environment.dirty.get(self)
-        if dirty is None:
-            dirty = environment.dirty[self] = set()
+        parts = self._parts
+        changed = parts.changes.of(self)
         leased = settled_bytes = 0
         for place, item in enumerate(items, 1):
             segment = item.segment
             if segment is not self._settling:
                 self._finish(self._settling)
                 self._settling = segment
-            dirty.add(segment)
-            index = segment.index or index_of(environment, segment, interval_bytes)
+            changed.add(segment)
+            index = segment.index or parts.segment_files.index_of(segment, interval_bytes)
             full = len(index.offsets) + 8 > index_bytes_max
             base_offset = item.base_offset
             for header in item.headers:
@@ -421,12 +441,12 @@ class PartitionLog:
             if item.lease is not None:
                 leased = place
         self.unsettled_bytes -= settled_bytes
-        environment.unsettled_bytes -= settled_bytes
-        environment.counters.settled_bytes += settled_bytes
+        self._queue.unsettled_bytes -= settled_bytes
+        parts.counters.settled_bytes += settled_bytes
         self._drop_leased(items, leased)
 
-    def _drop_leased(self, items: list[Appended], leased: int) -> None:
-        tail, tails = self.tail, self._environment.tails
+    def _drop_leased(self, items: list[Appended[PartitionLog]], leased: int) -> None:
+        tail, tails = self.tail, self._parts.tails
         tail.settled += len(items)
         if leased:
             last = items[leased - 1]
@@ -439,8 +459,8 @@ class PartitionLog:
     def _finish(self, segment: Segment | None) -> None:
         if segment is not None:
             segment.close_index()
-            self._environment.dirty.setdefault(self, set()).add(segment)
-            self._environment.indexes.used(segment)
+            self._parts.changes.of(self).add(segment)
+            self._parts.segment_files.indexes.used(segment)
 
     @property
     def settled_offset(self) -> int:
@@ -453,7 +473,7 @@ class PartitionLog:
         if not self._loaded or self.damage is not None:
             return self.mark._replace(log_start_offset=self.log_start_offset)
         settled = self.settled_offset
-        segment = self.segments[self.segment_place(settled)]
+        segment = self.segments[segment_place(self.segments, settled)]
         return Mark(
             self.log_start_offset,
             settled,
@@ -478,17 +498,13 @@ class PartitionLog:
         undos = [undo for item in self.tail.unsettled() for undo in item.undo or ()]
         return self.producer_states.before(undos)
 
-    def segment_place(self, offset: int) -> int:
-        """The place of the segment that holds `offset`, or would."""
-        return max(0, bisect_right(self.segments, offset, key=_segment_base) - 1)
-
     def move_start(self, offset: int) -> None:
         """Forget what is below `offset`; the files go later."""
         self.log_start_offset = offset
         if self.epochs.cut_start(offset):
             self.epochs_dirty = True
         self.set_mark(self.mark._replace(log_start_offset=offset))
-        self._environment.dirty.setdefault(self, set())
+        self._parts.changes.of(self)
 
     def roll(self) -> None:
         """Close the active segment, if it holds anything."""
@@ -499,32 +515,31 @@ class PartitionLog:
     def segment_facts(self) -> list[tuple[int, int, int]]:
         """For retention: (next offset, bytes, highest timestamp) of each segment."""
         facts = []
+        files = self._parts.segment_files
         interval_bytes = self.config.index_interval_bytes
         for place, segment in enumerate(self.segments):
             last = place + 1 == len(self.segments)
             after = self.log_end_offset if last else self.segments[place + 1].base_offset
             if segment.max_timestamp == UNKNOWN:
-                index_of(self._environment, segment, interval_bytes)
+                files.index_of(segment, interval_bytes)
                 if not last:
-                    self._environment.indexes.used(segment)
+                    files.indexes.used(segment)
             newest = segment.max_timestamp
             if segment.end_position > segment.written_bytes:
                 newest = LONG_MAX
             facts.append((after, segment.end_position, newest))
         return facts
 
-    def remove_snapshots_below(self, offset: int) -> None:
-        """Producer snapshots of segments that are gone."""
-        files = self._environment.files
-        for name in files.list(self.directory):
-            parsed = parse_offset_name(name)
-            if parsed is None or parsed[1] not in (SNAPSHOT, RECENT_BATCHES):
-                continue
-            if parsed[0] < offset and parsed[0] < self.mark.recovery_offset:
-                with suppress(OSError):
-                    files.remove(os.path.join(self.directory, name))
-
     # -- details -----------------------------------------------------------------------------
+
+    def _written(self) -> Written:
+        return Written(
+            self.segments,
+            self.log_start_offset,
+            self.settled_offset,
+            self.config.index_interval_bytes,
+            self.damage,
+        )
 
     def _roll(self) -> Segment:
         self._roll_due = False
@@ -534,10 +549,10 @@ class PartitionLog:
             return active
         if len(self.producer_states):
             last, batches = self.producer_states.snapshot()
-            self.due_snapshots.append(lookups.encoded_snapshots(base_offset, last, batches))
+            self.due_snapshots.append(encoded_snapshots(base_offset, last, batches))
         segment = Segment(self.directory, base_offset)
         self.segments.append(segment)
-        self._environment.counters.rolled_segments += 1
+        self._parts.counters.rolled_segments += 1
         return segment
 
     def _duplicate(self, original: ProducerBatch) -> AppendResult:
@@ -550,18 +565,17 @@ class PartitionLog:
         )
 
     def _refusal(self) -> PenstockError:
-        error = self.closed or self._environment.failed or self.damage or self.fence
+        error = self.closed or self._queue.failed or self.damage or self.fence
         if isinstance(error, CorruptLog):
             return StorageError(f"{self.topic_partition} takes no appends: {error}")
         return error or StorageError(f"{self.topic_partition} takes no appends")
 
     def _backlog(self, waiting: int) -> PenstockError:
-        environment = self._environment
-        if environment.settle_error is not None:
-            return environment.settle_error
+        if self._queue.settle_error is not None:
+            return self._queue.settle_error
         return AppendBacklog(
             f"{waiting} bytes would wait for the journal or their segments, "
-            f"pending.bytes.max = {environment.settings.pending_bytes_max}"
+            f"pending.bytes.max = {self._queue.limit_bytes}"
         )
 
 

@@ -11,9 +11,9 @@ from zlib import crc32
 
 from penstock.records import BatchHeader
 from penstock.storage.config import LogConfig
-from penstock.storage.environment import Environment
 from penstock.storage.formats.index import OFFSET_ENTRY_BYTES
-from penstock.storage.segment import UNKNOWN, Segment, first_timestamp
+from penstock.storage.segment import UNKNOWN, Segment
+from penstock.storage.segment_files import SegmentFiles
 
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
@@ -23,7 +23,7 @@ def should_roll(
     headers: Sequence[BatchHeader],
     base_offset: int,
     config: LogConfig,
-    environment: Environment,
+    files: SegmentFiles,
 ) -> bool:
     """Whether a segment that is not empty, and not full by size, is closed before an append.
 
@@ -39,7 +39,7 @@ def should_roll(
         return True
     first = segment.first_timestamp
     if first == UNKNOWN:
-        first = first_timestamp(segment, environment.files, environment.descriptors)
+        first = files.first_timestamp(segment)
     newest = headers[-1].max_timestamp
     return first >= 0 and newest - first > config.segment_ms - jitter_ms(segment, config)
 

@@ -10,21 +10,21 @@ Source: Kafka's `LogSegment`.
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
 from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
 from penstock.storage.errors import CorruptLog
-from penstock.storage.files import Descriptors, Files
+from penstock.storage.files import Files
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.limits import SCAN_BYTES
 from penstock.storage.names import INDEX, LOG, TIME_INDEX, offset_name
 
-logger = logging.getLogger(__name__)
-
+_base_offset: Final = attrgetter("base_offset")
 UNKNOWN: Final = -2
 """A timestamp that has not been looked up yet."""
 
@@ -96,6 +96,11 @@ class Segment:
         return missing
 
 
+def segment_place(segments: Sequence[Segment], offset: int) -> int:
+    """The place of the segment that holds `offset`, or would."""
+    return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+
+
 def not_loaded(segment: Segment) -> CorruptLog:
     return CorruptLog(Path(segment.path), segment.written_bytes, "written to before it was loaded")
 
@@ -159,89 +164,3 @@ def _verify(chunk: memoryview, header: BatchHeader, offset: int, path: str, posi
         verify_crc(chunk, header, offset)
     except CorruptBatch as error:
         raise CorruptLog(Path(path), position, str(error)) from None
-
-
-def load_index(
-    segment: Segment, files: Files, descriptors: Descriptors, interval_bytes: int
-) -> SparseIndex:
-    """The indexes of a segment: as saved if they can be right, else made by a walk."""
-    if segment.index is not None:
-        return segment.index
-    saved = read_index(segment, files)
-    if saved is None:
-        rebuild_index(segment, files, descriptors, interval_bytes)
-    else:
-        resume_index(segment, saved, files, descriptors, interval_bytes)
-    if segment.index is None:
-        raise not_loaded(segment)
-    return segment.index
-
-
-def read_index(segment: Segment, files: Files) -> SparseIndex | None:
-    """The indexes as saved, or None if a file is missing or its content doubtful."""
-    try:
-        index = SparseIndex(
-            segment.base_offset,
-            files.read(segment.sibling(INDEX)),
-            files.read(segment.sibling(TIME_INDEX)),
-        )
-    except FileNotFoundError:
-        return None
-    return None if index.doubt(segment.written_bytes) else index
-
-
-def rebuild_index(
-    segment: Segment, files: Files, descriptors: Descriptors, interval_bytes: int
-) -> None:
-    """Make the indexes by a walk over the whole segment."""
-    resume_index(segment, SparseIndex(segment.base_offset), files, descriptors, interval_bytes)
-    segment.saved_offsets = segment.saved_times = 0
-    for suffix in (INDEX, TIME_INDEX):
-        descriptors.forget(segment.sibling(suffix))
-        try:
-            files.remove(segment.sibling(suffix))
-        except FileNotFoundError:
-            continue
-
-
-def resume_index(
-    segment: Segment,
-    index: SparseIndex,
-    files: Files,
-    descriptors: Descriptors,
-    interval_bytes: int,
-    *,
-    end: int | None = None,
-) -> None:
-    """Take saved indexes over and walk what they do not cover, up to `end`.
-
-    Where the segment is damaged the index ends; who reads there finds the damage itself.
-    """
-    end = segment.written_bytes if end is None else end
-    position = 0
-    if index.offsets:
-        position = int.from_bytes(index.offsets[-4:], "big")
-    segment.index = index
-    segment.saved_offsets, segment.saved_times = len(index.offsets), len(index.times)
-    segment.max_timestamp = index.last_timestamp
-    segment.max_timestamp_offset = index.last_timestamp_offset
-    handle = descriptors.get(segment.path)
-    segment.written_bytes = position
-    segment.bytes_since_entry = 0
-    try:
-        for _, header in walk(files, handle.descriptor, segment.path, position, end, verify=False):
-            segment.add(header, header.base_offset, interval_bytes)
-    except CorruptLog as error:
-        logger.error("the index ends where the segment is damaged: %s", error)
-    segment.written_bytes = end
-
-
-def first_timestamp(segment: Segment, files: Files, descriptors: Descriptors) -> int:
-    """The timestamp of the segment's first batch, -1 when it is empty."""
-    if segment.first_timestamp == UNKNOWN:
-        segment.first_timestamp = -1
-        handle = descriptors.get(segment.path)
-        data = files.read_at(handle.descriptor, HEADER_BYTES, 0)
-        if len(data) == HEADER_BYTES:
-            segment.first_timestamp = decode_header(data).max_timestamp
-    return segment.first_timestamp

@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.storage.appended import Appended
-from penstock.storage.environment import Environment
 from penstock.storage.errors import StorageError
 from penstock.storage.files import Files, Handle, disk_full, write_all
 from penstock.storage.limits import (
@@ -24,8 +23,7 @@ from penstock.storage.limits import (
     SETTLE_LOGS_MAX,
     SETTLE_SHARE,
 )
-from penstock.storage.partition import PartitionLog
-from penstock.storage.reading import index_of
+from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.values import Buffer
 from penstock.storage.worker import Worker
 
@@ -44,7 +42,7 @@ class Job(NamedTuple):
     """What is written in one go."""
 
     runs: list[Run]
-    logs: list[tuple[PartitionLog, list[Appended]]]
+    logs: list[tuple[PartitionLog, list[Appended[PartitionLog]]]]
     size_bytes: int
 
 
@@ -54,8 +52,16 @@ NOTHING: Final = Job([], [], 0)
 class Settler:
     """Belongs to the owner's thread; its worker does the writes."""
 
-    def __init__(self, environment: Environment, worker: Worker) -> None:
-        self._environment = environment
+    def __init__(self, parts: StoreParts, worker: Worker) -> None:
+        self._root = parts.root
+        self._settings = parts.settings
+        self._segment_files = parts.segment_files
+        self._files = parts.segment_files.files
+        self._descriptors = parts.segment_files.descriptors
+        self._queue = parts.queue
+        self._tails = parts.tails
+        self._changes = parts.changes
+        self._counters = parts.counters
         self._worker = worker
         self._wanted: dict[PartitionLog, None] = {}
         self._unsettled: dict[PartitionLog, None] = {}
@@ -63,21 +69,20 @@ class Settler:
         self._when_idle: list[Callable[[StorageError | None], None]] = []
         self.error: StorageError | None = None
 
-    def became_durable(self, items: list[Appended]) -> None:
+    def became_durable(self, items: list[Appended[PartitionLog]]) -> None:
         """Account for appends that the journal holds now; write what is due."""
-        environment = self._environment
-        unsettled, wanted = self._unsettled, self._wanted
+        queue, unsettled, wanted = self._queue, self._unsettled, self._wanted
         for item in items:
             log = item.log
             size_bytes = item.size_bytes
             log.unsettled_bytes += size_bytes
-            environment.unsettled_bytes += size_bytes
+            queue.unsettled_bytes += size_bytes
             unsettled[log] = None
             if item.lease is not None or log.unsettled_bytes >= SETTLE_LOG_BYTES:
                 wanted[log] = None
-        if environment.unsettled_bytes * SETTLE_SHARE > environment.settings.tail_cache_bytes:
+        if queue.unsettled_bytes * SETTLE_SHARE > self._settings.tail_cache_bytes:
             wanted.update(unsettled)
-        blocking = environment.tails.shrink()
+        blocking = self._tails.shrink()
         if blocking is not None and blocking in unsettled:
             wanted.update(unsettled)
         if wanted:
@@ -87,7 +92,7 @@ class Settler:
         """Write what is wanted, unless a job is under way already."""
         if self._busy or not self._wanted:
             return
-        most = min(SETTLE_LOGS_MAX, max(1, self._environment.settings.open_files_max // 2))
+        most = min(SETTLE_LOGS_MAX, max(1, self._settings.open_files_max // 2))
         logs = list(islice(self._wanted, most))
         for log in logs:
             del self._wanted[log]
@@ -99,9 +104,9 @@ class Settler:
         self._busy = True
         lone = job.size_bytes <= SETTLE_INLINE_BYTES_MAX and not self._wanted
         if lone or not self._worker.attached:
-            self._done(job, None, _attempt(self._environment.files, job))
+            self._done(job, None, _attempt(self._files, job))
         else:
-            work = partial(perform, self._environment.files, job)
+            work = partial(perform, self._files, job)
             self._worker.submit(work, partial(self._done, job))
 
     def settle_all(self, then: Callable[[StorageError | None], None]) -> None:
@@ -124,10 +129,10 @@ class Settler:
         job = NOTHING
         try:
             job = self.plan([log])
-            perform(self._environment.files, job)
+            perform(self._files, job)
         except OSError as error:
             self.give_up(job)
-            raise storage_error(self._environment.root, error) from error
+            raise storage_error(self._root, error) from error
         self.finish(job)
 
     def forget(self, log: PartitionLog) -> None:
@@ -140,7 +145,7 @@ class Settler:
     def plan(self, logs: list[PartitionLog], *, durable_only: bool = True) -> Job:
         """Gather what the logs have unsettled; files are opened, and created, here."""
         runs: list[Run] = []
-        parts: list[tuple[PartitionLog, list[Appended]]] = []
+        parts: list[tuple[PartitionLog, list[Appended[PartitionLog]]]] = []
         total = 0
         for log in logs:
             items = log.tail.unsettled()
@@ -153,11 +158,12 @@ class Settler:
             parts.append((log, items))
             total += self._gather(log, items, runs)
         for run in runs:
-            self._environment.descriptors.pin(run.handle)
+            self._descriptors.pin(run.handle)
         return Job(runs, parts, total)
 
-    def _gather(self, log: PartitionLog, items: list[Appended], runs: list[Run]) -> int:
-        environment = self._environment
+    def _gather(
+        self, log: PartitionLog, items: list[Appended[PartitionLog]], runs: list[Run]
+    ) -> int:
         segment = None
         total = 0
         buffers: list[Buffer] = []
@@ -165,10 +171,10 @@ class Settler:
             if item.segment is not segment:
                 segment = item.segment
                 if segment.index is None:
-                    index_of(environment, segment, log.config.index_interval_bytes)
+                    self._segment_files.index_of(segment, log.config.index_interval_bytes)
                 if segment.written_bytes == 0:
-                    environment.dirty_directories.add(log.directory)
-                handle = environment.descriptors.get(segment.path, create=True)
+                    self._changes.directories.add(log.directory)
+                handle = self._descriptors.get(segment.path, create=True)
                 buffers = []
                 runs.append(Run(handle, item.position, buffers))
             buffers.append(item.data)
@@ -187,12 +193,12 @@ class Settler:
         self._report_idle()
 
     def _failed(self, error: BaseException) -> None:
-        self.error = storage_error(self._environment.root, error)
-        self._environment.settle_error = self.error
-        self._environment.counters.disk_full += 1
+        self.error = storage_error(self._root, error)
+        self._queue.settle_error = self.error
+        self._counters.disk_full += 1
         logger.error("writing segments failed, to be tried again: %s", error)
 
-    def may_write_alone(self, item: Appended) -> bool:
+    def may_write_alone(self, item: Appended[PartitionLog]) -> bool:
         """Whether nothing of the append's log waits in front of it, and its file is ready."""
         tail = item.log.tail
         return (
@@ -202,39 +208,38 @@ class Settler:
             and item.log.closed is None
         )
 
-    def write_alone(self, item: Appended) -> None:
+    def write_alone(self, item: Appended[PartitionLog]) -> None:
         """Write one append on the owner's thread, as a plan of it alone would; see above.
 
         Raises:
             OSError: the append stays where it is.
         """
-        environment = self._environment
-        handle = environment.descriptors.get(item.segment.path, create=True)
-        write_all(environment.files, handle.descriptor, item.position, [item.data])
-        environment.settle_error = None
+        handle = self._descriptors.get(item.segment.path, create=True)
+        write_all(self._files, handle.descriptor, item.position, [item.data])
+        self._queue.settle_error = None
         item.log.unsettled_bytes += item.size_bytes
-        environment.unsettled_bytes += item.size_bytes
+        self._queue.unsettled_bytes += item.size_bytes
         item.log.note_settled([item])
-        if environment.tails.crowded:
-            environment.tails.shrink()
+        if self._tails.crowded:
+            self._tails.shrink()
 
     def give_up(self, job: Job) -> None:
         """A job's writes failed; its appends stay where they are."""
         for run in job.runs:
-            self._environment.descriptors.unpin(run.handle)
+            self._descriptors.unpin(run.handle)
 
     def finish(self, job: Job) -> None:
         """A job's writes are done: index them, and let go of what nobody needs."""
         if job.logs:
-            self._environment.settle_error = None
+            self._queue.settle_error = None
         for run in job.runs:
-            self._environment.descriptors.unpin(run.handle)
+            self._descriptors.unpin(run.handle)
         for log, items in job.logs:
             if log.closed is None:
                 log.note_settled(items)
             if log.unsettled_bytes <= 0:
                 self._unsettled.pop(log, None)
-        self._environment.tails.shrink()
+        self._tails.shrink()
 
     def _report_idle(self) -> None:
         if not self._busy and self._when_idle and (self.error or not self._wanted):

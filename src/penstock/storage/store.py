@@ -25,10 +25,12 @@ from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.storage import metrics
+from penstock.storage.appended import AppendQueue, TailCache
+from penstock.storage.changes import Changes
 from penstock.storage.checkpointing import Checkpointer
 from penstock.storage.committing import Committer, OnDurable
 from penstock.storage.config import LogConfig
-from penstock.storage.environment import Environment
+from penstock.storage.counters import Counters
 from penstock.storage.errors import (
     CorruptFile,
     LogDeleted,
@@ -44,8 +46,7 @@ from penstock.storage.formats.partition_metadata import (
 )
 from penstock.storage.journal import Journal
 from penstock.storage.keeping import Keeper
-from penstock.storage.limits import CHECKPOINT_FILE_BYTES_MAX
-from penstock.storage.loading import load_log
+from penstock.storage.limits import CHECKPOINT_FILE_BYTES_MAX, INDEX_CACHE_BYTES
 from penstock.storage.names import (
     CHECKPOINT_FILE,
     JOURNAL_DIRECTORY,
@@ -56,8 +57,9 @@ from penstock.storage.names import (
     parse_directory_name,
     stray_directory_name,
 )
-from penstock.storage.partition import PartitionLog
+from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.recovery import Replayer, read_journal
+from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.settings import StorageSettings
 from penstock.storage.settling import Settler
 from penstock.storage.worker import Worker
@@ -68,8 +70,11 @@ logger = logging.getLogger(__name__)
 class LogStore:
     """See the module's text; made by `open`."""
 
-    def __init__(self, environment: Environment, lock: int) -> None:
-        self._environment = environment
+    def __init__(self, parts: StoreParts, new_uuid: Callable[[], UUID], lock: int) -> None:
+        self._parts = parts
+        self._files = parts.segment_files.files
+        self._root = parts.root
+        self._new_uuid = new_uuid
         self._lock = lock
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._closed = False
@@ -103,15 +108,24 @@ class LogStore:
         os.makedirs(os.path.join(root, JOURNAL_DIRECTORY), exist_ok=True)
         lock = lock_directory(root)
         try:
-            environment = Environment(
+            counters = Counters()
+            parts = StoreParts(
                 root=root,
                 settings=settings,
                 clock=clock,
                 config_of=config_of,
-                files=files or Files(),
-                new_uuid=randomness.uuid,
+                segment_files=SegmentFiles(
+                    files or Files(),
+                    counters,
+                    open_files_max=settings.open_files_max,
+                    index_cache_bytes=INDEX_CACHE_BYTES,
+                ),
+                queue=AppendQueue(settings.pending_bytes_max),
+                tails=TailCache(settings.tail_cache_bytes),
+                changes=Changes(),
+                counters=counters,
             )
-            store = cls(environment, lock)
+            store = cls(parts, randomness.uuid, lock)
             store._recover()
         except BaseException:
             os.close(lock)
@@ -132,19 +146,18 @@ class LogStore:
         if self._closed:
             return
         self._closed = True
-        environment = self._environment
         self._keeper.close()
         self._drain()
         for worker in (self._writer, self._segment_writer, self._syncer):
             worker.close()
-        if environment.failed is None:
+        if self._parts.queue.failed is None:
             self._committer.commit()
             self._checkpoint_cleanly()
-        error = LogDeleted(f"the store {environment.root} is closed")
+        error = LogDeleted(f"the store {self._root} is closed")
         for log in self._logs.values():
             log.closed = log.closed or error
         self._journal.close()
-        environment.descriptors.close()
+        self._parts.segment_files.descriptors.close()
         os.close(self._lock)
 
     def _checkpoint_cleanly(self) -> None:
@@ -166,12 +179,12 @@ class LogStore:
     @property
     def directory(self) -> str:
         """The absolute path of the data directory."""
-        return self._environment.root
+        return self._root
 
     @property
     def failed(self) -> StorageError | None:
         """Set for good when a sync failed: all appends raise from then on."""
-        return self._environment.failed
+        return self._parts.queue.failed
 
     # -- appends -----------------------------------------------------------------------------
 
@@ -193,7 +206,7 @@ class LogStore:
 
         The caller's to change. Nothing is forgotten before the first `housekeeping`.
         """
-        return self._environment.kept_producers
+        return self._keeper.kept_producers
 
     @property
     def on_advance(self) -> Callable[[list[PartitionLog]], None]:
@@ -224,9 +237,8 @@ class LogStore:
             if leader_epoch > log.leader_epoch:
                 log.set_leader_epoch(leader_epoch)
             return log
-        environment = self._environment
-        files = environment.files
-        directory = os.path.join(environment.root, directory_name(tp))
+        files = self._files
+        directory = os.path.join(self._root, directory_name(tp))
         try:
             try:
                 files.make_directory(directory)
@@ -238,10 +250,20 @@ class LogStore:
             )
         except OSError as error:
             raise StorageError(f"cannot create {directory}: {error}") from error
-        environment.durable_directories = False
-        log = PartitionLog(environment, tp, topic_id, Mark(0, 0, 0, 0, 0, leader_epoch, 0))
-        environment.dirty.setdefault(log, set())
-        self._logs[tp] = log
+        self._committer.root_synced = False
+        log = self._add(tp, topic_id, Mark(0, 0, 0, 0, 0, leader_epoch, 0))
+        self._parts.changes.of(log)
+        return log
+
+    def _add(self, tp: TopicPartition, topic_id: UUID, mark: Mark) -> PartitionLog:
+        log = self._logs[tp] = PartitionLog(
+            self._parts,
+            tp,
+            topic_id,
+            mark,
+            settle=self._settle_now,
+            save_marks=self._save_marks,
+        )
         return log
 
     def delete(self, tp: TopicPartition) -> None:
@@ -254,10 +276,8 @@ class LogStore:
         self._settler.forget(log)
         # Last: a checkpoint that waited for the settler has begun to write only now.
         self._syncer.drain()
-        self._keeper.remove_log(log, self._deleted_name(tp))
-
-    def _deleted_name(self, tp: TopicPartition) -> str:
-        return deleted_directory_name(tp, self._environment.new_uuid())
+        self._keeper.remove_log(log, deleted_directory_name(tp, self._new_uuid()))
+        self._committer.root_synced = False
 
     # -- upkeep ------------------------------------------------------------------------------
 
@@ -273,7 +293,7 @@ class LogStore:
     def samples(self) -> Iterable[Sample]:
         """Metrics of this moment."""
         return metrics.samples(
-            self._environment,
+            self._parts,
             self._journal,
             partitions=len(self._logs),
             recovered_entries=self._recovered_entries,
@@ -282,20 +302,16 @@ class LogStore:
     # -- recovery ----------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        environment = self._environment
-        files, root = environment.files, environment.root
         checkpoint = self._read_checkpoint()
-        replayer = Replayer(files, root)
-        state = read_journal(
-            files, os.path.join(root, JOURNAL_DIRECTORY), checkpoint.sequence, replayer.replay
-        )
+        journal_directory = os.path.join(self._root, JOURNAL_DIRECTORY)
+        replayer = Replayer(self._files, self._root)
+        state = read_journal(self._files, journal_directory, checkpoint.sequence, replayer.replay)
         replayer.finish()
         self._recovered_entries = state.entries
-        self._find_partitions(checkpoint, replayer)
-        settings = environment.settings
+        settings = self._parts.settings
         self._journal = Journal(
-            files,
-            os.path.join(root, JOURNAL_DIRECTORY),
+            self._files,
+            journal_directory,
             file_bytes=settings.journal_file_bytes,
             files_max=settings.journal_files_max,
             sequence=state.sequence,
@@ -303,6 +319,8 @@ class LogStore:
             recycled=state.files,
         )
         self._wire(checkpoint.sequence)
+        self._find_partitions(checkpoint, replayer)
+        self._keeper.find_deleted()
         if state.entries or not checkpoint.clean:
             self._finish_recovery(state.entries)
         else:
@@ -311,15 +329,14 @@ class LogStore:
         self._checkpointer.save_marks()
 
     def _wire(self, sequence: int) -> None:
-        environment, journal = self._environment, self._journal
-        self._settler = Settler(environment, self._segment_writer)
-        self._committer = Committer(environment, journal, self._settler, self._writer)
+        parts, journal = self._parts, self._journal
+        self._settler = Settler(parts, self._segment_writer)
+        self._committer = Committer(parts, journal, self._settler, self._writer)
         self._checkpointer = Checkpointer(
-            environment, journal, self._settler, self._syncer, self._logs.values, sequence
+            parts, journal, self._settler, self._syncer, self._logs.values, sequence
         )
-        self._keeper = Keeper(environment, journal, self._checkpointer, self._syncer, self._logs)
-        environment.settle_now = self._settler.settle_now
-        environment.save_marks = self._checkpointer.save_marks
+        self._keeper = Keeper(parts, journal, self._checkpointer, self._syncer, self._logs)
+        self._settle_now, self._save_marks = self._settler.settle_now, self._checkpointer.save_marks
         self._committer.on_written = self._keeper.journal_grew
         self._committer.make_room = self._make_room
 
@@ -332,12 +349,12 @@ class LogStore:
         self._checkpointer.start(failures.append)
         if failures != [None]:
             raise failures[0] or StorageError("recovery did not end")
-        logger.info("recovered %d journal entries in %s", entries, self._environment.root)
+        logger.info("recovered %d journal entries in %s", entries, self._root)
 
     def _read_checkpoint(self) -> Checkpoint:
-        path = os.path.join(self._environment.root, CHECKPOINT_FILE)
+        path = os.path.join(self._root, CHECKPOINT_FILE)
         try:
-            data = self._environment.files.read(path, max_bytes=CHECKPOINT_FILE_BYTES_MAX)
+            data = self._files.read(path, max_bytes=CHECKPOINT_FILE_BYTES_MAX)
         except FileNotFoundError:
             return Checkpoint(0, False, {})
         try:
@@ -346,9 +363,8 @@ class LogStore:
             raise CorruptFile(f"{path}: {error}") from None
 
     def _find_partitions(self, checkpoint: Checkpoint, replayer: Replayer) -> None:
-        environment = self._environment
         recovering = not checkpoint.clean
-        for name in environment.files.list(environment.root):
+        for name in self._files.list(self._root):
             tp = parse_directory_name(name)
             if tp is None:
                 continue
@@ -366,10 +382,9 @@ class LogStore:
                     mark = mark._replace(
                         log_start_offset=base, recovery_offset=base, segment_base=base
                     )
-            log = self._logs[tp] = PartitionLog(environment, tp, topic_id, mark)
+            log = self._add(tp, topic_id, mark)
             if recovering:
-                durable = replayer.ends.get(tp) if item is not None else None
-                log.take(load_log(environment, log, durable_offset=durable))
+                log.load(durable_offset=replayer.ends.get(tp) if item is not None else None)
         for name, partition in checkpoint.marks:
             tp = TopicPartition(name, partition)
             if tp not in self._logs and checkpoint.clean:
@@ -381,34 +396,32 @@ class LogStore:
         The file is not synced when it is made, because the checkpoint, or before it the
         journal, says the same.
         """
-        environment = self._environment
-        path = os.path.join(environment.root, directory_name(tp), METADATA_FILE)
+        path = os.path.join(self._root, directory_name(tp), METADATA_FILE)
         try:
-            return decode_partition_metadata(environment.files.read(path))
+            return decode_partition_metadata(self._files.read(path))
         except NotADirectoryError:
             return None
         except (FileNotFoundError, CorruptFile) as error:
             logger.warning("%s: %s", path, error)
         if known is not None:
-            environment.files.write(path, encode_partition_metadata(known[0]), sync=True)
+            self._files.write(path, encode_partition_metadata(known[0]), sync=True)
             return known[0]
         return None
 
     def _set_aside(self, tp: TopicPartition) -> None:
         """Give a directory that belongs to no known topic another name; remove it if empty."""
-        environment = self._environment
-        source = os.path.join(environment.root, directory_name(tp))
+        source = os.path.join(self._root, directory_name(tp))
         if not os.path.isdir(source):
             return
-        name = stray_directory_name(tp, environment.new_uuid())
-        if not any(entry.endswith(".log") for entry in environment.files.list(source)):
-            name = self._deleted_name(tp)
+        name = stray_directory_name(tp, self._new_uuid())
+        if not any(entry.endswith(".log") for entry in self._files.list(source)):
+            name = deleted_directory_name(tp, self._new_uuid())
         logger.warning("%s belongs to no known topic: renamed to %s", source, name)
-        environment.files.rename(source, os.path.join(environment.root, name))
+        self._files.rename(source, os.path.join(self._root, name))
 
     def _check_open(self) -> None:
         if self._closed:
-            raise LogDeleted(f"the store {self._environment.root} is closed")
+            raise LogDeleted(f"the store {self._root} is closed")
 
 
 def lock_directory(root: str) -> int:

@@ -73,3 +73,10 @@ def decode_snapshot(data: bytes, version: int = SNAPSHOT_VERSION) -> list[Snapsh
     if actual != checksum:
         raise CorruptFile(f"producer snapshot has checksum {actual:#x}, says {checksum:#x}")
     return [SnapshotEntry._make(entry) for entry in _ENTRY.iter_unpack(data[_HEAD.size :])]
+
+
+def encoded_snapshots(
+    offset: int, last: list[SnapshotEntry], batches: list[SnapshotEntry]
+) -> tuple[int, bytes, bytes]:
+    """The two files of producer state at `offset`."""
+    return offset, encode_snapshot(last), encode_snapshot(batches, BATCHES_VERSION)

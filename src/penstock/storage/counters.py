@@ -1,0 +1,23 @@
+"""What the parts of a store count: plain integers, read at scrape time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """The counts of one store since it was opened."""
+
+    checkpoints: int = 0
+    corruptions: int = 0
+    disk_full: int = 0
+    duplicates: int = 0
+    groups: int = 0
+    inline_groups: int = 0
+    read_bytes: int = 0
+    reads: int = 0
+    removed_segments: int = 0
+    rolled_segments: int = 0
+    settled_bytes: int = 0
+    tail_reads: int = 0

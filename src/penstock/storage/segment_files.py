@@ -1,0 +1,226 @@
+"""The segments' files of one store: open descriptors, indexes, and finding batches by them.
+
+A batch is found by bisecting the index and walking headers from there. Where a read ends is found
+the same way: the last indexed position before the limit, and a walk from there, so a read of a
+megabyte looks at a few headers and not at all of them.
+
+Source: Kafka's `LogSegment`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from penstock.records import HEADER_BYTES, BatchHeader, decode_header
+from penstock.storage.counters import Counters
+from penstock.storage.errors import CorruptLog
+from penstock.storage.files import Descriptors, Files
+from penstock.storage.formats.index import SparseIndex
+from penstock.storage.names import INDEX, TIME_INDEX
+from penstock.storage.segment import UNKNOWN, Segment, not_loaded, walk
+from penstock.storage.values import Read
+
+logger = logging.getLogger(__name__)
+
+_LENGTH_OVERHEAD_BYTES: Final = 12
+_LOOK_BYTES: Final = 4096 + 1024
+"""A walk between two index entries: about one interval."""
+
+
+class Place(NamedTuple):
+    """A batch in a segment."""
+
+    position: int
+    header: BatchHeader
+
+
+class IndexCache:
+    """Indexes of closed segments, the least recently used dropped; a bound in bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._segments: OrderedDict[Segment, int] = OrderedDict()
+        self.size_bytes = 0
+
+    def used(self, segment: Segment) -> None:
+        """A closed segment's index was looked at."""
+        if segment in self._segments:
+            self._segments.move_to_end(segment)
+            return
+        if segment.index is None:
+            return
+        self._segments[segment] = segment.index.size_bytes
+        self.size_bytes += segment.index.size_bytes
+        while self.size_bytes > self._limit_bytes:
+            oldest, size = self._segments.popitem(last=False)
+            self.size_bytes -= size
+            if not oldest.unsaved():
+                oldest.index = None
+
+    def forget(self, segment: Segment) -> None:
+        self.size_bytes -= self._segments.pop(segment, 0)
+
+
+class SegmentFiles:
+    """Belongs to the owner's thread."""
+
+    __slots__ = ("_counters", "descriptors", "files", "indexes")
+
+    def __init__(
+        self, files: Files, counters: Counters, *, open_files_max: int, index_cache_bytes: int
+    ) -> None:
+        self._counters = counters
+        self.files = files
+        self.descriptors = Descriptors(files, open_files_max)
+        self.indexes = IndexCache(index_cache_bytes)
+
+    # -- indexes -----------------------------------------------------------------------------
+
+    def index_of(self, segment: Segment, interval_bytes: int) -> SparseIndex:
+        """The indexes of a segment: as saved if they can be right, else made by a walk."""
+        if segment.index is not None:
+            return segment.index
+        saved = self.saved_index(segment)
+        if saved is None:
+            self._rebuild_index(segment, interval_bytes)
+        else:
+            self.resume_index(segment, saved, interval_bytes)
+        if segment.index is None:
+            raise not_loaded(segment)
+        return segment.index
+
+    def saved_index(self, segment: Segment) -> SparseIndex | None:
+        """The indexes as saved, or None if a file is missing or its content doubtful."""
+        try:
+            index = SparseIndex(
+                segment.base_offset,
+                self.files.read(segment.sibling(INDEX)),
+                self.files.read(segment.sibling(TIME_INDEX)),
+            )
+        except FileNotFoundError:
+            return None
+        return None if index.doubt(segment.written_bytes) else index
+
+    def _rebuild_index(self, segment: Segment, interval_bytes: int) -> None:
+        """Make the indexes by a walk over the whole segment."""
+        self.resume_index(segment, SparseIndex(segment.base_offset), interval_bytes)
+        segment.saved_offsets = segment.saved_times = 0
+        for suffix in (INDEX, TIME_INDEX):
+            self.descriptors.forget(segment.sibling(suffix))
+            with suppress(FileNotFoundError):
+                self.files.remove(segment.sibling(suffix))
+
+    def resume_index(
+        self, segment: Segment, index: SparseIndex, interval_bytes: int, *, end: int | None = None
+    ) -> None:
+        """Take saved indexes over and walk what they do not cover, up to `end`.
+
+        Where the segment is damaged the index ends; who reads there finds the damage itself.
+        """
+        end = segment.written_bytes if end is None else end
+        position = 0
+        if index.offsets:
+            position = int.from_bytes(index.offsets[-4:], "big")
+        segment.index = index
+        segment.saved_offsets, segment.saved_times = len(index.offsets), len(index.times)
+        segment.max_timestamp = index.last_timestamp
+        segment.max_timestamp_offset = index.last_timestamp_offset
+        handle = self.descriptors.get(segment.path)
+        segment.written_bytes = position
+        segment.bytes_since_entry = 0
+        batches = walk(self.files, handle.descriptor, segment.path, position, end, verify=False)
+        try:
+            for _, header in batches:
+                segment.add(header, header.base_offset, interval_bytes)
+        except CorruptLog as error:
+            logger.error("the index ends where the segment is damaged: %s", error)
+        segment.written_bytes = end
+
+    # -- batches -----------------------------------------------------------------------------
+
+    def first_timestamp(self, segment: Segment) -> int:
+        """The timestamp of the segment's first batch, -1 when it is empty."""
+        if segment.first_timestamp == UNKNOWN:
+            segment.first_timestamp = -1
+            data = self.files.read_at(
+                self.descriptors.get(segment.path).descriptor, HEADER_BYTES, 0
+            )
+            if len(data) == HEADER_BYTES:
+                segment.first_timestamp = decode_header(data).max_timestamp
+        return segment.first_timestamp
+
+    def headers_from(self, segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Walk the headers of what is written, a little at a time."""
+        return walk(
+            self.files,
+            self.descriptors.get(segment.path).descriptor,
+            segment.path,
+            position,
+            segment.written_bytes,
+            verify=False,
+            chunk_bytes=_LOOK_BYTES,
+        )
+
+    def locate(self, segment: Segment, offset: int, interval_bytes: int) -> Place | None:
+        """The first batch whose last offset is not below `offset`; None beyond what is written."""
+        position = self.index_of(segment, interval_bytes).position_of(offset)
+        for at, header in self.headers_from(segment, position):
+            if header.last_offset >= offset:
+                return Place(at, header)
+        return None
+
+    def end_before(
+        self, segment: Segment, start: int, limit: int, interval_bytes: int
+    ) -> tuple[int, int]:
+        """The last batch boundary in (start, limit], and the offset after it.
+
+        `start` must be a boundary; the batch there counts even if it reaches beyond the limit.
+        """
+        index = self.index_of(segment, interval_bytes)
+        position = max(start, index.position_before(limit))
+        end, next_offset = position, -1
+        for at, header in self.headers_from(segment, position):
+            after = at + header.batch_length + _LENGTH_OVERHEAD_BYTES
+            if after > limit and at > start:
+                return at, next_offset if next_offset >= 0 else header.base_offset
+            end, next_offset = after, header.next_offset
+            if end >= limit:
+                break
+        return end, next_offset
+
+    def read(
+        self,
+        segment: Segment,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int | None,
+        at_least_one: bool,
+        interval_bytes: int,
+    ) -> Read | None:
+        """Whole batches from the one that holds `offset`; None when there is none here.
+
+        A batch that holds `end_offset` ends the read; None when the segment has nothing there.
+        """
+        first = self.locate(segment, offset, interval_bytes)
+        if first is None or (end_offset is not None and first.header.next_offset > end_offset):
+            return None
+        start = first.position
+        size_bytes = first.header.batch_length + _LENGTH_OVERHEAD_BYTES
+        if size_bytes > max_bytes and not at_least_one:
+            return Read([], 0, offset)
+        end, next_offset = start + size_bytes, first.header.next_offset
+        if size_bytes < max_bytes:
+            limit = min(start + max_bytes, segment.written_bytes)
+            if end_offset is not None:
+                beyond = self.locate(segment, end_offset, interval_bytes)
+                limit = limit if beyond is None else min(limit, beyond.position)
+            end, next_offset = self.end_before(segment, start, limit, interval_bytes)
+        data = self.files.read_at(self.descriptors.get(segment.path).descriptor, end - start, start)
+        self._counters.reads += 1
+        self._counters.read_bytes += len(data)
+        return Read([data], len(data), next_offset)
