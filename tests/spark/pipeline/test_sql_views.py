@@ -85,6 +85,23 @@ def test_each_name_is_found_once_with_its_first_line() -> None:
     assert views_read(sql) == (ViewRead("Orders", 4), ViewRead("items", 5))
 
 
+PATHS = [  # Variant's, and texts that Spark refuses in the end
+    ("select order:amount::double from orders", {"orders"}),
+    ("select v:items[0].price::string, v:['a b']:c from a, lateral variant_explode(a.v:xs)", {"a"}),
+    ("select * from orders where", {"orders"}),
+    ("with o as (select * from a wher x > 1 and) select * from o join `b c` on", {"a", "b c"}),
+    ("select /*+ BROADCAST(b) */ * from a", {"a"}),
+    ("select * from a timestamp as of '2026-01-01'", {"a"}),
+    ("select 'no end from a", set()),
+    ("show tables", set()),
+]
+
+
+@pytest.mark.parametrize(("sql", "reads"), PATHS, ids=[sql for sql, _ in PATHS])
+def test_reads_of_paths_and_of_broken_texts(sql: str, reads: set[str]) -> None:
+    assert {read.name for read in views_read(sql)} == reads
+
+
 WORDS = ["select", "from", "join", "with", "as", "(", ")", ",", ".", "`", "'", "/*", "*/", "--"]
 
 
