@@ -30,9 +30,9 @@ from penstock.outbox.errors import (
     WriteFailed,
 )
 from penstock.outbox.layout import batch_directory, hour_directory, temporary_name
-from penstock.outbox.writer.files import CHECKSUM_ATTRIBUTE, FileSystem, MachineFiles, Tree
+from penstock.outbox.writer.files import CHECKSUM_ATTRIBUTE, MachineFiles, Tree
 from penstock.outbox.writer.payload import as_buffers
-from penstock.outbox.writer.safe_write import WritePlan, Written
+from penstock.outbox.writer.safe_write import FileSystem, WritePlan, Written
 from tests.outbox.probed_files import ProbedFiles, open_below
 
 AT_MS = 1_779_632_400_000

@@ -1,4 +1,4 @@
-"""The safe write as a table: every state, every event, and no state that is never left."""
+"""The safe write over file calls that fail as told: every call, every error."""
 
 from __future__ import annotations
 
@@ -6,157 +6,195 @@ import array
 import errno
 import itertools
 import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.base.crc import crc32c
+from penstock.base.errors import PenstockError
 from penstock.outbox import limits
 from penstock.outbox.errors import BatchConflict, InvalidPayload, OutboxBug
 from penstock.outbox.layout import hour_directory, temporary_name
-from penstock.outbox.writer.files import CALLS
 from penstock.outbox.writer.payload import as_buffers, checksum
-from penstock.outbox.writer.safe_write import SafeWrite, WritePlan
-from penstock.outbox.writer.table import NO_HANDLE, TRANSITIONS, Action, Event, Step
+from penstock.outbox.writer.safe_write import NO_HANDLE, SafeWrite, WritePlan, Written
 
 ERRNOS = [
     errno.EIO, errno.EEXIST, errno.ENOENT, errno.ESTALE, errno.EINVAL, errno.ENOSYS, errno.EPERM,
     errno.ENOSPC, errno.ELOOP, errno.ENOTDIR,
 ]  # fmt: skip
-OPENS = {Action.OPEN_LEVEL, Action.OPEN_BATCH, Action.OPEN_DATA, Action.CREATE}
-CLOSES = {
-    Action.CLOSE, Action.CLOSE_DATA, Action.CLOSE_FAILED, Action.CLOSE_STALE,
-    Action.CLOSE_DIRECTORY,
-}  # fmt: skip
-STEPS_MAX = 300
+ROOT, HOUR = 7, 50
+CALLS_MAX = 300
 PAYLOAD = b"x" * 1500 + b"y" * 1500
 OTHER = b"z" * 3000
+BATCH, TEMPORARY = "batch-b", temporary_name("t", 1)
+Failing = Callable[[int, str], int]
+"""With which errno a call fails, 0 for none, by its number and name."""
 
 
-def machine(*, durable: bool = True, size: int = 3000, hour: int = NO_HANDLE) -> SafeWrite:
-    buffers, size_bytes = as_buffers([b"x" * (size // 2), b"y" * (size - size // 2)])
-    plan = WritePlan(
-        hour_directory=hour_directory("p", 0),
-        batch_name="batch-b",
-        temporary_name=temporary_name("t", 1),
-        buffers=buffers,
-        size_bytes=size_bytes,
-        durable=durable,
-    )
-    return SafeWrite(plan, root=7, hour=hour, hour_settled=hour != NO_HANDLE)
+def never(at: int, call: str) -> int:
+    return 0
 
 
-class Shell:
-    """Answers a machine's steps as told, and holds what must hold of its handles."""
+def failing_at(failed: int, number: int, first: Failing = never) -> Failing:
+    return lambda at, call: number if at == failed else first(at, call)
 
-    def __init__(self, write: SafeWrite, *, there: bytes = PAYLOAD, recorded: bool = True) -> None:
-        self.write = write
+
+class Calls:
+    """File calls that are answered as told; holds what must hold of their handles."""
+
+    def __init__(
+        self,
+        failing: Failing = never,
+        *,
+        there: bytes = PAYLOAD,
+        recorded: bool = True,
+        durable: bool = True,
+        hour: int = NO_HANDLE,
+    ) -> None:
+        self.failing = failing
         self.there = there  # what data.bin has, if anybody looks
         self.recorded = recorded
         self.position = 0
         self.open: set[int] = set()
-        self.made: set[str] = set()
+        self.temporary = False
         self.handles = itertools.count(100)
-        self.seen: list[Action] = []
+        self.seen: list[str] = []
         self.published = False
+        buffers, size_bytes = as_buffers([b"x" * 1500, b"y" * 1500])
+        plan = WritePlan(
+            hour_directory=hour_directory("p", 0),
+            batch_name=BATCH,
+            temporary_name=TEMPORARY,
+            buffers=buffers,
+            size_bytes=size_bytes,
+            durable=durable,
+        )
+        self.attempt = SafeWrite(plan, self, root=ROOT, hour=hour, hour_settled=hour != NO_HANDLE)
+        self.outcome: Written | PenstockError = OutboxBug("it was not run")
 
-    def answer(self, number: int) -> None:
-        """Make the step: 0 succeeds, else it fails with that errno."""
-        step = self.write.step
-        assert step is not None
-        self.seen.append(step.action)
-        assert step.handle in self.open | {7, 50}, f"{step.action} on a handle that is not open"
-        if step.action in CLOSES:
-            self.open.remove(step.handle)
-        if step.action is Action.RECALL and not self.recorded:
-            number = number or errno.ENODATA
-        if number:
-            self.write.failed(number)
-            return
-        value = self.value_of(step)
-        if step.action is Action.CREATE:
-            self.made.add(step.name)
-        elif step.name in self.made and step.action not in {Action.LINK}:
-            self.made.discard(step.name)
-        self.published = self.published or step.action in {Action.RENAME, Action.LINK}
-        self.write.done(value)
+    def run(self) -> Calls:
+        try:
+            self.outcome = self.attempt.run()
+        except PenstockError as error:
+            self.outcome = error
+        kept = {self.attempt.opened_hour} - {NO_HANDLE}
+        assert self.open == kept, "all is closed but the hour's directory, which is the caller's"
+        assert not isinstance(self.outcome, OutboxBug)
+        if isinstance(self.outcome, Written):
+            assert (self.outcome.size_bytes, self.outcome.crc32c) == (3000, crc32c(PAYLOAD))
+            assert self.there == PAYLOAD or not self.outcome.existing
+            assert self.published or self.outcome.existing
+        return self
 
-    def value_of(self, step: Step) -> int:
-        if step.action in OPENS:
-            self.open.add(handle := next(self.handles))
-            return handle
-        if step.action is Action.LOOK:
-            self.position = 0
-            return len(self.there)
-        if step.action is Action.RECALL:
-            return crc32c(self.there)
-        if step.action is Action.READ:
-            piece = self.there[self.position : self.position + min(step.buffers[0].nbytes, 1000)]
-            step.buffers[0][: len(piece)] = piece
-            self.position += len(piece)
-            return len(piece)
-        return sum(view.nbytes for view in step.buffers)
+    def begin(self, call: str, handle: int) -> None:
+        at = len(self.seen)
+        assert at < CALLS_MAX, f"no end: {self.seen[-20:]}"
+        assert handle in self.open | {ROOT, HOUR}, f"{call} on a handle that is not open"
+        self.seen.append(call)
+        if call == "close":
+            self.open.remove(handle)
+        if number := self.failing(at, call):
+            raise OSError(number, "as told")
 
-    def finish(self, dice: random.Random | None = None, chance: float = 0.0) -> None:
-        for _ in range(STEPS_MAX):
-            if self.write.step is None:
-                return
-            failing = dice is not None and dice.random() < chance
-            self.answer(dice.choice(ERRNOS) if dice is not None and failing else 0)
-        raise AssertionError(f"no end after {STEPS_MAX} steps: {self.seen[-20:]}")
+    def opened(self) -> int:
+        self.open.add(handle := next(self.handles))
+        return handle
 
+    def open_root(self, path: Path) -> int:
+        raise AssertionError("the root is open")
 
-def test_the_table_is_whole() -> None:
-    assert set(TRANSITIONS) == set(Action)
-    assert set(CALLS) == set(Action) - {Action.END}
-    targets = {action for row in TRANSITIONS.values() for action in row.values()}
-    assert targets | {Action.OPEN_LEVEL, Action.CLOSE_FAILED} == set(Action)
-    for action, row in TRANSITIONS.items():
-        assert action is Action.END or Event.DONE in row
+    def open_directory(self, directory: int, name: str) -> int:
+        self.begin("open_directory", directory)
+        return self.opened()
+
+    def make_directory(self, directory: int, name: str) -> None:
+        self.begin("make_batch" if name == BATCH else "make_directory", directory)
+
+    def size_of(self, directory: int, name: str) -> int:
+        self.begin("size_of", directory)
+        self.position = 0
+        return len(self.there)
+
+    def open_file(self, directory: int, name: str) -> int:
+        self.begin("open_file", directory)
+        return self.opened()
+
+    def recorded_checksum(self, file: int) -> int:
+        self.begin("recorded_checksum", file)
+        if not self.recorded:
+            raise OSError(errno.ENODATA, "none was recorded")
+        return crc32c(self.there)
+
+    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
+        self.begin("read", file)
+        piece = self.there[self.position : self.position + min(buffers[0].nbytes, 1000)]
+        buffers[0][: len(piece)] = piece
+        self.position += len(piece)
+        return len(piece)
+
+    def create(self, directory: int, name: str) -> int:
+        self.begin("create", directory)
+        self.temporary = True
+        return self.opened()
+
+    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
+        self.begin("write", file)
+        return sum(view.nbytes for view in buffers)
+
+    def start_write_back(self, file: int) -> None:
+        self.begin("start_write_back", file)
+
+    def record_checksum(self, file: int, crc: int) -> None:
+        self.begin("record_checksum", file)
+
+    def sync_file(self, file: int) -> None:
+        self.begin("sync_file", file)
+
+    def sync_directory(self, directory: int) -> None:
+        self.begin("sync_directory", directory)
+
+    def rename(self, directory: int, name: str, target: str) -> None:
+        self.begin("rename", directory)
+        self.temporary, self.published = False, True
+
+    def link(self, directory: int, name: str, target: str) -> None:
+        self.begin("link", directory)
+        self.published = True
+
+    def remove(self, directory: int, name: str) -> None:
+        self.begin("remove", directory)
+        self.temporary = False
+
+    def close(self, handle: int) -> None:
+        self.begin("close", handle)
 
 
 @pytest.mark.parametrize("durable", [True, False])
-@pytest.mark.parametrize("hour", [NO_HANDLE, 50])
-def test_every_state_and_every_errno(durable: bool, hour: int) -> None:
-    """From each state of a run that goes well, each errno leads to an end with all closed."""
-    straight = Shell(machine(durable=durable, hour=hour))
-    straight.finish()
-    assert straight.write.outcome().size_bytes == 3000
+@pytest.mark.parametrize("hour", [NO_HANDLE, HOUR])
+def test_every_call_and_every_errno(durable: bool, hour: int) -> None:
+    """From each call of a run that goes well, each errno leads to an end with all closed."""
+    straight = Calls(durable=durable, hour=hour).run()
+    assert isinstance(straight.outcome, Written)
     for at in range(len(straight.seen)):
         for number in ERRNOS:
-            shell = Shell(machine(durable=durable, hour=hour))
-            for _ in range(at):
-                shell.answer(0)
-            shell.answer(number)
-            shell.finish()
-            check_end(shell)
-            assert not shell.made, "the temporary file is gone"
-
-
-def check_end(shell: Shell) -> None:
-    kept = {shell.write.opened_hour} - {NO_HANDLE}
-    assert shell.open == kept, "all is closed but the hour's directory, which is the shell's"
-    failed = shell.write.error
-    if failed is not None:
-        with pytest.raises(type(failed)):
-            shell.write.outcome()
-        assert not isinstance(failed, OutboxBug)
-        return
-    written = shell.write.outcome()
-    assert (written.size_bytes, written.crc32c) == (3000, crc32c(PAYLOAD))
-    assert shell.there == PAYLOAD or not written.existing
-    assert shell.published or written.existing
+            calls = Calls(failing_at(at, number), durable=durable, hour=hour).run()
+            assert not calls.temporary, "the temporary file is gone"
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_any_failures_in_any_order(seed: int) -> None:
     dice = random.Random(seed)
-    durable, hour = dice.random() < 0.5, dice.choice([NO_HANDLE, 50])
-    there = dice.choice([PAYLOAD, OTHER, b"", PAYLOAD + b"y"])
-    shell = Shell(machine(durable=durable, hour=hour), there=there, recorded=dice.random() < 0.5)
-    shell.finish(dice, chance=dice.choice([0.05, 0.2, 0.6, 1.0]))
-    check_end(shell)
+    chance = dice.choice([0.05, 0.2, 0.6, 1.0])
+    Calls(
+        lambda at, call: dice.choice(ERRNOS) if dice.random() < chance else 0,
+        there=dice.choice([PAYLOAD, OTHER, b"", PAYLOAD + b"y"]),
+        recorded=dice.random() < 0.5,
+        durable=dice.random() < 0.5,
+        hour=dice.choice([NO_HANDLE, HOUR]),
+    ).run()
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -167,57 +205,45 @@ def test_what_is_there_counts_by_its_content(
     durable: bool, recorded: bool, loses: bool, there: bytes
 ) -> None:
     """Found at the first look, or after another writer's rename; then with every call failing."""
+    last = "rename" if loses else "make_batch"
 
-    def meet() -> Shell:
-        shell = Shell(machine(durable=durable), there=there, recorded=recorded)
-        last = Action.RENAME if loses else Action.MAKE_BATCH
-        while shell.write.step is not None and shell.write.step.action is not last:
-            shell.answer(0)
-        shell.answer(errno.EEXIST)
-        return shell
+    def taken(at: int, call: str) -> int:
+        return errno.EEXIST if call == last else 0
 
-    straight = meet()
-    met = len(straight.seen)
-    straight.finish()
-    check_end(straight)
-    assert (Action.READ in straight.seen) is not recorded
+    def meet(failing: Failing) -> Calls:
+        return Calls(failing, there=there, recorded=recorded, durable=durable).run()
+
+    straight = meet(taken)
+    assert ("read" in straight.seen) is not recorded
+    met = straight.seen.index(last) + 1
     if there == PAYLOAD:
-        assert straight.write.outcome().existing
-        assert (Action.SYNC_DATA in straight.seen) is durable
+        assert isinstance(straight.outcome, Written)
+        assert straight.outcome.existing
+        assert ("sync_file" in straight.seen[met:]) is durable
     else:
-        with pytest.raises(BatchConflict) as caught:
-            straight.write.outcome()
-        assert caught.value.found == (len(there), crc32c(there))
-        assert caught.value.expected == (3000, crc32c(PAYLOAD))
+        found = straight.outcome
+        assert isinstance(found, BatchConflict)
+        assert found.found == (len(there), crc32c(there))
+        assert found.expected == (3000, crc32c(PAYLOAD))
         for named in ("batch b:", "batch-b/data.bin", f"{crc32c(there):08x}", f"{len(there)} "):
-            assert named in str(caught.value)
+            assert named in str(found)
     for at in range(met, len(straight.seen)):
         for number in ERRNOS:
-            shell = meet()
-            for _ in range(at - met):
-                shell.answer(0)
-            shell.answer(number)
-            shell.finish()
-            check_end(shell)
-            assert not shell.made or straight.seen[at] is Action.REMOVE_LOSER
+            calls = meet(failing_at(at, number, taken))
+            assert not calls.temporary or straight.seen[at] == "remove"
 
 
 def test_syncs_come_before_success_and_after_the_rename() -> None:
-    shell = Shell(machine())
-    shell.finish()
-    order = [action for action in shell.seen if action in {
-        Action.CREATE, Action.WRITE, Action.RECORD, Action.SYNC, Action.CLOSE, Action.RENAME,
-        Action.SYNC_DIRECTORY,
-    }]  # fmt: skip
-    first = [
-        Action.CREATE, Action.WRITE, Action.RECORD, Action.SYNC, Action.CLOSE, Action.RENAME,
-    ]  # fmt: skip
-    assert order == first + [Action.SYNC_DIRECTORY] * 7
+    order = Calls().run().seen
+    first = ["create", "write", "record_checksum", "sync_file", "close", "rename"]
+    start = order.index("create")
+    assert order[start : start + 13] == first + ["sync_directory"] * 7
 
 
-def test_the_outcome_is_not_known_before_the_end() -> None:
-    with pytest.raises(OutboxBug, match="asked for its outcome"):
-        machine().outcome()
+def test_a_directory_that_vanishes_for_ever_ends_the_attempt() -> None:
+    calls = Calls(lambda at, call: errno.ENOENT if call == "make_batch" else 0).run()
+    assert isinstance(calls.outcome, PenstockError)
+    assert calls.seen.count("make_batch") == limits.MISSING_MAX + 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Performing the safe write's calls: one port, the machine's file system behind it, and a tree.
+"""The machine's file system behind the safe write's port, and a tree of directories.
 
-`FileSystem` has one method per file call, so that whoever stands in for it can fail, shorten,
-record or be killed at any one of them. `Tree` runs whole attempts on it, from several threads at
+`Tree` runs whole attempts on it, from several threads at
 once, and keeps the hours' directories open between them: a directory that is open stays the one
 that was walked to and synced, whatever happens to its name.
 """
@@ -15,17 +14,22 @@ import re
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.outbox import limits
 from penstock.outbox.errors import OutboxClosed, RootUnavailable, StorageFull, storage_error
 from penstock.outbox.paths import open_no_follow
-from penstock.outbox.writer.safe_write import SafeWrite, WritePlan, Written
-from penstock.outbox.writer.table import NO_HANDLE, Action, Step
+from penstock.outbox.writer.safe_write import (
+    NO_HANDLE,
+    FileSystem,
+    SafeWrite,
+    WritePlan,
+    Written,
+)
 
 FILE_MODE: Final = 0o666
 DIRECTORY_MODE: Final = 0o777
@@ -43,68 +47,6 @@ _RANGE_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE; of offset 0 and length 0, that
 _SYNC_FILE_RANGE: Final = getattr(_LIBC, "sync_file_range", None)
 if _SYNC_FILE_RANGE is not None:
     _SYNC_FILE_RANGE.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-
-
-class FileSystem(Protocol):
-    """File calls below open directories; every one raises OSError when it fails."""
-
-    def open_root(self, path: Path) -> int:
-        """Open the root itself, through symlinks if need be."""
-        ...
-
-    def open_directory(self, directory: int, name: str) -> int:
-        """Open a directory; ELOOP for a symlink."""
-        ...
-
-    def make_directory(self, directory: int, name: str) -> None: ...
-
-    def size_of(self, directory: int, name: str) -> int:
-        """The bytes of a regular file; ELOOP for a symlink, EISDIR for anything else."""
-        ...
-
-    def open_file(self, directory: int, name: str) -> int:
-        """Open a file for reading; ELOOP for a symlink."""
-        ...
-
-    def recorded_checksum(self, file: int) -> int:
-        """The checksum that `record_checksum` left; ENODATA where there is none."""
-        ...
-
-    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
-        """Fill some of the buffers; the number of bytes read, 0 at the end."""
-        ...
-
-    def create(self, directory: int, name: str) -> int:
-        """Create a file for writing; EEXIST when the name is taken."""
-        ...
-
-    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
-        """Write some of the buffers, in order; the number of bytes written."""
-        ...
-
-    def start_write_back(self, file: int) -> None:
-        """Let the disk begin with what was written, without waiting for it; only a hint."""
-        ...
-
-    def record_checksum(self, file: int, crc: int) -> None:
-        """Let a file carry the CRC32C of its content; ENOTSUP where that cannot be."""
-        ...
-
-    def sync_file(self, file: int) -> None: ...
-
-    def sync_directory(self, directory: int) -> None: ...
-
-    def rename(self, directory: int, name: str, target: str) -> None:
-        """Rename; EEXIST when the target is taken, EINVAL or ENOSYS when that cannot be held."""
-        ...
-
-    def link(self, directory: int, name: str, target: str) -> None:
-        """Give a file a second name; EEXIST when it is taken."""
-        ...
-
-    def remove(self, directory: int, name: str) -> None: ...
-
-    def close(self, handle: int) -> None: ...
 
 
 class MachineFiles:
@@ -200,60 +142,6 @@ def _unnamed(directory: int) -> int:
     return file
 
 
-def _then_zero(call: Callable[[FileSystem, Step], None]) -> Callable[[FileSystem, Step], int]:
-    def calling(files: FileSystem, step: Step) -> int:
-        call(files, step)
-        return 0
-
-    return calling
-
-
-_make: Final = _then_zero(lambda files, step: files.make_directory(step.handle, step.name))
-_close: Final = _then_zero(lambda files, step: files.close(step.handle))
-_remove: Final = _then_zero(lambda files, step: files.remove(step.handle, step.name))
-_sync: Final = _then_zero(lambda files, step: files.sync_file(step.handle))
-CALLS: Final[Mapping[Action, Callable[[FileSystem, Step], int]]] = {
-    Action.OPEN_LEVEL: lambda files, step: files.open_directory(step.handle, step.name),
-    Action.MAKE_LEVEL: _make,
-    Action.MAKE_BATCH: _make,
-    Action.OPEN_BATCH: lambda files, step: files.open_directory(step.handle, step.name),
-    Action.LOOK: lambda files, step: files.size_of(step.handle, step.name),
-    Action.OPEN_DATA: lambda files, step: files.open_file(step.handle, step.name),
-    Action.RECALL: lambda files, step: files.recorded_checksum(step.handle),
-    Action.READ: lambda files, step: files.read(step.handle, step.buffers),
-    Action.SYNC_DATA: _sync,
-    Action.CLOSE_DATA: _close,
-    Action.CREATE: lambda files, step: files.create(step.handle, step.name),
-    Action.WRITE: lambda files, step: files.write(step.handle, step.buffers),
-    Action.WRITE_BACK: _then_zero(lambda files, step: files.start_write_back(step.handle)),
-    Action.RECORD: _then_zero(lambda files, step: files.record_checksum(step.handle, step.crc32c)),
-    Action.SYNC: _sync,
-    Action.CLOSE: _close,
-    Action.RENAME: _then_zero(
-        lambda files, step: files.rename(step.handle, step.name, step.target)
-    ),
-    Action.LINK: _then_zero(lambda files, step: files.link(step.handle, step.name, step.target)),
-    Action.REMOVE_LINKED: _remove,
-    Action.REMOVE_LOSER: _remove,
-    Action.SYNC_DIRECTORY: _then_zero(lambda files, step: files.sync_directory(step.handle)),
-    Action.CLOSE_FAILED: _close,
-    Action.REMOVE_FAILED: _remove,
-    Action.CLOSE_STALE: _close,
-    Action.CLOSE_DIRECTORY: _close,
-}
-
-
-def perform(write: SafeWrite, files: FileSystem) -> None:
-    """Make the calls of an attempt until it has ended; what it came to is `write.outcome()`."""
-    while (step := write.step) is not None:
-        try:
-            value = CALLS[step.action](files, step)
-        except OSError as error:
-            write.failed(error.errno or errno.EIO)
-        else:
-            write.done(value)
-
-
 @dataclass(slots=True)
 class _Hour:
     """An open directory of an hour. It is closed by the last of its users once it is dropped."""
@@ -295,21 +183,24 @@ class Tree:
         """Make one attempt; returns when the file is there, durable where the plan says so.
 
         Raises:
-            PenstockError: as `SafeWrite.outcome`.
+            PenstockError: as `SafeWrite.run`.
             OutboxClosed: `close` was called.
         """
         hour = self._borrow(plan.hour_directory)
         write = SafeWrite(
             plan,
+            self._files,
             root=self._root,
             hour=hour.handle if hour else NO_HANDLE,
             hour_settled=hour.settled if hour else False,
         )
+        done = False
         try:
-            perform(write, self._files)
+            written = write.run()
+            done = True
         finally:
-            self._give_back(plan.hour_directory, hour, write)
-        return write.outcome()
+            self._give_back(plan.hour_directory, hour, write, keep=done)
+        return written
 
     def check(self, bytes_min: int) -> None:
         """Find out whether the file system takes a payload of `bytes_min`, by a file of 4 KiB that
@@ -356,7 +247,7 @@ class Tree:
                 self._hours.move_to_end(path)
             return hour
 
-    def _give_back(self, path: str, hour: _Hour | None, write: SafeWrite) -> None:
+    def _give_back(self, path: str, hour: _Hour | None, write: SafeWrite, *, keep: bool) -> None:
         closing: list[int] = []
         with self._lock:
             if hour is not None:
@@ -366,14 +257,14 @@ class Tree:
                 if hour.dropped and not hour.users:
                     closing.append(hour.handle)
             if write.opened_hour != NO_HANDLE:
-                closing += self._keep(path, write)
+                closing += self._keep(path, write) if keep else [write.opened_hour]
         self._close(closing)
 
     def _keep(self, path: str, write: SafeWrite) -> list[int]:
         """Keep a directory that an attempt opened; return handles to close in its place."""
         kept = self._hours.get(path)
         worse = kept is not None and (kept.settled or not write.hour_settled)
-        if write.error is not None or worse:
+        if worse:
             return [write.opened_hour]
         closing = []
         if kept is not None and self._drop(path, kept):

@@ -1,4 +1,4 @@
-"""The safe write as a machine: which file call comes next, and what its failure means.
+"""The safe write: the file calls that put one payload below the root, and what their failures mean.
 
     walk to the hour's directory, making what is missing
     -> make the batch directory -> look for data.bin, unless the directory is new, and compare
@@ -8,8 +8,7 @@
     -> rename to data.bin, never over one that is there
     -> sync the batch's directory and every one above it whose entry may not be durable -> done
 
-`SafeWrite` has no I/O: `step` is the next call, and the shell answers with `done` or `failed`.
-`TRANSITIONS` is the whole protocol. What it holds:
+`SafeWrite` makes the calls of a `FileSystem`, and no others. What it holds:
 
 - **Nothing half visible.** A reader looks for `data.bin` only, and that appears by one rename of a
   file that is complete, closed (a network file system reports failed writes at close) and, when
@@ -41,15 +40,16 @@ Source: `filesystem-outbox.txt`, "The safe-write protocol, in detail"; renameat2
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Final, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.outbox import limits
 from penstock.outbox.errors import (
     BatchConflict,
-    OutboxBug,
     PathEscapes,
     UnfitFileSystem,
     WriteFailed,
@@ -57,18 +57,78 @@ from penstock.outbox.errors import (
 )
 from penstock.outbox.layout import BATCH_PREFIX, DATA_FILE
 from penstock.outbox.writer.payload import checksum
-from penstock.outbox.writer.table import (
-    CLOSES,
-    MISSING_ERRNOS,
-    NO_HANDLE,
-    RETREAT,
-    TRANSITIONS,
-    UNSUPPORTED_ERRNOS,
-    WORDS,
-    Action,
-    Event,
-    Step,
-)
+
+NO_HANDLE: Final = -1
+_MISSING: Final = frozenset({errno.ENOENT, errno.ESTALE})
+# EPERM: a container's filter that does not know the call.
+_NO_RENAME: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+_NO_LINK: Final = _NO_RENAME | {errno.EMLINK}
+
+
+class FileSystem(Protocol):
+    """File calls below open directories; every one raises OSError when it fails.
+
+    One method per call, so that whoever stands in for it can fail, shorten, record or be killed at
+    any one of them.
+    """
+
+    def open_root(self, path: Path) -> int:
+        """Open the root itself, through symlinks if need be."""
+        ...
+
+    def open_directory(self, directory: int, name: str) -> int:
+        """Open a directory; ELOOP for a symlink."""
+        ...
+
+    def make_directory(self, directory: int, name: str) -> None: ...
+
+    def size_of(self, directory: int, name: str) -> int:
+        """The bytes of a regular file; ELOOP for a symlink, EISDIR for anything else."""
+        ...
+
+    def open_file(self, directory: int, name: str) -> int:
+        """Open a file for reading; ELOOP for a symlink."""
+        ...
+
+    def recorded_checksum(self, file: int) -> int:
+        """The checksum that `record_checksum` left; ENODATA where there is none."""
+        ...
+
+    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
+        """Fill some of the buffers; the number of bytes read, 0 at the end."""
+        ...
+
+    def create(self, directory: int, name: str) -> int:
+        """Create a file for writing; EEXIST when the name is taken."""
+        ...
+
+    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
+        """Write some of the buffers, in order; the number of bytes written."""
+        ...
+
+    def start_write_back(self, file: int) -> None:
+        """Let the disk begin with what was written, without waiting for it; only a hint."""
+        ...
+
+    def record_checksum(self, file: int, crc: int) -> None:
+        """Let a file carry the CRC32C of its content; ENOTSUP where that cannot be."""
+        ...
+
+    def sync_file(self, file: int) -> None: ...
+
+    def sync_directory(self, directory: int) -> None: ...
+
+    def rename(self, directory: int, name: str, target: str) -> None:
+        """Rename; EEXIST when the target is taken, EINVAL or ENOSYS when that cannot be held."""
+        ...
+
+    def link(self, directory: int, name: str, target: str) -> None:
+        """Give a file a second name; EEXIST when it is taken."""
+        ...
+
+    def remove(self, directory: int, name: str) -> None: ...
+
+    def close(self, handle: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,141 +156,246 @@ class Written:
     existing: bool
 
 
-class SafeWrite:
-    """One attempt to write one batch; `step` is the next call, `outcome` what it came to.
+class _Vanished(Exception):
+    """A directory was removed under the write (by the sweeper)."""
 
-    `root` is the root's handle. `hour` is a handle of the hour's directory that the shell has kept,
-    or `NO_HANDLE`; `hour_settled` says that all directories above it are durable. The machine
-    closes what it opens, but for the hour's directory: `opened_hour` is the shell's, to keep or to
-    close, and after `hour_is_stale` the one that it passed in must not be used again.
+
+class SafeWrite:
+    """One attempt to write one batch.
+
+    `root` is the root's handle. `hour` is a handle of the hour's directory that the caller has
+    kept, or `NO_HANDLE`; `hour_settled` says that all directories above it are durable. `run`
+    closes what it opens, but for the hour's directory: `opened_hour` is the caller's, to keep or
+    to close, and after `hour_is_stale` the one that it passed in must not be used again.
     """
 
     def __init__(
         self,
         plan: WritePlan,
+        files: FileSystem,
         *,
         root: int,
         hour: int = NO_HANDLE,
         hour_settled: bool = False,
     ) -> None:
         self._plan = plan
+        self._files = files
         self._root = root
-        self._names = (".", *plan.hour_directory.split("/"))
         self._levels: list[int] = []  # handles of the root and the directories below it
         self._hour = hour if hour_settled or not plan.durable else NO_HANDLE
         self._batch = NO_HANDLE
         self._file = NO_HANDLE
         self._temporary = False  # our temporary name is there
-        self._fresh = False  # nobody can have written the batch before us
-        self._unsynced: list[int] | None = None
-        self._next_buffer = 0
-        self._next_byte = 0  # within that buffer
-        self._slice: list[memoryview] = []  # what is left of the slice under way
-        self._slice_bytes = 0
-        self._crc = 0  # of what was written, or of the payload that was compared
-        self._found_bytes = 0  # the size of what is there
-        self._read_bytes = self._found_crc = 0  # of it, as far as it was read
-        self._buffer: memoryview | None = None  # what is there is read into it
-        self._resting_bytes = 0  # written, and the disk was not asked to begin with them
+        self._doing = ""  # for the text of an error
         self._missing = 0
         self.opened_hour = NO_HANDLE
         self.hour_settled = hour_settled
         self.hour_is_stale = False
-        self.existing = False
-        self.error: PenstockError | None = None
-        self._action = Action.OPEN_LEVEL
-        self._enter(Action.OPEN_LEVEL)
 
     @property
     def path(self) -> str:
         """The payload's path, relative to the root."""
         return f"{self._plan.hour_directory}/{self._plan.batch_name}/{DATA_FILE}"
 
-    @property
-    def step(self) -> Step | None:
-        """The call to make; None at the end."""
-        if self._action is Action.END:
-            return None
-        return self._steps[self._action](self)
-
-    def outcome(self) -> Written:
-        """What the attempt came to.
+    def run(self) -> Written:
+        """Make the attempt; returns when the file is there.
 
         Raises:
             PenstockError: it failed; nothing of it is visible, unless only a directory's sync
                 failed, after which the payload is there and may not survive a crash.
-            OutboxBug: it has not ended.
         """
-        if self._action is not Action.END:
-            raise OutboxBug(f"safe write of {self.path}: asked for its outcome in {self._action}")
-        if self.error is not None:
-            raise self.error
-        return Written(size_bytes=self._plan.size_bytes, crc32c=self._crc, existing=self.existing)
+        try:
+            while True:
+                try:
+                    return self._attempt()
+                except _Vanished:
+                    self._begin_again()
+        except OSError as error:
+            raise self._explained(error.errno or errno.EIO) from error
+        finally:
+            self._retreat()
 
-    def done(self, value: int = 0) -> None:
-        """The step's call returned `value`; see `Action` for its meaning."""
-        action = self._action
-        effect = self._effects.get(action)
-        if effect is not None:
-            effect(self, value)
-        following = TRANSITIONS[action][Event.DONE]
-        self._enter(following if self.error is None or action in RETREAT else Action.CLOSE_FAILED)
+    def _attempt(self) -> Written:
+        self._open_directories()
+        is_new = self._open_batch()
+        found = None if is_new else self._find()
+        while found is None:
+            crc = self._write_temporary()
+            if self._publish():
+                found = Written(size_bytes=self._plan.size_bytes, crc32c=crc, existing=False)
+            else:
+                found = self._find()
+        if self._plan.durable:
+            self._sync_directories()
+        return found
 
-    def failed(self, number: int) -> None:
-        """The step's call failed with errno `number`."""
-        action = self._action
-        if action in CLOSES:
-            # Linux gives the descriptor back whatever close says.
-            self._forget_handle(action)
-        event = self._event(action, number)
-        following = TRANSITIONS[action].get(event)
-        if following is None:
-            self._give_up(action, number)
-            following = Action.CLOSE_FAILED
-        elif event is Event.EXISTS:
-            self._fresh = False
-            self._temporary = False
-        elif following is Action.CLOSE_STALE:
-            self._begin_again()
-        self._enter(following)
+    def _open_directories(self) -> None:
+        if self._hour != NO_HANDLE:
+            return
+        above = self._root
+        for name in (".", *self._plan.hour_directory.split("/")):
+            if above != self._root:
+                self._levels.append(above)
+            above = self._open_level(above, name)
+        self._hour = self.opened_hour = above
 
-    def _event(self, action: Action, number: int) -> Event:
-        if number in UNSUPPORTED_ERRNOS.get(action, ()):
-            return Event.UNSUPPORTED
-        row = TRANSITIONS[action]
-        if number == errno.EEXIST and Event.EXISTS in row:
-            return Event.EXISTS
-        if number in MISSING_ERRNOS and Event.MISSING in row:
-            self._missing += 1
-            if self._missing <= limits.MISSING_MAX:
-                return Event.MISSING
-        return Event.FAILED
+    def _open_level(self, above: int, name: str) -> int:
+        while True:
+            self._doing = "open directory"
+            try:
+                return self._files.open_directory(above, name)
+            except OSError as error:
+                self._check_missing(error)
+            self._make_directory(above, name)
 
-    def _give_up(self, action: Action, number: int) -> None:
-        word = WORDS.get(action, action.name.lower().replace("_", " "))
-        if action is Action.SYNC_DIRECTORY and self._unsynced and self._unsynced[-1] == self._hour:
-            self.hour_is_stale = True  # a handle whose sync failed is never synced again
-        if action is Action.LINK and number in UNSUPPORTED_ERRNOS[Action.LINK]:
-            self.error = UnfitFileSystem(
-                f"{self.path}: the file system can neither rename without replacing nor link"
-                f" ({errno.errorcode.get(number, number)})"
+    def _make_directory(self, above: int, name: str) -> bool:
+        """Make a directory, whether it is new; raises _Vanished where the one above is gone."""
+        self._doing = "make directory"
+        try:
+            self._files.make_directory(above, name)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                return False
+            self._check_missing(error)
+            raise _Vanished from error
+        return True
+
+    def _open_batch(self) -> bool:
+        """Open the batch's directory; whether it is new, so that nobody can have written it."""
+        is_new = self._make_directory(self._hour, self._plan.batch_name)
+        self._doing = "open directory"
+        try:
+            self._batch = self._files.open_directory(self._hour, self._plan.batch_name)
+        except OSError as error:
+            self._check_missing(error)
+            raise _Vanished from error
+        return is_new
+
+    def _check_missing(self, error: OSError) -> None:
+        """Raise the error again unless a name is missing, and that is not for ever."""
+        self._missing += error.errno in _MISSING
+        if error.errno not in _MISSING or self._missing > limits.MISSING_MAX:
+            raise error
+
+    def _find(self) -> Written | None:
+        """The file that is there, if it is the payload; raises BatchConflict if it is another."""
+        plan = self._plan
+        try:
+            self._doing = "look"
+            size_bytes = self._files.size_of(self._batch, DATA_FILE)
+            self._doing = "open data"
+            self._file = self._files.open_file(self._batch, DATA_FILE)
+        except OSError as error:
+            self._check_missing(error)
+            return None
+        try:
+            found = (size_bytes, self._files.recorded_checksum(self._file))
+        except OSError:  # none was recorded, or none can be
+            found = self._read(size_bytes)
+        crc = checksum(plan.buffers)
+        if found != (plan.size_bytes, crc):
+            raise BatchConflict(
+                plan.batch_name.removeprefix(BATCH_PREFIX),
+                self.path,
+                found=found,
+                expected=(plan.size_bytes, crc),
             )
-        elif number == errno.ELOOP:
-            self.error = PathEscapes(self.path, f"{word}: leads through a symlink")
-        else:
-            self.error = storage_error(number, word, self.path)
+        if plan.durable:
+            self._doing = "sync"
+            self._files.sync_file(self._file)
+        with suppress(OSError):  # it was only read
+            self._close_file()
+        return Written(size_bytes=plan.size_bytes, crc32c=crc, existing=True)
 
-    def _enter(self, action: Action) -> None:
-        while (needless := self._needless.get(action)) is not None and needless(self):
-            action = TRANSITIONS[action][Event.SKIP]
-        if action is Action.SYNC_DIRECTORY and self._unsynced is None:
-            self._unsynced = [*self._levels, self._hour, self._batch]
-        elif action is Action.WRITE and not self._slice:
-            self._take_slice()
-        elif action is Action.READ and self._buffer is None:
-            self._buffer = memoryview(bytearray(limits.SLICE_BYTES))
-            self._read_bytes = self._found_crc = 0
-        self._action = action
+    def _read(self, size_bytes: int) -> tuple[int, int]:
+        """The size and checksum of what is there."""
+        self._doing = "read"
+        buffer = memoryview(bytearray(limits.SLICE_BYTES))
+        read = crc = 0
+        while True:
+            count = self._files.read(self._file, (buffer,))
+            crc = checksum([buffer[:count]], crc)
+            read += count
+            if not count or read >= size_bytes:
+                return read, crc
+
+    def _write_temporary(self) -> int:
+        """Write the payload under its temporary name, durable if asked for; its checksum."""
+        plan, files = self._plan, self._files
+        self._doing = "create"
+        try:
+            self._file = files.create(self._batch, plan.temporary_name)
+        except OSError as error:
+            self._check_missing(error)
+            raise _Vanished from error
+        self._temporary = True
+        self._doing = "write"
+        crc, resting, left = 0, 0, plan.size_bytes
+        for pieces in _slices(plan.buffers):
+            crc = checksum(pieces, crc)
+            while pieces:
+                count = files.write(self._file, pieces)
+                if count <= 0:
+                    raise WriteFailed(f"write {self.path}: the call took none of its bytes")
+                pieces = _behind(pieces, count)
+                resting, left = resting + count, left - count
+                # A last slice needs no hint: its sync comes at once.
+                if plan.durable and left and resting >= limits.SLICE_BYTES:
+                    with suppress(OSError):  # it says nothing of the bytes: the sync will
+                        files.start_write_back(self._file)
+                        resting = 0
+        if plan.durable:
+            with suppress(OSError):  # not every file system can; a retry reads the file then
+                files.record_checksum(self._file, crc)
+            self._doing = "sync"
+            files.sync_file(self._file)
+        self._doing = "close"
+        self._close_file()
+        return crc
+
+    def _publish(self) -> bool:
+        """Give the temporary file its name; False where another writer was first."""
+        name, files = self._plan.temporary_name, self._files
+        try:
+            self._doing = "rename"
+            files.rename(self._batch, name, DATA_FILE)
+        except OSError as error:
+            if error.errno in _NO_RENAME:
+                return self._link()
+            if error.errno != errno.EEXIST:
+                raise
+            self._remove_temporary()
+            return False
+        self._temporary = False
+        return True
+
+    def _link(self) -> bool:
+        self._doing = "link"
+        try:
+            self._files.link(self._batch, self._plan.temporary_name, DATA_FILE)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                raise UnfitFileSystem(
+                    f"{self.path}: the file system can neither rename without replacing nor link"
+                    f" ({errno.errorcode.get(error.errno, error.errno)})"
+                ) from error
+            if error.errno != errno.EEXIST:
+                raise
+            return False
+        finally:
+            self._remove_temporary()
+        return True
+
+    def _sync_directories(self) -> None:
+        self._doing = "sync directory"
+        for handle in (self._batch, self._hour, *reversed(self._levels)):
+            try:
+                self._files.sync_directory(handle)
+            except OSError:
+                # A handle whose sync failed is never synced again.
+                self.hour_is_stale = self.hour_is_stale or handle == self._hour
+                raise
+        self.hour_settled = True
 
     def _begin_again(self) -> None:
         if self.opened_hour == NO_HANDLE:
@@ -238,216 +403,65 @@ class SafeWrite:
         else:
             self._levels.append(self.opened_hour)
             self.opened_hour = NO_HANDLE
+        self._close_directories()
         self._hour = NO_HANDLE
         self.hour_settled = False
 
-    def _forget_handle(self, action: Action) -> None:
-        if action not in {Action.CLOSE_DIRECTORY, Action.CLOSE_STALE}:
-            self._file = NO_HANDLE
-        elif self._batch != NO_HANDLE:
-            self._batch = NO_HANDLE
-        else:
-            self._levels.pop()
+    def _retreat(self) -> None:
+        """Put things in order."""
+        with suppress(OSError):
+            self._close_file()
+        if self._temporary:
+            self._remove_temporary()
+        self._close_directories()
 
-    # What a call that was made changes.
-
-    def _level_opened(self, handle: int) -> None:
-        if len(self._levels) + 1 < len(self._names):
-            self._levels.append(handle)
-        else:
-            self._hour = self.opened_hour = handle
-
-    def _batch_made(self, _: int) -> None:
-        self._fresh = True
-
-    def _batch_opened(self, handle: int) -> None:
-        self._batch = handle
-
-    def _found(self, size_bytes: int) -> None:
-        self._found_bytes = size_bytes
-
-    def _data_opened(self, handle: int) -> None:
-        self._file = handle
-
-    def _recalled(self, crc: int) -> None:
-        self._compare(self._found_bytes, crc)
-
-    def _read_on(self, count: int) -> None:
-        if self._buffer is not None:
-            self._found_crc = checksum([self._buffer[:count]], self._found_crc)
-        self._read_bytes += count
-        if not count or self._read_bytes >= self._found_bytes:
-            self._compare(self._read_bytes, self._found_crc)
-
-    def _compare(self, size_bytes: int, crc: int) -> None:
-        """Whether what is there is the payload."""
-        self._buffer = None
-        self._crc = checksum(self._plan.buffers)
-        self.existing = (size_bytes, crc) == (self._plan.size_bytes, self._crc)
-        if not self.existing:
-            self.error = BatchConflict(
-                self._plan.batch_name.removeprefix(BATCH_PREFIX),
-                self.path,
-                found=(size_bytes, crc),
-                expected=(self._plan.size_bytes, self._crc),
-            )
-
-    def _created(self, handle: int) -> None:
-        self._file = handle
-        self._temporary = True
-        self._next_buffer = self._next_byte = self._crc = 0
-        self._slice = []
-
-    def _closed(self, _: int) -> None:
-        self._forget_handle(self._action)
-
-    def _renamed(self, _: int) -> None:
+    def _remove_temporary(self) -> None:
+        """Remove our temporary name; one that cannot be is an orphan, the sweeper's work."""
         self._temporary = False
+        with suppress(OSError):
+            self._files.remove(self._batch, self._plan.temporary_name)
 
-    def _directory_synced(self, _: int) -> None:
-        if self._unsynced:
-            self._unsynced.pop()
-        self.hour_settled = not self._unsynced
+    def _close_file(self) -> None:
+        file, self._file = self._file, NO_HANDLE  # Linux takes it back whatever close says
+        if file != NO_HANDLE:
+            self._files.close(file)
 
-    def _wrote(self, count: int) -> None:
-        if count <= 0:
-            self.error = WriteFailed(f"write {self.path}: the call took none of its bytes")
-        self._slice_bytes -= count
-        self._resting_bytes += count
-        if not self._slice_bytes:
-            self._slice = []
-        while count and self._slice:  # a short write
-            first = self._slice[0]
-            if count < first.nbytes:
-                self._slice[0] = first[count:]
-                return
-            count -= first.nbytes
-            del self._slice[0]
+    def _close_directories(self) -> None:
+        handles, self._levels = [self._batch, *reversed(self._levels)], []
+        self._batch = NO_HANDLE
+        for handle in handles:
+            if handle != NO_HANDLE:
+                with suppress(OSError):
+                    self._files.close(handle)
 
-    def _write_back_begun(self, _: int) -> None:
-        self._resting_bytes = 0
+    def _explained(self, number: int) -> PenstockError:
+        if number == errno.ELOOP:
+            return PathEscapes(self.path, f"{self._doing}: leads through a symlink")
+        return storage_error(number, self._doing, self.path)
 
-    def _take_slice(self) -> None:
-        """Gather the next buffers, or parts of large ones, and take their checksum."""
-        buffers, room = self._plan.buffers, limits.SLICE_BYTES
-        while (
-            room
-            and self._next_buffer < len(buffers)
-            and len(self._slice) < limits.GATHER_BUFFERS_MAX
-        ):
-            view = buffers[self._next_buffer]
-            part = view[self._next_byte : self._next_byte + room]
-            room -= part.nbytes
-            self._slice.append(part)
-            self._next_byte += part.nbytes
-            if self._next_byte == view.nbytes:
-                self._next_buffer += 1
-                self._next_byte = 0
-        self._slice_bytes = limits.SLICE_BYTES - room
-        self._crc = checksum(self._slice, self._crc)
 
-    def _nothing_to_write(self) -> bool:
-        return not self._slice and self._next_buffer == len(self._plan.buffers)
+def _slices(buffers: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """Buffers, or parts of large ones, as much as one call is to write."""
+    pieces: list[memoryview] = []
+    room = limits.SLICE_BYTES
+    for view in buffers:
+        position = 0
+        while position < view.nbytes:
+            piece = view[position : position + room]
+            pieces.append(piece)
+            position += piece.nbytes
+            room -= piece.nbytes
+            if not room or len(pieces) == limits.GATHER_BUFFERS_MAX:
+                yield pieces
+                pieces, room = [], limits.SLICE_BYTES
+    if pieces:
+        yield pieces
 
-    def _no_hint_wanted(self) -> bool:
-        """A last slice needs none: its sync comes at once."""
-        few = self._resting_bytes < limits.SLICE_BYTES
-        return few or not self._plan.durable or self._nothing_to_write()
 
-    def _nothing_to_close(self) -> bool:
-        return self._batch == NO_HANDLE and not self._levels
-
-    def _nothing_to_sync(self) -> bool:
-        return not self._plan.durable or self._unsynced == []
-
-    # What a call takes.
-
-    def _level_step(self) -> Step:
-        above = self._levels[-1] if self._levels else self._root
-        return Step(self._action, above, self._names[len(self._levels)])
-
-    def _batch_step(self) -> Step:
-        return Step(self._action, self._hour, self._plan.batch_name)
-
-    def _data_step(self) -> Step:
-        return Step(self._action, self._batch, DATA_FILE)
-
-    def _temporary_step(self) -> Step:
-        return Step(self._action, self._batch, self._plan.temporary_name, DATA_FILE)
-
-    def _file_step(self) -> Step:
-        return Step(self._action, self._file)
-
-    def _write_step(self) -> Step:
-        return Step(self._action, self._file, buffers=self._slice)
-
-    def _read_step(self) -> Step:
-        return Step(self._action, self._file, buffers=(self._buffer,) if self._buffer else ())
-
-    def _record_step(self) -> Step:
-        return Step(self._action, self._file, crc32c=self._crc)
-
-    def _sync_directory_step(self) -> Step:
-        return Step(self._action, self._unsynced[-1] if self._unsynced else NO_HANDLE)
-
-    def _close_directory_step(self) -> Step:
-        return Step(self._action, self._batch if self._batch != NO_HANDLE else self._levels[-1])
-
-    _needless: ClassVar[Mapping[Action, Callable[[SafeWrite], bool]]] = {
-        Action.OPEN_LEVEL: lambda self: self._hour != NO_HANDLE,
-        Action.LOOK: lambda self: self._fresh,
-        Action.READ: lambda self: self.existing,
-        Action.SYNC_DATA: lambda self: not self._plan.durable,
-        Action.WRITE: _nothing_to_write,
-        Action.WRITE_BACK: _no_hint_wanted,
-        Action.RECORD: lambda self: not self._plan.durable,
-        Action.SYNC: lambda self: not self._plan.durable,
-        Action.SYNC_DIRECTORY: _nothing_to_sync,
-        Action.CLOSE_FAILED: lambda self: self._file == NO_HANDLE,
-        Action.REMOVE_FAILED: lambda self: not self._temporary,
-        Action.CLOSE_STALE: _nothing_to_close,
-        Action.CLOSE_DIRECTORY: _nothing_to_close,
-    }
-    _effects: ClassVar[Mapping[Action, Callable[[SafeWrite, int], None]]] = {
-        Action.OPEN_LEVEL: _level_opened,
-        Action.MAKE_BATCH: _batch_made,
-        Action.OPEN_BATCH: _batch_opened,
-        Action.LOOK: _found,
-        Action.OPEN_DATA: _data_opened,
-        Action.RECALL: _recalled,
-        Action.READ: _read_on,
-        Action.CREATE: _created,
-        Action.WRITE: _wrote,
-        Action.WRITE_BACK: _write_back_begun,
-        Action.RENAME: _renamed,
-        Action.LINK: _renamed,
-        Action.SYNC_DIRECTORY: _directory_synced,
-        **dict.fromkeys(CLOSES, _closed),
-    }
-    _steps: ClassVar[Mapping[Action, Callable[[SafeWrite], Step]]] = {
-        Action.OPEN_LEVEL: _level_step,
-        Action.MAKE_LEVEL: _level_step,
-        Action.MAKE_BATCH: _batch_step,
-        Action.OPEN_BATCH: _batch_step,
-        Action.LOOK: _data_step,
-        Action.OPEN_DATA: _data_step,
-        Action.RECALL: _file_step,
-        Action.READ: _read_step,
-        Action.SYNC_DATA: _file_step,
-        Action.CLOSE_DATA: _file_step,
-        Action.CREATE: _temporary_step,
-        Action.WRITE: _write_step,
-        Action.WRITE_BACK: _file_step,
-        Action.RECORD: _record_step,
-        Action.SYNC: _file_step,
-        Action.CLOSE: _file_step,
-        Action.RENAME: _temporary_step,
-        Action.LINK: _temporary_step,
-        Action.REMOVE_LINKED: _temporary_step,
-        Action.REMOVE_LOSER: _temporary_step,
-        Action.SYNC_DIRECTORY: _sync_directory_step,
-        Action.CLOSE_FAILED: _file_step,
-        Action.REMOVE_FAILED: _temporary_step,
-        Action.CLOSE_STALE: _close_directory_step,
-        Action.CLOSE_DIRECTORY: _close_directory_step,
-    }
+def _behind(pieces: list[memoryview], count: int) -> list[memoryview]:
+    """What a short write has left of some pieces."""
+    for index, piece in enumerate(pieces):
+        if count < piece.nbytes:
+            return [piece[count:], *pieces[index + 1 :]]
+        count -= piece.nbytes
+    return []

@@ -62,12 +62,12 @@ from penstock.outbox.pointer import (
     pointer_record,
 )
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer.files import FileSystem, Tree
+from penstock.outbox.writer.files import Tree
 from penstock.outbox.writer.jobs import Job, Late, SendResult, WriteResult, publish_error
 from penstock.outbox.writer.limiter import Admission, Limiter
 from penstock.outbox.writer.payload import Payload, as_buffers, checksum
 from penstock.outbox.writer.publisher import PointerPublisher
-from penstock.outbox.writer.safe_write import WritePlan, Written
+from penstock.outbox.writer.safe_write import FileSystem, WritePlan, Written
 
 __all__ = ["OutboxWriter", "SendResult", "WriteResult"]
 
