@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from sqlite3 import Connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.base.errors import PenstockError
 from penstock.control import (
@@ -17,8 +17,9 @@ from penstock.control import (
     Retained,
     SegmentSwap,
 )
-from penstock.control.batch_index import sqlite_objects as objects
-from penstock.control.batch_index import sqlite_tables as rows
+from penstock.control.batch_index import extents, objects, partitions
+from penstock.control.drivers.sqlite_statements import SqliteDatabase
+from penstock.control.drivers.statements import Each, Lock, Operation
 from penstock.diskless.collection.sweeping import Condemn, ForgetObjects, SweepStep
 from penstock.diskless.writing.effects import Answer, CommitObject
 from penstock.diskless.writing.gathering import Gathering
@@ -141,46 +142,77 @@ class _HasNoGrace(MemoryControlPlane):
         )
 
 
-class _ReleasesNothing(MemoryControlPlane):
+class _Releases(MemoryControlPlane):
+    """Counts references that are gone in another way."""
+
+    counting: Each
+
+    @property
+    def _database(self) -> Any:
+        return _Counting(cast(SqliteDatabase, self._writer), self.counting)
+
+
+class _Counting(SqliteDatabase):
+    """Executes another statement in the place of `objects.release`."""
+
+    def __init__(self, inner: SqliteDatabase, counting: Each) -> None:
+        self._inner = inner
+        self._counting = counting
+
+    async def run(self, operation: Callable[[Connection], Any]) -> Any:
+        return await self._inner.run(operation)
+
+    async def change(
+        self,
+        make: Callable[[], Operation[Any]],
+        *,
+        lock: Lock = Lock.NONE,
+        membership: int | None = None,
+    ) -> Any:
+        return await super().change(lambda: self._replaced(make()))
+
+    def _replaced(self, operation: Operation[Any]) -> Operation[Any]:
+        answer: Any = None
+        while True:
+            try:
+                statement, values = operation.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = yield (self._counting if statement is objects.release else statement), values
+
+
+class _ReleasesNothing(_Releases):
     """Never notices that an object is not referred to any more."""
 
-    def _drop(self, connection: Connection, partition_id: int, gone: Sequence[Extent]) -> None:
-        rows.drop_extents(connection, partition_id, gone)
+    counting = Each("changed", "", sqlite="UPDATE diskless_objects SET extents = 1 WHERE $1 < $2")
 
 
-class _ReleasesTooMuch(_ReleasesNothing):
+class _ReleasesTooMuch(_Releases):
     """Counts an object as unreferenced when its first extent goes."""
 
-    def _drop(self, connection: Connection, partition_id: int, gone: Sequence[Extent]) -> None:
-        super()._drop(connection, partition_id, gone)
-        connection.executemany(
-            "UPDATE diskless_objects SET extents = 0, changed_ms = ? WHERE object_id = ?",
-            [(self._clock.now_ms(), extent.object_id) for extent in gone],
-        )
+    counting = Each(
+        "changed",
+        "",
+        sqlite="UPDATE diskless_objects SET extents = 0, changed_ms = penstock_now_ms()"
+        " WHERE object_id = $1 AND $2 > 0",
+    )
 
 
 class _SwapsAnything(MemoryControlPlane):
     """Does not look at what a segment replaces."""
 
     async def swap_extents(self, swap: SegmentSwap) -> None:
-        await self._writer.run(lambda connection: self._swap(connection, swap))
+        await self._database.change(lambda: self._swap(swap))
 
-    def _swap(self, connection: Connection, swap: SegmentSwap) -> None:
-        row = objects.read_object(connection, swap.object_id)
-        if row is None or row.state != "pending":
+    def _swap(self, swap: SegmentSwap) -> Operation[None]:
+        found = yield from objects.lock([swap.object_id])
+        if swap.object_id not in found or found[swap.object_id].state != "pending":
             return
-        partition_id, _ = rows.read_partition(connection, (swap.topic_id, swap.partition))
-        rows.drop_extents(connection, partition_id, swap.replaced)
-        rows.write_extents(connection, [(partition_id, one) for one in swap.extents])
-        objects.write_object(
-            connection,
-            swap.object_id,
-            state="committed",
-            kind="segment",
-            size_bytes=swap.size_bytes,
-            extents=len(swap.extents),
-            now_ms=self._clock.now_ms(),
-        )
+        partition_id, _ = yield from partitions.lock_one((swap.topic_id, swap.partition))
+        yield from extents.drop(partition_id, swap.replaced)
+        yield extents.insert(extents.rows_of(partition_id, swap.extents))
+        segment = (swap.object_id, "committed", "segment", swap.size_bytes, len(swap.extents))
+        yield objects.write_committed([segment])
 
 
 class _RetainsTooLittle(MemoryControlPlane):

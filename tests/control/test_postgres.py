@@ -28,7 +28,7 @@ from penstock.control import (
     UnstorableText,
     limits,
 )
-from penstock.control.batch_index import postgres_tables as diskless_tables
+from penstock.control.batch_index.extents import find_many
 from penstock.control.drivers.postgres_notices import decode_marks, marks_notices
 from penstock.control.migrations.postgres.migrate import migrations
 from penstock.control.postgres import PostgresControlPlane
@@ -453,11 +453,11 @@ async def test_a_find_reads_what_it_needs_however_much_there_is(postgres_url: st
             " generate_series(1, 20000) n WHERE o.state = 'committed'",
             "UPDATE diskless_partitions SET high_watermark = 100005",
         )
-        arguments = ([TOPIC], [0], [50_000], 16)
+        arguments = ([TOPIC], [0], [50_000], [0], 16)
 
         async def explain(connection: Any) -> int:
             rows = await connection.fetch(
-                f"EXPLAIN (ANALYZE, BUFFERS) {diskless_tables._FIND}", *arguments
+                f"EXPLAIN (ANALYZE, BUFFERS) {find_many.postgres}", *arguments
             )
             text = "\n".join(row[0] for row in rows)
             assert "actual time" in text

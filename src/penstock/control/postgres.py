@@ -176,11 +176,9 @@ class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch, SinkCommits
             known = await tables.read_image(connection, known)
         return known
 
-    async def _image_of(self, stamp: UUID | None) -> MetadataImage:
+    def _known_image(self, stamp: UUID | None) -> MetadataImage | None:
         known = self._known
-        if known is None or known.stamp != stamp:
-            return await self.image()
-        return known.image
+        return known.image if known is not None and known.stamp == stamp else None
 
     def _publish(self, image: StampedImage) -> None:
         known = self._known

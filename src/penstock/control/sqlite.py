@@ -312,6 +312,9 @@ class SqliteControlPlane(SqliteDiskless, SinkCommits):
             raise ControlUnavailable(f"the metadata database {self._path} is not open")
         return self._working
 
+    def _known_image(self, stamp: UUID | None) -> MetadataImage:
+        return self._current()
+
     def _change(self, connection: sqlite3.Connection, image: MetadataImage) -> None:
         tables.write_fact(connection, "image_version", str(image.version))
         tables.write_fact(connection, "membership", str(image.membership))
@@ -324,6 +327,7 @@ class SqliteControlPlane(SqliteDiskless, SinkCommits):
             self._working = self._committed
 
     def _open(self, connection: sqlite3.Connection) -> None:
+        connection.create_function("penstock_now_ms", 0, self._clock.now_ms)
         migrate(connection, self._path)
         if tables.read_fact(connection, "cluster_id") is None:
             tables.write_fact(connection, "cluster_id", rules.cluster_id(self._randomness.uuid()))

@@ -31,50 +31,39 @@ from typing import Final
 from uuid import UUID
 
 from penstock.base.system import Randomness
-from penstock.control.batch_index import commit_rules, index_rules, rules
+from penstock.control.batch_index import commit_rules, rules
 from penstock.control.batch_index import postgres_objects as objects
 from penstock.control.batch_index import postgres_tables as rows
 from penstock.control.batch_index.formats import decode_answer
-from penstock.control.batch_index.postgres_upkeep import PostgresDisklessUpkeep
+from penstock.control.batch_index.plane import DisklessOperations
 from penstock.control.batch_index.values import (
     CommitAnswer,
-    FindRequest,
-    Found,
     ObjectCommit,
     ObjectLease,
     PartitionKey,
-    PartitionMarks,
-    StoreIdentity,
 )
-from penstock.control.drivers.postgres_connections import Connection, run
+from penstock.control.drivers.postgres_connections import Connection, Connections, run
 from penstock.control.drivers.statements import Again
 from penstock.control.errors import ObjectLeaseLost
-from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.sink_commits import object_rules as sink_rules
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.sink_commits.rules import check_sink_version
 from penstock.control.values import MetadataImage, SinkCommit, Topic
-from penstock.records.extents import Extent
-from penstock.records.idempotence import ProducerState, described
 
 BEGIN_FENCED: Final = "BEGIN; SELECT penstock_fence(NULL)"
 """Topics stand still until the transaction ends."""
 
-_FIND_FIRST: Final = 16
-"""Extents that a find reads of each partition; where they are too few, it reads more."""
 
-_FIND_TOTAL: Final = 2 * FIND_EXTENTS_MAX
-"""Extents that it reads then of all such partitions together."""
-
-
-class PostgresDiskless(PostgresDisklessUpkeep):
+class PostgresDiskless(DisklessOperations):
     """The part of `PostgresControlPlane` that is a `DisklessPlane`."""
 
     _randomness: Randomness
 
-    def __init__(self) -> None:
-        self._topics: tuple[MetadataImage | None, dict[UUID, Topic]] = (None, {})
+    @property
+    @abstractmethod
+    def _database(self) -> Connections:
+        """Where work runs."""
 
     @abstractmethod
     async def _locked_image(
@@ -84,18 +73,6 @@ class PostgresDiskless(PostgresDisklessUpkeep):
 
         `stamp` is the image's version and stamp, where the caller has read them.
         """
-
-    @abstractmethod
-    async def _image_of(self, stamp: UUID | None) -> MetadataImage:
-        """The image of a stamp, or a newer one."""
-
-    async def store_identity(self) -> StoreIdentity | None:
-        return await self._database.statement(objects.read_store)
-
-    async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
-        return await self._database.transaction(
-            lambda connection: objects.adopt_store(connection, identity)
-        )
 
     async def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int
@@ -113,19 +90,6 @@ class PostgresDiskless(PostgresDisklessUpkeep):
             return leases
 
         return await self._database.transaction(work, begin=BEGIN_FENCED)
-
-    async def lease_segment(
-        self, topic_id: UUID, partition: int, *, base_offset: int
-    ) -> ObjectLease:
-        async def work(connection: Connection) -> ObjectLease:
-            nonce = self._randomness.bits(32)
-            object_id = await objects.allocate_ids(connection, 1)
-            key = rules.segment_key(object_id, nonce, topic_id, partition, base_offset)
-            lease = ObjectLease(object_id, key)
-            await objects.write_leases(connection, [lease])
-            return lease
-
-        return await self._database.transaction(work)
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         commit_rules.check_commit(commit)
@@ -170,67 +134,6 @@ class PostgresDiskless(PostgresDisklessUpkeep):
         for one in answer.answers:
             self._tell(one.marks)
         return answer
-
-    async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
-        if not requests:
-            return []
-        first, stamp = await self._database.statement(
-            lambda connection: rows.find(connection, requests, _FIND_FIRST)
-        )
-        topics = self._by_id(await self._image_of(stamp))
-        answers = [
-            _found(one, request, topics) for one, request in zip(first, requests, strict=True)
-        ]
-        short = [
-            place
-            for place, answer in enumerate(answers)
-            if len(answer.extents) == _FIND_FIRST and not _enough(answer, requests[place])
-        ]
-        if short:
-            asked = [requests[place] for place in short]
-            limit = max(_FIND_FIRST, min(FIND_EXTENTS_MAX, _FIND_TOTAL // len(short)))
-            again, _ = await self._database.statement(
-                lambda connection: rows.find(connection, asked, limit)
-            )
-            for place, one in zip(short, again, strict=True):
-                answers[place] = _found(one, requests[place], topics)
-        return answers
-
-    async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
-        found = await self._database.statement(
-            lambda connection: rows.read_partitions(connection, partitions)
-        )
-        return [one.row.marks for one in found]
-
-    async def extents(
-        self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
-    ) -> list[Extent]:
-        key = (topic_id, partition)
-        return await self._database.statement(
-            lambda connection: rows.extents_between(connection, key, start, end, limit)
-        )
-
-    async def extent_at_time(
-        self, topic_id: UUID, partition: int, timestamp: int | None
-    ) -> Extent | None:
-        key = (topic_id, partition)
-        return await self._database.statement(
-            lambda connection: rows.extent_at_time(connection, key, timestamp)
-        )
-
-    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:
-        known = await self._database.statement(
-            lambda connection: rows.read_all_producers(connection, (topic_id, partition))
-        )
-        return [described(producer_id, state) for producer_id, state in known]
-
-    async def highest_object_id(self) -> int:
-        return await self._database.statement(objects.highest_id)
-
-    def _by_id(self, image: MetadataImage) -> dict[UUID, Topic]:
-        if self._topics[0] is not image:
-            self._topics = (image, rules.topics_by_id(image))
-        return self._topics[1]
 
 
 async def _commit(
@@ -312,15 +215,3 @@ async def _partitions(
         await rows.add_partitions(connection, missing)
         found = await rows.lock_partitions(connection, wanted)
     return found
-
-
-def _found(one: rows.FoundRows, request: FindRequest, topics: Mapping[UUID, Topic]) -> Found:
-    answer = index_rules.found_without_extents(request, topics, one.row)
-    return index_rules.found(request, one.row, one.extents) if answer is None else answer
-
-
-def _enough(answer: Found, request: FindRequest) -> bool:
-    """Whether an answer has the bytes asked for, counted as `index_rules.found` does."""
-    first, *rest = answer.extents
-    size_bytes = index_rules.bytes_from(first, request.offset)
-    return size_bytes + sum([extent.size_bytes for extent in rest]) >= request.max_bytes

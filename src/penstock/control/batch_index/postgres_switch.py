@@ -7,7 +7,7 @@ objects, partitions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from uuid import UUID
 
@@ -27,7 +27,6 @@ from penstock.control.drivers.postgres_connections import (
     Connections,
     run,
 )
-from penstock.control.errors import ObjectLeaseLost
 from penstock.control.metadata import postgres_tables as tables
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import MetadataImage, Topic
@@ -49,14 +48,6 @@ class PostgresDisklessSwitch:
         change: Callable[[Connection, MetadataImage, UUID], Awaitable[tuple[MetadataImage, T]]],
     ) -> T:
         """Apply a change to the newest image under the locks of metadata; what it answers."""
-
-    async def renew_leases(self, object_ids: Sequence[int]) -> None:
-        async def work(connection: Connection) -> None:
-            lost = set(object_ids) - await objects.renew_leases(connection, object_ids)
-            if lost:
-                raise ObjectLeaseLost(min(lost))
-
-        await self._database.transaction(work)
 
     async def open_switch(self, request: SwitchRequest) -> SwitchRequest:
         async def change(

@@ -13,54 +13,35 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from penstock.base.system import Randomness
-from penstock.control.batch_index import commit_rules, index_rules, rules
+from penstock.control.batch_index import commit_rules, rules
 from penstock.control.batch_index import sqlite_objects as objects
 from penstock.control.batch_index import sqlite_tables as rows
 from penstock.control.batch_index.formats import decode_answer
+from penstock.control.batch_index.plane import DisklessOperations
 from penstock.control.batch_index.sqlite_switch import SqliteDisklessSwitch
-from penstock.control.batch_index.sqlite_upkeep import SqliteDisklessUpkeep
 from penstock.control.batch_index.values import (
     CommitAnswer,
-    FindRequest,
-    Found,
     ObjectCommit,
     ObjectLease,
     PartitionKey,
-    PartitionMarks,
-    StoreIdentity,
 )
 from penstock.control.drivers.sqlite_statements import run
 from penstock.control.errors import ObjectLeaseLost
-from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.metadata import sqlite_tables as tables
 from penstock.control.sink_commits import object_rules as sink_rules
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.sink_commits.rules import check_sink_version
-from penstock.control.values import MetadataImage, SinkCommit, Topic
-from penstock.records.extents import Extent
-from penstock.records.idempotence import Producer, ProducerState, described
+from penstock.control.values import SinkCommit
+from penstock.records.idempotence import Producer
 
 _HIGHEST_ID = "highest_object_id"
 
 
-class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
+class SqliteDiskless(DisklessOperations, SqliteDisklessSwitch):
     """The part of `SqliteControlPlane` that is a `DisklessPlane`."""
 
     _randomness: Randomness
-
-    def __init__(self) -> None:
-        self._topics: tuple[MetadataImage | None, dict[UUID, Topic]] = (None, {})
-
-    async def store_identity(self) -> StoreIdentity | None:
-        identity: StoreIdentity | None = await self._writer.run(objects.read_store)
-        return identity
-
-    async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
-        adopted: StoreIdentity = await self._writer.run(
-            lambda connection: objects.adopt_store(connection, identity)
-        )
-        return adopted
 
     async def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int
@@ -79,21 +60,6 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
 
         leases: list[ObjectLease] = await self._writer.run(operation)
         return leases
-
-    async def lease_segment(
-        self, topic_id: UUID, partition: int, *, base_offset: int
-    ) -> ObjectLease:
-        def operation(connection: sqlite3.Connection) -> ObjectLease:
-            object_id = int(tables.read_fact(connection, _HIGHEST_ID) or 0) + 1
-            nonce = self._randomness.bits(32)
-            key = rules.segment_key(object_id, nonce, topic_id, partition, base_offset)
-            lease = ObjectLease(object_id, key)
-            objects.write_leases(connection, [lease], self._clock.now_ms())
-            tables.write_fact(connection, _HIGHEST_ID, str(object_id))
-            return lease
-
-        lease: ObjectLease = await self._writer.run(operation)
-        return lease
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         commit_rules.check_commit(commit)
@@ -128,7 +94,7 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
         plan = commit_rules.plan_commit(
             commit,
             lease,
-            topics=self._by_id(),
+            topics=self._by_id(self._current()),
             partitions=partitions,
             producers=producers,
             now_ms=now_ms,
@@ -176,69 +142,16 @@ class SqliteDiskless(SqliteDisklessUpkeep, SqliteDisklessSwitch):
         partitions, known = _partitions(connection, sink_rules.sink_keys(commits))
         now_ms = self._clock.now_ms()
         plans = sink_rules.plan_sink_objects(
-            commits, leases, topics=self._by_id(), partitions=partitions, now_ms=now_ms
+            commits,
+            leases,
+            topics=self._by_id(self._current()),
+            partitions=partitions,
+            now_ms=now_ms,
         )
         for commit, plan in zip(commits, plans, strict=True):
             _write(connection, commit, plan, known, now_ms)
         answers = tuple([plan.answer for plan in plans])
         return sink_rules.with_offsets(record, commits, answers), answers
-
-    async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
-        def operation(connection: sqlite3.Connection) -> list[Found]:
-            topics = self._by_id()
-            return [_find(connection, topics, request) for request in requests]
-
-        found: list[Found] = await self._writer.run(operation)
-        return found
-
-    async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
-        marks: list[PartitionMarks] = await self._writer.run(
-            lambda connection: [rows.read_partition(connection, key)[1].marks for key in partitions]
-        )
-        return marks
-
-    async def extents(
-        self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
-    ) -> list[Extent]:
-        def operation(connection: sqlite3.Connection) -> list[Extent]:
-            partition_id, _ = rows.read_partition(connection, (topic_id, partition))
-            following = rows.extents_from(connection, partition_id, start, limit)
-            return [one for one in following if one.base_offset < end]
-
-        extents: list[Extent] = await self._writer.run(operation)
-        return extents
-
-    async def extent_at_time(
-        self, topic_id: UUID, partition: int, timestamp: int | None
-    ) -> Extent | None:
-        def operation(connection: sqlite3.Connection) -> Extent | None:
-            partition_id, row = rows.read_partition(connection, (topic_id, partition))
-            start = row.log_start_offset
-            return rows.extent_at_time(connection, partition_id, start, timestamp)
-
-        extent: Extent | None = await self._writer.run(operation)
-        return extent
-
-    async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:
-        def operation(connection: sqlite3.Connection) -> list[ProducerState]:
-            partition_id, _ = rows.read_partition(connection, (topic_id, partition))
-            known = rows.read_producers(connection, partition_id)
-            return [described(producer_id, state) for producer_id, state in known]
-
-        producers: list[ProducerState] = await self._writer.run(operation)
-        return producers
-
-    async def highest_object_id(self) -> int:
-        found: str | None = await self._writer.run(
-            lambda connection: tables.read_fact(connection, _HIGHEST_ID)
-        )
-        return int(found or 0)
-
-    def _by_id(self) -> dict[UUID, Topic]:
-        image = self._current()
-        if self._topics[0] is not image:
-            self._topics = (image, rules.topics_by_id(image))
-        return self._topics[1]
 
 
 def _partitions(
@@ -270,13 +183,3 @@ def _write(
         extents=plan.references,
         now_ms=now_ms,
     )
-
-
-def _find(connection: sqlite3.Connection, topics: dict[UUID, Topic], request: FindRequest) -> Found:
-    partition_id, row = rows.read_partition(connection, (request.topic_id, request.partition))
-    answer = index_rules.found_without_extents(request, topics, row)
-    if answer is None:
-        offset, limit = request.offset, FIND_EXTENTS_MAX + 1
-        following = rows.extents_from(connection, partition_id, offset, limit)
-        answer = index_rules.found(request, row, following)
-    return answer

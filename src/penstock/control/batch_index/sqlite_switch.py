@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from abc import abstractmethod
-from collections.abc import Sequence
 
 from penstock.base.system import Clock
 from penstock.control.batch_index import sqlite_objects as objects
@@ -19,7 +18,6 @@ from penstock.control.batch_index.switch_values import (
 )
 from penstock.control.drivers.sqlite_statements import run
 from penstock.control.drivers.sqlite_writer import Writer
-from penstock.control.errors import ObjectLeaseLost
 from penstock.control.metadata import sqlite_tables as tables
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import MetadataImage, Topic
@@ -38,14 +36,6 @@ class SqliteDisklessSwitch:
     @abstractmethod
     def _change(self, connection: sqlite3.Connection, image: MetadataImage) -> None:
         """Make it another one."""
-
-    async def renew_leases(self, object_ids: Sequence[int]) -> None:
-        def operation(connection: sqlite3.Connection) -> None:
-            for object_id in object_ids:
-                if not objects.renew_lease(connection, object_id, self._clock.now_ms()):
-                    raise ObjectLeaseLost(object_id)
-
-        await self._writer.run(operation)
 
     async def open_switch(self, request: SwitchRequest) -> SwitchRequest:
         def operation(connection: sqlite3.Connection) -> SwitchRequest:

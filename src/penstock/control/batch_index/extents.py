@@ -1,0 +1,151 @@
+"""The rows of extents, and what finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from penstock.control.batch_index.partitions import ROW
+from penstock.control.batch_index.rules import EMPTY, PartitionRow
+from penstock.control.batch_index.values import FindRequest, PartitionKey
+from penstock.control.drivers.statements import Each, Operation, changed, row, rows, uuid_of
+from penstock.records.extents import Extent
+
+_EXTENT: Final = (
+    "e.object_id, o.key, o.kind, e.byte_offset, e.size_bytes, e.base_offset, e.next_offset,"
+    " e.max_timestamp, e.append_time_ms, e.layout"
+)
+_EXTENTS: Final = (
+    f"SELECT {_EXTENT} FROM diskless_extents e JOIN diskless_objects o ON o.object_id = e.object_id"  # noqa: S608
+)
+_OF_KEY: Final = (
+    f"{_EXTENTS} JOIN diskless_partitions p ON p.partition_id = e.partition_id"
+    " WHERE p.topic_id = $1 AND p.number = $2"
+)
+_FIRST: Final = (
+    "coalesce((SELECT max(x.base_offset) FROM diskless_extents x"
+    " WHERE x.partition_id = {partition} AND x.base_offset <= {offset}), 0)"
+)
+"""Where the extent begins that holds an offset, if one does; looked up once, not for each row."""
+
+_ID: Final = "(SELECT partition_id FROM diskless_partitions WHERE topic_id = $1 AND number = $2)"
+
+find_many = Each(
+    "rows",
+    f"""
+    SELECT k.place, (SELECT stamp FROM image_version), {ROW}, e.*
+    FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::int[])
+        AS k (topic_id, number, first_offset, place)
+    LEFT JOIN diskless_partitions p ON p.topic_id = k.topic_id AND p.number = k.number
+    LEFT JOIN LATERAL (
+        SELECT {_EXTENT} FROM (
+            SELECT * FROM diskless_extents
+            WHERE partition_id = p.partition_id
+                AND k.first_offset >= p.log_start_offset AND k.first_offset < p.high_watermark
+                AND base_offset
+                    >= {_FIRST.format(partition="p.partition_id", offset="k.first_offset")}
+            ORDER BY base_offset LIMIT $5
+        ) e JOIN diskless_objects o ON o.object_id = e.object_id
+    ) e ON true
+    ORDER BY k.place, e.base_offset
+    """,  # noqa: S608
+    sqlite=f"""
+    SELECT $4, NULL, {ROW}, {_EXTENT}
+    FROM diskless_partitions p
+    LEFT JOIN diskless_extents e ON e.partition_id = p.partition_id
+        AND $3 >= p.log_start_offset AND $3 < p.high_watermark
+        AND e.base_offset >= {_FIRST.format(partition="p.partition_id", offset="$3")}
+    LEFT JOIN diskless_objects o ON o.object_id = e.object_id
+    WHERE p.topic_id = $1 AND p.number = $2 ORDER BY e.base_offset LIMIT $5
+    """,  # noqa: S608
+)
+"""One statement, which sees one state: no extent of a commit without its high watermark."""
+
+_from = rows(
+    f"{_EXTENTS} WHERE e.partition_id = $1 AND e.next_offset > $2"
+    f" AND e.base_offset >= {_FIRST.format(partition='$1', offset='$2')}"
+    " ORDER BY e.base_offset LIMIT $3"
+)
+_between = rows(
+    f"{_EXTENTS} WHERE e.partition_id = {_ID} AND e.next_offset > $3 AND e.base_offset < $4"
+    f" AND e.base_offset >= {_FIRST.format(partition=_ID, offset='$3')}"
+    " ORDER BY e.base_offset LIMIT $5"
+)
+_at_time = row(
+    f"{_OF_KEY} AND e.next_offset > p.log_start_offset AND e.max_timestamp >= $3"
+    " ORDER BY e.base_offset LIMIT 1"
+)
+_newest = row(
+    f"{_OF_KEY} AND e.next_offset > p.log_start_offset"
+    " ORDER BY e.max_timestamp DESC, e.base_offset LIMIT 1"
+)
+insert = Each(
+    "changed",
+    "INSERT INTO diskless_extents (partition_id, base_offset, next_offset, object_id, byte_offset,"
+    " size_bytes, max_timestamp, append_time_ms, layout) SELECT * FROM unnest($1::bigint[],"
+    " $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],"
+    " $8::bigint[], $9::bytea[])",
+    sqlite="INSERT INTO diskless_extents VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+)
+"""Takes `rows_of`."""
+
+_drop = changed(
+    "DELETE FROM diskless_extents WHERE partition_id = $1 AND base_offset BETWEEN $2 AND $3"
+)
+
+
+class FoundRows(NamedTuple):
+    """A partition and its extents from an offset on, up to the limit of the query."""
+
+    row: PartitionRow
+    extents: list[Extent]
+
+
+def find(
+    requests: Sequence[FindRequest], limit: int
+) -> Operation[tuple[list[FoundRows], UUID | None]]:
+    """What each request needs, with at most `limit` extents each, and the image's stamp."""
+    found = [FoundRows(EMPTY, []) for _ in requests]
+    asked = [(*request[:3], place) for place, request in enumerate(requests)]
+    answered = yield find_many(asked, limit)
+    for place, _, *fields in answered:
+        if fields[0] is None:
+            continue
+        if not found[place].extents:
+            found[place] = FoundRows(PartitionRow._make(fields[:5]), [])
+        if fields[5] is not None:
+            found[place].extents.append(Extent._make(fields[5:]))
+    stamp = answered[0][1] if answered else None
+    return found, stamp and uuid_of(stamp)
+
+
+def extents_from(partition_id: int, offset: int, limit: int) -> Operation[list[Extent]]:
+    """A partition's extents from the one that holds an offset on."""
+    return list(map(Extent._make, (yield _from(partition_id, offset, limit))))
+
+
+def between(key: PartitionKey, start: int, end: int, limit: int) -> Operation[list[Extent]]:
+    """The extents that hold offsets of [start, end), by offset."""
+    return list(map(Extent._make, (yield _between(*key, start, end, limit))))
+
+
+def at_time(key: PartitionKey, timestamp: int | None) -> Operation[Extent | None]:
+    """The first extent that reaches a time, or the newest."""
+    found = yield _newest(*key) if timestamp is None else _at_time(*key, timestamp)
+    return None if found is None else Extent._make(found)
+
+
+def drop(partition_id: int, extents: Sequence[Extent]) -> Operation[None]:
+    """Drop the rows of adjacent extents."""
+    if extents:
+        yield _drop(partition_id, extents[0].base_offset, extents[-1].base_offset)
+
+
+def rows_of(partition_id: int, extents: Iterable[Extent]) -> list[tuple[Any, ...]]:
+    """What `insert` takes."""
+    return [
+        (partition_id, one.base_offset, one.next_offset, one.object_id, one.byte_offset,
+         one.size_bytes, one.max_timestamp, one.append_time_ms, one.layout)
+        for one in extents
+    ]  # fmt: skip

@@ -1,0 +1,71 @@
+"""Finding extents: one statement without locks, which sees a partition and its extents as one.
+
+It waits for nobody, and what other transactions do or leave open does not hold it up. A partition
+of which the first extents are too few is asked for a second time, for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from penstock.control.batch_index import extents, index_rules, partitions
+from penstock.control.batch_index.values import FindRequest, Found, PartitionKey, PartitionMarks
+from penstock.control.drivers.statements import Operation
+from penstock.control.limits import FIND_EXTENTS_MAX
+from penstock.control.values import Topic
+from penstock.records.idempotence import ProducerState, described
+
+Topics = Mapping[UUID, Topic]
+_FIRST: Final = 16
+"""Extents that a find reads of each partition; where they are too few, it reads more."""
+
+_TOTAL: Final = 2 * FIND_EXTENTS_MAX
+"""Extents that it reads then of all such partitions together."""
+
+
+def find(
+    requests: Sequence[FindRequest], topics_of: Callable[[UUID | None], Topics | None]
+) -> Operation[list[Found] | None]:
+    """See the port; None if the topics of the image with the stamp that was found are not known."""
+    first, stamp = yield from extents.find(requests, _FIRST)
+    topics = topics_of(stamp)
+    if topics is None:
+        return None
+    answers = [_found(one, request, topics) for one, request in zip(first, requests, strict=True)]
+    short = [
+        place
+        for place, answer in enumerate(answers)
+        if len(answer.extents) == _FIRST and not _enough(answer, requests[place])
+    ]
+    if short:
+        limit = max(_FIRST, min(FIND_EXTENTS_MAX, _TOTAL // len(short)))
+        again, _ = yield from extents.find([requests[place] for place in short], limit)
+        for place, one in zip(short, again, strict=True):
+            answers[place] = _found(one, requests[place], topics)
+    return answers
+
+
+def _found(one: extents.FoundRows, request: FindRequest, topics: Topics) -> Found:
+    answer = index_rules.found_without_extents(request, topics, one.row)
+    return index_rules.found(request, one.row, one.extents) if answer is None else answer
+
+
+def _enough(answer: Found, request: FindRequest) -> bool:
+    """Whether an answer has the bytes asked for, counted as `index_rules.found` does."""
+    first, *rest = answer.extents
+    size_bytes = index_rules.bytes_from(first, request.offset)
+    return size_bytes + sum([extent.size_bytes for extent in rest]) >= request.max_bytes
+
+
+def watermarks(keys: Sequence[PartitionKey]) -> Operation[list[PartitionMarks]]:
+    """Where partitions begin and end, in the order of the keys."""
+    found = yield from partitions.read(set(keys))
+    return [found.get(key, partitions.ABSENT).row.marks for key in keys]
+
+
+def producers(key: PartitionKey) -> Operation[list[ProducerState]]:
+    """The idempotent producers that a partition remembers, by producer id."""
+    known = yield from partitions.producers_of(key)
+    return [described(producer_id, state) for producer_id, state in known]

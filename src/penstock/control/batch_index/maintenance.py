@@ -1,0 +1,136 @@
+"""What jobs beside the data path ask of the batch index: retention, swaps, sweeping, forgetting.
+
+Several brokers may run the same job at once: each leaves what another one has locked. Locks are
+taken in the order of `commits.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from penstock.control.batch_index import extents, index_rules, objects, partitions, rules
+from penstock.control.batch_index.values import (
+    Condemned,
+    ObjectLease,
+    PartitionKey,
+    PartitionMarks,
+    Retained,
+    SegmentSwap,
+)
+from penstock.control.drivers.statements import Operation
+from penstock.control.errors import ObjectLeaseLost
+from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
+from penstock.records.extents import Extent
+
+
+def lease_segment(nonce: int, key: PartitionKey, base_offset: int) -> Operation[ObjectLease]:
+    """Reserve the key of a sealed segment."""
+    object_id = yield objects.allocate_ids(1)
+    lease = ObjectLease(object_id, rules.segment_key(object_id, nonce, *key, base_offset))
+    yield objects.write_leases([lease])
+    return lease
+
+
+def delete_records(key: PartitionKey, before_offset: int) -> Operation[PartitionMarks]:
+    """Move a partition's start up to an offset."""
+    partition_id, row = yield from partitions.lock_one(key)
+    row = row._replace(log_start_offset=index_rules.deletion_start(row, *key, before_offset))
+    yield partitions.write_rows([(partition_id, *row)])
+    return row.marks
+
+
+def retain(
+    key: PartitionKey, *, before_timestamp: int | None, max_bytes: int | None, limit: int
+) -> Operation[Retained]:
+    """Drop whole extents from a partition's start."""
+    partition_id, row = yield from partitions.lock_one(key)
+    plan = index_rules.plan_retention(
+        row,
+        (yield from extents.extents_from(partition_id, 0, limit + 1)),
+        before_timestamp=before_timestamp,
+        max_bytes=max_bytes,
+        limit=limit,
+    )
+    if plan.dropped:
+        yield partitions.write_rows([(partition_id, *plan.row)])
+        yield from _drop(partition_id, plan.dropped)
+    return plan.retained
+
+
+def forget_partitions(limit: int) -> Operation[int]:
+    """Drop what is left of deleted topics; how many rows."""
+    dropped = 0
+    while dropped < limit:
+        partition_id = yield partitions.forgotten()
+        if partition_id is None:
+            break
+        dropped += yield from _forget(partition_id, limit - dropped)
+    return dropped
+
+
+def forget_producers(idle_ms: int, limit: int) -> Operation[int]:
+    """Forget producers that have not appended for a time; how many."""
+    forgotten: int = yield partitions.drop_idle_producers(idle_ms, limit)
+    return forgotten
+
+
+def _forget(partition_id: int, limit: int) -> Operation[int]:
+    """Drop at most `limit` rows of a partition, its own the last; how many."""
+    gone = yield from extents.extents_from(partition_id, 0, limit)
+    yield from _drop(partition_id, gone)
+    dropped: int = len(gone)
+    dropped += yield partitions.drop_producers(partition_id, limit - dropped)
+    if dropped < limit:
+        dropped += yield partitions.drop_row(partition_id)
+    return dropped
+
+
+def _drop(partition_id: int, gone: Sequence[Extent]) -> Operation[None]:
+    """Drop adjacent extents and their references."""
+    yield from extents.drop(partition_id, gone)
+    yield objects.release(index_rules.references(gone).items())
+
+
+def swap_extents(swap: SegmentSwap) -> Operation[None]:
+    """Commit a sealed segment in the place of extents."""
+    partition_id, row = yield from partitions.lock_one((swap.topic_id, swap.partition))
+    found = (yield from objects.lock([swap.object_id])).get(swap.object_id)
+    if found is None:
+        raise ObjectLeaseLost(swap.object_id)
+    if index_rules.is_swapped(swap, found.state):
+        return
+    first, count = swap.replaced[0].base_offset, len(swap.replaced)
+    there = yield from extents.extents_from(partition_id, first, count)
+    changed = index_rules.plan_swap(swap, row, there)
+    yield partitions.write_rows([(partition_id, *changed)])
+    yield from _drop(partition_id, there)
+    yield extents.insert(extents.rows_of(partition_id, swap.extents))
+    segment = (swap.object_id, "committed", "segment", swap.size_bytes, len(swap.extents))
+    yield objects.write_committed([segment])
+
+
+def condemn(
+    *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
+) -> Operation[list[Condemned]]:
+    """Mark objects that nobody can need any more; all that are marked."""
+    left = limit - len((yield from objects.deleting(limit)))
+    left -= yield objects.mark_pending(pending_grace_ms, left)
+    yield objects.mark_unreferenced(unreferenced_grace_ms, left)
+    yield objects.drop_answers(COMMIT_ANSWER_KEPT_MS, limit)
+    return (yield from objects.deleting(limit))
+
+
+def forget_objects(object_ids: Collection[int]) -> Operation[None]:
+    """Drop the rows of those that are marked, and their answers."""
+    ids = [(object_id,) for object_id in object_ids]
+    yield objects.forget(ids)
+    yield objects.forget_answers(ids)
+
+
+def renew_leases(object_ids: Collection[int]) -> Operation[None]:
+    """Let rows PENDING be as young as new ones; raises ObjectLeaseLost."""
+    found = yield from objects.lock(object_ids)
+    for object_id in sorted(object_ids):
+        if object_id not in found or found[object_id].state != "pending":
+            raise ObjectLeaseLost(object_id)
+    yield objects.renew_leases([(object_id,) for object_id in object_ids])

@@ -1,0 +1,196 @@
+"""The rows of objects, of the answers of their commits, and of the store that they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from penstock.control.batch_index.values import (
+    Condemned,
+    ObjectLease,
+    ObjectState,
+    ObjectTotals,
+    StoreIdentity,
+)
+from penstock.control.drivers.statements import (
+    Each,
+    One,
+    Operation,
+    changed,
+    row,
+    rows,
+    uuid_of,
+    value,
+)
+
+_HIGHEST_ID: Final = "SELECT CAST(value AS INTEGER) FROM facts WHERE name = 'highest_object_id'"
+
+allocate_ids = value(
+    "UPDATE counters SET value = value + $1 WHERE name = 'highest_object_id' RETURNING value",
+    sqlite=(
+        "INSERT INTO facts VALUES ('highest_object_id', $1)"
+        " ON CONFLICT (name) DO UPDATE SET value = value + $1",
+        _HIGHEST_ID,
+    ),
+)
+"""The highest of so many new ids."""
+
+_highest_id = value(
+    "SELECT value FROM counters WHERE name = 'highest_object_id'", sqlite=_HIGHEST_ID
+)
+_store = row("SELECT store_id, place FROM diskless_store")
+_adopt_store = changed("INSERT INTO diskless_store VALUES (true, $1, $2) ON CONFLICT DO NOTHING")
+write_leases = Each(
+    "changed",
+    "INSERT INTO diskless_objects SELECT object_id, key, 'pending', 'wal', 0, 0,"
+    " penstock_now_ms() FROM unnest($1::bigint[], $2::text[]) AS new (object_id, key)",
+    sqlite="INSERT INTO diskless_objects"
+    " VALUES ($1, $2, 'pending', 'wal', 0, 0, penstock_now_ms())",
+)
+_lock = Each(
+    "rows",
+    "SELECT o.object_id, o.key, o.state, penstock_now_ms(), v.version, v.stamp"
+    " FROM diskless_objects o, image_version v WHERE o.object_id = ANY($1::bigint[])"
+    " ORDER BY o.object_id FOR UPDATE OF o",
+    sqlite="SELECT object_id, key, state, penstock_now_ms(), 0, NULL"
+    " FROM diskless_objects WHERE object_id = $1",
+)
+write_committed = Each(
+    "changed",
+    "UPDATE diskless_objects o SET state = n.state, kind = n.kind, size_bytes = n.size_bytes,"
+    " extents = n.extents, changed_ms = penstock_now_ms() FROM unnest($1::bigint[], $2::text[],"
+    " $3::text[], $4::bigint[], $5::bigint[]) AS n (object_id, state, kind, size_bytes, extents)"
+    " WHERE o.object_id = n.object_id AND o.state = 'pending'",
+    sqlite="UPDATE diskless_objects SET state = $2, kind = $3, size_bytes = $4, extents = $5,"
+    " changed_ms = penstock_now_ms() WHERE object_id = $1 AND state = 'pending'",
+)
+"""Takes (id, state, kind, bytes, extents that refer to it) of objects that are PENDING."""
+
+renew_leases = Each(
+    "changed",
+    "UPDATE diskless_objects SET changed_ms = penstock_now_ms()"
+    " WHERE object_id = ANY($1::bigint[])",
+    sqlite="UPDATE diskless_objects SET changed_ms = penstock_now_ms() WHERE object_id = $1",
+)
+answer = value("SELECT answer FROM diskless_answers WHERE object_id = $1")
+write_answer = Each(
+    "changed",
+    "INSERT INTO diskless_answers SELECT n.object_id, penstock_now_ms(), n.answer"
+    " FROM unnest($1::bigint[], $2::bytea[]) AS n (object_id, answer)",
+    sqlite="INSERT INTO diskless_answers VALUES ($1, penstock_now_ms(), $2)",
+)
+drop_answers = changed(
+    "DELETE FROM diskless_answers WHERE object_id IN (SELECT object_id FROM diskless_answers"
+    " WHERE committed_ms <= penstock_now_ms() - $1 ORDER BY committed_ms LIMIT $2"
+    " FOR UPDATE SKIP LOCKED)"
+)
+"""Drop answers of commits that are older than that, the oldest first."""
+
+release = Each(
+    "changed",
+    "WITH locked AS (SELECT object_id FROM diskless_objects WHERE object_id = ANY($1::bigint[])"
+    " ORDER BY object_id FOR UPDATE)"
+    " UPDATE diskless_objects o SET extents = o.extents - gone.count,"
+    " changed_ms = CASE WHEN o.extents = gone.count THEN penstock_now_ms() ELSE o.changed_ms END"
+    " FROM locked JOIN unnest($1::bigint[], $2::bigint[]) AS gone (object_id, count)"
+    " ON gone.object_id = locked.object_id WHERE o.object_id = locked.object_id",
+    sqlite="UPDATE diskless_objects SET extents = extents - $2,"
+    " changed_ms = CASE WHEN extents = $2 THEN penstock_now_ms() ELSE changed_ms END"
+    " WHERE object_id = $1",
+)
+"""Takes (id, references that are gone); without any an object is unreferenced from now on."""
+
+
+def _mark_deleting(which: str) -> One:
+    """Takes for how long they are so, and a limit; those that somebody has locked are left."""
+    return changed(
+        "UPDATE diskless_objects SET state = 'deleting', changed_ms = penstock_now_ms()"  # noqa: S608
+        f" WHERE object_id IN (SELECT object_id FROM diskless_objects WHERE {which}"
+        " AND changed_ms <= penstock_now_ms() - $1 ORDER BY changed_ms, object_id LIMIT $2"
+        " FOR UPDATE SKIP LOCKED)"
+    )
+
+
+mark_pending = _mark_deleting("state = 'pending'")
+mark_unreferenced = _mark_deleting("state = 'committed' AND extents = 0")
+"""The conditions are those of two indexes, word by word."""
+
+_deleting = rows(
+    "SELECT object_id, key, size_bytes FROM diskless_objects WHERE state = 'deleting'"
+    " ORDER BY object_id LIMIT $1"
+)
+forget = Each(
+    "changed",
+    "DELETE FROM diskless_objects WHERE object_id = ANY($1::bigint[]) AND state = 'deleting'",
+    sqlite="DELETE FROM diskless_objects WHERE object_id = $1 AND state = 'deleting'",
+)
+forget_answers = Each(
+    "changed",
+    "DELETE FROM diskless_answers a WHERE a.object_id = ANY($1::bigint[])"
+    " AND NOT EXISTS (SELECT 1 FROM diskless_objects o WHERE o.object_id = a.object_id)",
+    sqlite="DELETE FROM diskless_answers WHERE object_id = $1"
+    " AND NOT EXISTS (SELECT 1 FROM diskless_objects WHERE object_id = $1)",
+)
+_totals = rows("SELECT state, kind, count(*), sum(size_bytes) FROM diskless_objects GROUP BY 1, 2")
+_keys = rows(
+    "SELECT state, object_id, key FROM diskless_objects WHERE key > $1 ORDER BY key LIMIT $2"
+)
+
+
+class ObjectRow(NamedTuple):
+    """What a commit asks of an object's row; with the plane's time, and the image's stamp."""
+
+    lease: ObjectLease
+    state: ObjectState
+    now_ms: int
+    image: tuple[int, UUID] | None
+
+
+def lock(object_ids: Collection[int]) -> Operation[dict[int, ObjectRow]]:
+    """Objects that have a row, locked in the order of their ids."""
+    found = yield _lock([(object_id,) for object_id in object_ids])
+    return {
+        object_id: ObjectRow(
+            ObjectLease(object_id, key), state, now_ms, stamp and (version, uuid_of(stamp))
+        )
+        for object_id, key, state, now_ms, version, stamp in found
+    }
+
+
+def deleting(limit: int) -> Operation[list[Condemned]]:
+    """Objects that are marked, by id."""
+    return list(map(Condemned._make, (yield _deleting(limit))))
+
+
+def totals() -> Operation[list[ObjectTotals]]:
+    """By state and kind."""
+    return [
+        ObjectTotals(state, kind, objects, int(size_bytes))
+        for state, kind, objects, size_bytes in sorted(map(tuple, (yield _totals())))
+    ]
+
+
+def keys(after: str, limit: int) -> Operation[list[tuple[str, ObjectLease]]]:
+    """See the port."""
+    return [
+        (state, ObjectLease(object_id, key))
+        for state, object_id, key in (yield _keys(after, limit))
+    ]
+
+
+def highest_object_id() -> Operation[int]:
+    """The highest id that was ever leased; 0 before the first."""
+    return (yield _highest_id()) or 0
+
+
+def store() -> Operation[StoreIdentity | None]:
+    """The store that was adopted."""
+    found = yield _store()
+    return None if found is None else StoreIdentity(uuid_of(found[0]), found[1])
+
+
+def adopt_store(identity: StoreIdentity) -> Operation[StoreIdentity]:
+    """Keep the identity of the first store; the one that is kept."""
+    yield _adopt_store(*identity)
+    return (yield from store()) or identity

@@ -1,0 +1,171 @@
+"""The rows of diskless partitions: their watermarks, and the producers that they remember."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from penstock.control.batch_index.formats import decode_batches, encode_batches
+from penstock.control.batch_index.rules import EMPTY, PartitionRow, ProducerKey
+from penstock.control.batch_index.values import Backlog, PartitionKey
+from penstock.control.drivers.statements import (
+    Each,
+    Operation,
+    changed,
+    rows,
+    uuid_of,
+    value,
+)
+from penstock.records.idempotence import Producer
+
+ROW: Final = "p.log_start_offset, p.high_watermark, p.size_bytes, p.wal_extents, p.wal_bytes"
+_OF_KEY: Final = (
+    f"SELECT $3, p.partition_id, {ROW} FROM diskless_partitions p"  # noqa: S608  (fixed, as all)
+    " WHERE p.topic_id = $1 AND p.number = $2"
+)
+_OF_KEYS: Final = (
+    f"SELECT k.place, p.partition_id, {ROW} FROM unnest($1::uuid[], $2::int[], $3::int[])"  # noqa: S608
+    " AS k (topic_id, number, place)"
+    " JOIN diskless_partitions p ON p.topic_id = k.topic_id AND p.number = k.number"
+)
+_read = Each("rows", _OF_KEYS, sqlite=_OF_KEY)
+_lock = Each("rows", f"{_OF_KEYS} ORDER BY p.partition_id FOR UPDATE OF p", sqlite=_OF_KEY)
+_add = Each(
+    "changed",
+    "INSERT INTO diskless_partitions (topic_id, number, log_start_offset, high_watermark,"
+    " size_bytes, wal_extents, wal_bytes) SELECT k.topic_id, k.number, 0, 0, 0, 0, 0"
+    " FROM unnest($1::uuid[], $2::int[]) AS k (topic_id, number)"
+    " ON CONFLICT (topic_id, number) DO NOTHING",
+    sqlite="INSERT INTO diskless_partitions VALUES (NULL, $1, $2, 0, 0, 0, 0, 0)"
+    " ON CONFLICT (topic_id, number) DO NOTHING",
+)
+write_rows = Each(
+    "changed",
+    "UPDATE diskless_partitions p SET log_start_offset = n.log_start_offset,"
+    " high_watermark = n.high_watermark, size_bytes = n.size_bytes, wal_extents = n.wal_extents,"
+    " wal_bytes = n.wal_bytes FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[],"
+    " $5::bigint[], $6::bigint[]) AS n (partition_id, log_start_offset, high_watermark, size_bytes,"
+    " wal_extents, wal_bytes) WHERE p.partition_id = n.partition_id",
+    sqlite="UPDATE diskless_partitions SET log_start_offset = $2, high_watermark = $3,"
+    " size_bytes = $4, wal_extents = $5, wal_bytes = $6 WHERE partition_id = $1",
+)
+"""Takes `(partition id, *PartitionRow)`."""
+
+drop_row = changed("DELETE FROM diskless_partitions WHERE partition_id = $1")
+forgotten = value(
+    "SELECT p.partition_id FROM diskless_partitions p"
+    " WHERE NOT EXISTS (SELECT 1 FROM topics t WHERE t.topic_id = p.topic_id)"
+    " ORDER BY p.partition_id LIMIT 1 FOR UPDATE OF p SKIP LOCKED"
+)
+"""The id of a partition whose topic is deleted, locked; None if no other has one locked."""
+
+_backlogs = rows(
+    "SELECT p.topic_id, p.number, p.wal_extents, p.wal_bytes,"
+    " (SELECT e.max_timestamp FROM diskless_extents e JOIN diskless_objects o"
+    " ON o.object_id = e.object_id WHERE e.partition_id = p.partition_id AND o.kind = 'wal'"
+    " ORDER BY e.base_offset LIMIT 1)"
+    " FROM diskless_partitions p JOIN topics t ON t.topic_id = p.topic_id"
+    " WHERE p.wal_extents >= $1 ORDER BY p.wal_extents DESC, p.topic_id, p.number LIMIT $2"
+)
+_producers = Each(
+    "rows",
+    "SELECT k.place, s.epoch, s.batches, s.seen_ms FROM unnest($1::bigint[], $2::bigint[],"
+    " $3::int[]) AS k (partition_id, producer_id, place) JOIN diskless_producers s"
+    " ON s.partition_id = k.partition_id AND s.producer_id = k.producer_id",
+    sqlite="SELECT $3, epoch, batches, seen_ms FROM diskless_producers"
+    " WHERE partition_id = $1 AND producer_id = $2",
+)
+_producers_of = rows(
+    "SELECT s.producer_id, s.epoch, s.batches, s.seen_ms FROM diskless_producers s"
+    " JOIN diskless_partitions p ON p.partition_id = s.partition_id"
+    " WHERE p.topic_id = $1 AND p.number = $2 ORDER BY s.producer_id"
+)
+write_producers = Each(
+    "changed",
+    "INSERT INTO diskless_producers (partition_id, producer_id, epoch, seen_ms, batches)"
+    " SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::bytea[])"
+    " ON CONFLICT (partition_id, producer_id) DO UPDATE"
+    " SET epoch = excluded.epoch, seen_ms = excluded.seen_ms, batches = excluded.batches",
+    sqlite="INSERT OR REPLACE INTO diskless_producers VALUES ($1, $2, $3, $4, $5)",
+)
+"""Takes `producer_row`s."""
+
+drop_producers = changed(
+    "DELETE FROM diskless_producers WHERE partition_id = $1 AND producer_id IN"
+    " (SELECT producer_id FROM diskless_producers WHERE partition_id = $1 LIMIT $2)"
+)
+drop_idle_producers = changed(
+    "DELETE FROM diskless_producers WHERE (partition_id, producer_id) IN"
+    " (SELECT partition_id, producer_id FROM diskless_producers"
+    " WHERE seen_ms <= penstock_now_ms() - $1 ORDER BY seen_ms LIMIT $2 FOR UPDATE SKIP LOCKED)"
+)
+
+
+class Partition(NamedTuple):
+    """A partition's row and its id; 0 and `EMPTY` for one without a commit."""
+
+    partition_id: int
+    row: PartitionRow
+
+
+ABSENT: Final = Partition(0, EMPTY)
+
+
+def read(
+    keys: Collection[PartitionKey], *, lock: bool = False
+) -> Operation[dict[PartitionKey, Partition]]:
+    """Partitions that have a row; locked, one after the other by id, if asked."""
+    found = yield (_lock if lock else _read)(
+        [(topic_id, number, place) for place, (topic_id, number) in enumerate(keys)]
+    )
+    ordered = list(keys)
+    return {
+        ordered[place]: Partition(partition_id, PartitionRow._make(fields))
+        for place, partition_id, *fields in found
+    }
+
+
+def lock_one(key: PartitionKey) -> Operation[Partition]:
+    """One partition, locked if it has a row."""
+    return (yield from read([key], lock=True)).get(key, ABSENT)
+
+
+def lock_or_add(keys: Iterable[PartitionKey]) -> Operation[dict[PartitionKey, Partition]]:
+    """Partitions, locked; those that have no row get theirs."""
+    wanted = sorted(keys)
+    found = yield from read(wanted, lock=True)
+    if len(found) < len(wanted):
+        yield _add([key for key in wanted if key not in found])
+        found = yield from read(wanted, lock=True)
+    return found
+
+
+def backlogs(min_extents: int, limit: int) -> Operation[list[Backlog]]:
+    """See the port."""
+    found = yield _backlogs(max(min_extents, 1), limit)
+    return [Backlog(uuid_of(topic_id), *fields) for topic_id, *fields in found]
+
+
+def producers(
+    ids: Mapping[PartitionKey, int], keys: Iterable[ProducerKey]
+) -> Operation[dict[ProducerKey, Producer]]:
+    """The states of producers; `ids` are those of partitions that have a row."""
+    asked = [key for key in keys if key[:2] in ids]
+    found = yield _producers([(ids[key[:2]], key[2], place) for place, key in enumerate(asked)])
+    return {
+        asked[place]: Producer(epoch, decode_batches(batches), seen_ms)
+        for place, epoch, batches, seen_ms in found
+    }
+
+
+def producers_of(key: PartitionKey) -> Operation[list[tuple[int, Producer]]]:
+    """The producers of one partition, by id."""
+    return [
+        (producer_id, Producer(epoch, decode_batches(batches), seen_ms))
+        for producer_id, epoch, batches, seen_ms in (yield _producers_of(*key))
+    ]
+
+
+def producer_row(partition_id: int, producer_id: int, state: Producer) -> tuple[Any, ...]:
+    """What `write_producers` takes."""
+    return partition_id, producer_id, state.epoch, state.seen_ms, encode_batches(state.batches)
