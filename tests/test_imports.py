@@ -35,12 +35,6 @@ REMAINING: set[frozenset[str]] = {
             "penstock.broker.topic_admin",
         }
     ),
-    frozenset(
-        {
-            "penstock.diskless.partition",
-            "penstock.diskless.service",
-        }
-    ),
 }
 """Circles that are yet to be opened. Nothing is added; what is opened is taken out."""
 

@@ -36,7 +36,7 @@ from penstock.storage.values import Later, OffsetAndTimestamp, Read
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.diskless.service import DisklessService
+    from penstock.diskless.serving import Serving
     from penstock.records.extents import Extent
     from penstock.storage import Lease, LogConfig
 
@@ -47,7 +47,7 @@ class DisklessPartition:
     """See the module's text. Made by `DisklessService`; belongs to the event loop."""
 
     __slots__ = (
-        "_service", "closed", "high_watermark", "key", "leader_epoch", "log_start_offset",
+        "_serving", "closed", "high_watermark", "key", "leader_epoch", "log_start_offset",
         "size_bytes", "topic_id", "topic_partition",
     )  # fmt: skip
 
@@ -57,13 +57,13 @@ class DisklessPartition:
 
     def __init__(
         self,
-        service: DisklessService,
+        serving: Serving,
         topic_partition: TopicPartition,
         topic_id: UUID,
         leader_epoch: int = LEADER_EPOCH,
     ) -> None:
         """`leader_epoch` is 0, or above that where the topic was local once; batches have 0."""
-        self._service = service
+        self._serving = serving
         self.leader_epoch = leader_epoch
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -80,12 +80,12 @@ class DisklessPartition:
     @property
     def look_up(self) -> Callable[[Sequence[DisklessPartition]], Awaitable[None]]:
         """The control plane, which may know of other brokers' commits."""
-        return self._service.look_up_marks
+        return self._serving.look_up
 
     @property
     def store_url(self) -> str:
         """Where the objects lie, without credentials."""
-        return self._service.store_url
+        return self._serving.store_url
 
     @property
     def source(self) -> object:
@@ -109,7 +109,7 @@ class DisklessPartition:
 
     @property
     def config(self) -> LogConfig:
-        return self._service.config_of(self.topic_partition.topic)
+        return self._serving.config_of(self.topic_partition.topic)
 
     def learn(self, marks: PartitionMarks) -> bool:
         """Take over where the partition begins and ends; true if there is more to read.
@@ -149,7 +149,8 @@ class DisklessPartition:
         if ready is not batches:
             batches, lease = ready, None
         append_time = config.message_timestamp_type != "CreateTime"
-        self._service.submit(self.key, batches, headers, append_time, lease, done)
+        parts = self._serving.to_write()
+        parts.writer.submit(parts.submission(*self.key, batches, headers, append_time, lease, done))
 
     def read(
         self,
@@ -178,11 +179,11 @@ class DisklessPartition:
             )
         if offset == end_offset:
             return Read([], 0, offset)
-        service = self._service
-        read = service.reader.read(
+        serving = self._serving
+        read = serving.to_read().reader.read(
             self.key, offset, max_bytes=max_bytes, at_least_one=at_least_one, instantly=instantly
         )
-        return Later(service.load, Want(self.key, offset, max_bytes)) if read is None else read
+        return Later(serving.load, Want(self.key, offset, max_bytes)) if read is None else read
 
     def position(
         self, spec: int, *, committed: bool
@@ -194,7 +195,7 @@ class DisklessPartition:
         Raises:
             NotServing: for now nothing can be looked up.
         """
-        positions = self._service.positions
+        positions = self._serving.to_read().positions
         if spec == LATEST:
             return OffsetAndTimestamp(self.high_watermark, -1, LEADER_EPOCH)
         if spec in (EARLIEST, EARLIEST_LOCAL):
@@ -222,7 +223,7 @@ class DisklessPartition:
         Raises:
             PenstockError: the control plane does not say.
         """
-        return await self._service.extents(self, start=start, end=end, limit=limit)
+        return await self._serving.plane.extents(*self.key, start=start, end=end, limit=limit)
 
     async def delete_records(self, before_offset: int) -> int:
         """Move the start up to an offset; -1 is the high watermark. Returns the new start.
@@ -230,8 +231,10 @@ class DisklessPartition:
         Raises:
             OffsetBeyondEnd: above the high watermark, or below -1.
         """
-        return await self._service.delete_records(self, before_offset)
+        marks = await self._serving.plane.delete_records(*self.key, before_offset)
+        self._serving.learn(self.key, marks)
+        return marks.log_start_offset
 
     async def producers(self) -> list[ProducerState]:
         """The idempotent producers that the partition remembers."""
-        return await self._service.producers(self)
+        return await self._serving.plane.diskless_producers(*self.key)

@@ -21,11 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from penstock.base.errors import BugError, PenstockError, RetriableError, UnavailableError
+from penstock.base.errors import BugError, PenstockError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.base.pause import pause
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
@@ -33,8 +32,7 @@ from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.errors import StoreMismatch
 from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
 from penstock.diskless.partition import DisklessPartition
-from penstock.diskless.reading.positions import Positions
-from penstock.diskless.reading.reader import Reader, Want
+from penstock.diskless.serving import NotServing, Parts, Serving, Surroundings
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
@@ -49,16 +47,11 @@ if TYPE_CHECKING:
     )
     from penstock.diskless.collection import RetentionTarget
     from penstock.diskless.consolidation import ConsolidationDesk
-    from penstock.diskless.identity import StoreGuard
     from penstock.diskless.settings import DisklessSettings
     from penstock.diskless.switching import SwitchingPart
     from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore
-    from penstock.records import BatchHeader
-    from penstock.records.appends import Done
-    from penstock.records.extents import Extent
-    from penstock.records.idempotence import ProducerState
-    from penstock.storage import Lease, LogConfig
+    from penstock.storage import LogConfig
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +64,6 @@ AWAITED_MAX: Final = 10_000
 UPKEEP_SECONDS: Final = 5.0
 ACTIVATION_SECONDS: Final = 10.0
 """How long one attempt to begin may take, and how long after a failed one the next is made."""
-
-
-class NotServing(RetriableError):
-    """This broker cannot serve diskless topics for now; the message has the cause."""
-
-    code: ClassVar[str] = "kafka_storage_error"
 
 
 class DisklessService:
@@ -104,37 +91,45 @@ class DisklessService:
         if nothing is diskless yet.
         """
         self._settings = settings
-        self._fetch_settings = fetch_settings
         self._plane = plane
-        self._open_store = open_store
-        self._clock = clock
-        self._randomness = randomness
-        self._broker_id = broker_id
-        self.config_of = config_of
+        self._around = Surroundings(
+            settings=settings,
+            fetch_settings=fetch_settings,
+            plane=plane,
+            open_store=open_store,
+            store_place=store_place,
+            clock=clock,
+            randomness=randomness,
+            broker_id=broker_id,
+        )
         self.store_url = store_url
-        self._store_place = store_place
         self._partitions: dict[PartitionKey, DisklessPartition] = {}
         self._image: MetadataImage | None = None
         self._incarnation: UUID | None = None
         self._advanced: Callable[[Iterable[DisklessPartition]], None] = _nobody
         self._awaited: Callable[[], Iterable[object]] = tuple
         self._tasks: set[asyncio.Task[None]] = set()
-        self._active: _Active | None = None
+        self._serving = Serving(
+            plane=plane,
+            config_of=config_of,
+            store_url=store_url,
+            look_up=self.look_up_marks,
+            learn=self.learn,
+        )
         self._wanted = needed
-        self._started = self._stopped = False
-        self._failed: PenstockError | None = None
+        self._started = False
 
     @property
     def failure(self) -> str:
         """Why diskless topics are not served, empty when they are, or nobody needs them."""
-        return str(self.mismatch or self._failed or "")
+        return str(self.mismatch or self._serving.failed or "")
 
     @property
     def mismatch(self) -> StoreMismatch | None:
         """That the store is not the control plane's, while it is not: nothing is written to it."""
-        if self._active is not None:
-            return self._active.guard.mismatch
-        return self._failed if isinstance(self._failed, StoreMismatch) else None
+        if self._serving.parts is not None:
+            return self._serving.parts.guard.mismatch
+        return self._serving.failed if isinstance(self._serving.failed, StoreMismatch) else None
 
     # -- life --------------------------------------------------------------------------------
 
@@ -165,13 +160,13 @@ class DisklessService:
 
     async def stop(self) -> None:
         """Finish what is being written, end all else. Idempotent."""
-        self._stopped = True
+        self._serving.stopped = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        active, self._active = self._active, None
-        if active is not None:
-            await active.stop()
+        parts, self._serving.parts = self._serving.parts, None
+        if parts is not None:
+            await parts.stop()
 
     async def prepare(self, image: MetadataImage, changed: Iterable[Topic]) -> None:
         """Before an image counts: know its new diskless partitions and where they end."""
@@ -184,7 +179,7 @@ class DisklessService:
             if (topic.topic_id, partition.index) not in self._partitions
         ]
         self._wanted = self._wanted or bool(fresh)
-        if self._wanted and self._active is None and self._failed is None:
+        if self._wanted and self._serving.parts is None and self._serving.failed is None:
             await self._activate()
         await self._try_marks(fresh)
 
@@ -199,7 +194,7 @@ class DisklessService:
             where = TopicPartition(topic.name, index)
             epoch = topic.partitions[index].leader_epoch
             partition = self._partitions[key] = DisklessPartition(
-                self, where, topic.topic_id, epoch
+                self._serving, where, topic.topic_id, epoch
             )
         return partition
 
@@ -215,8 +210,8 @@ class DisklessService:
             if partition is None:
                 continue
             partition.closed = NotServing(f"{partition.topic_partition} is deleted")
-            if self._active is not None:
-                self._active.reader.forget(key)
+            if self._serving.parts is not None:
+                self._serving.parts.reader.forget(key)
 
     # -- becoming active ---------------------------------------------------------------------
 
@@ -224,21 +219,21 @@ class DisklessService:
         """Try to begin; what fails is tried again later, but for a mismatch at the start."""
         try:
             async with asyncio.timeout(ACTIVATION_SECONDS):
-                self._active = await self._begin()
+                self._serving.parts = await self._begin()
         except (PenstockError, TimeoutError) as error:
             if isinstance(error, StoreMismatch) and not self._started:
                 raise
             slow = NotServing(f"the object store took more than {ACTIVATION_SECONDS} s")
-            self._failed = error if isinstance(error, PenstockError) else slow
-            logger.error("diskless topics cannot be served: %s", self._failed)
+            self._serving.failed = error if isinstance(error, PenstockError) else slow
+            logger.error("diskless topics cannot be served: %s", self._serving.failed)
             self._spawn(self._activate_later())
             return
-        self._failed = None
-        for job in self._active.collection.jobs():
+        self._serving.failed = None
+        for job in self._serving.parts.collection.jobs():
             self._spawn(self._repeat(job.interval_ms / 1000, job.run))
         interval_ms = self._settings.consolidation_interval_ms
         if interval_ms:
-            self._spawn(self._repeat(interval_ms / 1000, self._active.consolidator.run))
+            self._spawn(self._repeat(interval_ms / 1000, self._serving.parts.consolidator.run))
         self._spawn(self._repeat(MARKS_SECONDS, self._look_for_others))
         self._spawn(self._repeat(UPKEEP_SECONDS, self._upkeep))
 
@@ -246,29 +241,25 @@ class DisklessService:
         await pause(ACTIVATION_SECONDS)
         await self._activate()
 
-    async def _begin(self) -> _Active:
+    async def _begin(self) -> Parts:
         if self._incarnation is None or self._image is None:
             raise BugError("the service of diskless topics was not started")
-        active = _Active(self, self._image.cluster_id, self._incarnation)
+        parts = Parts(
+            self._around,
+            cluster_id=self._image.cluster_id,
+            incarnation=self._incarnation,
+            on_commit=self.committed,
+            learn=self.learn,
+            wake=self.wake,
+            targets=self.targets,
+        )
         try:
-            await active.collection.start()
+            await parts.collection.start()
         except BaseException:
-            await active.stop()
+            await parts.stop()
             raise
-        active.writer.attach(asyncio.get_running_loop())
-        return active
-
-    def _serving(self) -> _Active:
-        if self._active is None:
-            cause = self._failed or ("the broker stops" if self._stopped else "not started yet")
-            raise NotServing(f"diskless topics cannot be served: {cause}")
-        return self._active
-
-    def _writing(self) -> _Active:
-        """As `_serving`, for who writes; raises StoreMismatch too, while that is the cause."""
-        if self._active is None and isinstance(self._failed, StoreMismatch):
-            raise self._failed.with_traceback(None)
-        return self._serving()
+        parts.writer.attach(asyncio.get_running_loop())
+        return parts
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -276,7 +267,7 @@ class DisklessService:
         task.add_done_callback(self._tasks.discard)
 
     async def _repeat(self, seconds: float, run: Callable[[], Awaitable[None]]) -> None:
-        while not self._stopped:
+        while not self._serving.stopped:
             await pause(seconds)
             await run()
 
@@ -291,36 +282,20 @@ class DisklessService:
             self._settings,
             plane=self._plane,
             ready_store=self._ready_store,
-            clock=self._clock,
-            randomness=self._randomness,
-            broker_id=self._broker_id,
+            clock=self._around.clock,
+            randomness=self._around.randomness,
+            broker_id=self._around.broker_id,
             incarnation=self._incarnation,
         )
 
     async def _ready_store(self) -> ObjectStore:
         """The store, for whoever is the first to need it; raises NotServing, StoreMismatch."""
-        if self._active is None and self._failed is None:
+        if self._serving.parts is None and self._serving.failed is None:
             self._wanted = True
             await self._activate()
-        return self._writing().store
+        return self._serving.to_write().store
 
-    # -- what partitions ask -----------------------------------------------------------------
-
-    def submit(
-        self,
-        key: PartitionKey,
-        batches: memoryview,
-        headers: list[BatchHeader],
-        append_time: bool,
-        lease: Lease | None,
-        done: Done,
-    ) -> None:
-        """Hand admitted batches to the writer.
-
-        Raises as `ObjectWriter.submit`, or NotServing, StoreMismatch.
-        """
-        active = self._writing()
-        active.writer.submit(active.submission(*key, batches, headers, append_time, lease, done))
+    # -- what the broker asks ----------------------------------------------------------------
 
     @property
     def sink_bytes_max(self) -> int:
@@ -329,7 +304,7 @@ class DisklessService:
 
     def staged_objects(self, size_bytes: int) -> StagedObjects:
         """Where a sink's commit of about this size is written; raises NotServing, StoreMismatch."""
-        return self._writing().staged_objects(size_bytes=size_bytes)
+        return self._serving.to_write().staged_objects(size_bytes=size_bytes)
 
     async def commit_sink(self, record: SinkCommit, commits: Sequence[ObjectCommit]) -> SinkCommit:
         """Commit a sink's written objects and save its row, which follows on its own version.
@@ -357,40 +332,9 @@ class DisklessService:
         )
 
     @property
-    def reader(self) -> Reader:
-        """The reader of a service that serves; raises NotServing."""
-        return self._serving().reader
-
-    def load(self, wants: Sequence[Want], max_bytes: int) -> None:
-        """Load what one fetch request wants, up to `max_bytes` over all partitions."""
-        if self._active is not None:
-            self._active.reader.load(wants, max_bytes)
-
-    async def delete_records(self, partition: DisklessPartition, before_offset: int) -> int:
-        """Move a partition's start; raises as `DisklessPlane.delete_records`."""
-        marks = await self._plane.delete_records(*partition.key, before_offset)
-        self._learn(partition.key, marks)
-        return marks.log_start_offset
-
-    async def extents(
-        self, partition: DisklessPartition, *, start: int, end: int, limit: int
-    ) -> list[Extent]:
-        """The extents that hold offsets of [start, end), by offset, at most `limit` of them."""
-        return await self._plane.extents(*partition.key, start=start, end=end, limit=limit)
-
-    @property
     def desk(self) -> ConsolidationDesk:
         """Where segments that are made elsewhere come in; raises NotServing."""
-        return self._serving().desk
-
-    async def producers(self, partition: DisklessPartition) -> list[ProducerState]:
-        """The idempotent producers that a partition remembers."""
-        return await self._plane.diskless_producers(*partition.key)
-
-    @property
-    def positions(self) -> Positions:
-        """Positions by time, of a service that serves; raises NotServing."""
-        return self._serving().positions
+        return self._serving.to_read().desk
 
     async def look_up_marks(self, partitions: Sequence[DisklessPartition]) -> None:
         """Ask the control plane where partitions begin and end now."""
@@ -399,7 +343,7 @@ class DisklessService:
             part = partitions[start : start + MARKS_PER_CALL_MAX]
             marks += await self._plane.marks([partition.key for partition in part])
         for partition, mark in zip(partitions, marks, strict=True):
-            self._learn(partition.key, mark)
+            self.learn(partition.key, mark)
 
     # -- what happens ------------------------------------------------------------------------
 
@@ -414,13 +358,13 @@ class DisklessService:
 
     def notices_lost(self) -> None:
         """Notices may have been missed: look at what consumers wait for."""
-        if self._active is not None and not self._stopped:
+        if self._serving.parts is not None and not self._serving.stopped:
             self._spawn(self._look())
 
     def committed(self, answer: CommitAnswer) -> None:
         """The writer has committed an object; its producers are answered after this."""
-        if self._active is not None:
-            self._active.reader.committed(answer)
+        if self._serving.parts is not None:
+            self._serving.parts.reader.committed(answer)
         risen = []
         for key, marks in answer.marks.items():
             partition = self._partitions.get(key)
@@ -430,9 +374,6 @@ class DisklessService:
 
     def learn(self, key: PartitionKey, marks: PartitionMarks) -> None:
         """The control plane has said where a partition begins and ends."""
-        self._learn(key, marks)
-
-    def _learn(self, key: PartitionKey, marks: PartitionMarks) -> None:
         partition = self._partitions.get(key)
         if partition is not None and partition.learn(marks):
             self._advanced([partition])
@@ -470,7 +411,7 @@ class DisklessService:
         await self._try_marks(awaited[:AWAITED_MAX])
 
     async def _upkeep(self) -> None:
-        self._serving().reader.upkeep()
+        self._serving.to_read().reader.upkeep()
         unknown = [partition for partition in self._partitions.values() if not partition.known]
         await self._try_marks(unknown[:AWAITED_MAX])
 
@@ -489,101 +430,13 @@ class DisklessService:
             StoreMismatch: it was emptied or replaced.
             PenstockError: it does not answer.
         """
-        if self._active is not None:
-            await self._active.guard.check()
+        if self._serving.parts is not None:
+            await self._serving.parts.guard.check()
 
     def samples(self) -> Iterator[Sample]:
         """Metrics of all parts."""
-        if self._active is not None:
-            yield from self._active.samples()
-
-
-class _Active:
-    """The parts of a service that serves; what they import is not loaded before."""
-
-    def __init__(self, service: DisklessService, cluster_id: str, incarnation: UUID) -> None:
-        from penstock.diskless.collection import Collection
-        from penstock.diskless.consolidation import ConsolidationDesk, Consolidator
-        from penstock.diskless.identity import GuardedStore
-        from penstock.diskless.writing import ObjectPlace, ObjectWriter, StagedObjects, Submission
-        from penstock.objects import DirectoryStore, MemoryStore
-        from penstock.objects.fetch_paths import FetchPaths
-
-        self.submission = Submission
-        plane, clock = service._plane, service._clock
-        opened = self._stores = [service._open_store() for _ in range(3)]
-        self.guard = guard = _guard(service, cluster_id, opened[0])
-        writing, hot, cold = (GuardedStore(store, guard) for store in opened)
-        self.store = writing
-        self.paths = FetchPaths(
-            service._fetch_settings, hot=hot, cold=cold, clock=clock, randomness=service._randomness
-        )
-        self.staged_objects = partial(
-            StagedObjects,
-            service._settings,
-            ObjectPlace(plane, writing, service._broker_id, incarnation),
-            clock=clock,
-            randomness=service._randomness,
-        )
-        self.writer = ObjectWriter(
-            service._settings,
-            plane=plane,
-            store=writing,
-            broker_id=service._broker_id,
-            incarnation=incarnation,
-            clock=clock,
-            randomness=service._randomness,
-            on_commit=service.committed,
-            keep=self.paths.keep,
-            local=isinstance(opened[0], (DirectoryStore, MemoryStore)),
-        )
-        self.reader = Reader(
-            plane=plane, paths=self.paths, clock=clock, learn=service.learn, wake=service.wake
-        )
-        self.positions = Positions(plane=plane, reader=self.reader)
-        self.collection = Collection(
-            service._settings,
-            plane=plane,
-            store=writing,
-            guard=guard,
-            clock=clock,
-            targets=service.targets,
-            on_marks=service.learn,
-        )
-        self.consolidator = Consolidator(
-            service._settings,
-            plane=plane,
-            store=cold,
-            clock=clock,
-            randomness=service._randomness,
-        )
-        self.desk = ConsolidationDesk(service._settings, plane=plane, store=cold, clock=clock)
-
-    async def stop(self) -> None:
-        await self.reader.stop()
-        await self.writer.stop()
-        await self.paths.close()
-        for store in self._stores:
-            await store.close()
-
-    def samples(self) -> Iterator[Sample]:
-        yield from self.writer.samples()
-        yield from self.reader.samples()
-        yield from self.paths.samples()
-        yield from self.collection.samples()
-        yield from self.consolidator.samples()
-
-
-def _guard(service: DisklessService, cluster_id: str, store: ObjectStore) -> StoreGuard:
-    from penstock.diskless.identity import StoreGuard
-
-    return StoreGuard(
-        plane=service._plane,
-        store=store,
-        cluster_id=cluster_id,
-        randomness=service._randomness,
-        place=service._store_place,
-    )
+        if self._serving.parts is not None:
+            yield from self._serving.parts.samples()
 
 
 def _nobody(partitions: Iterable[DisklessPartition]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker.admin.health import Readiness, alive
 from penstock.broker.server import BrokerServer
-from penstock.diskless.service import NotServing
+from penstock.diskless.serving import NotServing
 from tests.broker.admin.test_admin import fetch
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.wire_client import WireClient, batch
@@ -83,7 +83,7 @@ async def test_a_broker_without_a_store_says_so(
     assert "no object store" in checks["diskless"]
     broker.state.diskless = service
     assert service is not None
-    service._failed = NotServing("the bucket is gone")
+    service._serving.failed = NotServing("the bucket is gone")
     assert not (await readiness.look()).good
     assert alive(broker.state).good
 

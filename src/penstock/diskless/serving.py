@@ -1,0 +1,177 @@
+"""The parts that serve diskless topics on one broker, and why there are none while they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.diskless.errors import StoreMismatch
+
+if TYPE_CHECKING:
+    from penstock.base.metrics import Sample
+    from penstock.base.system import Clock, Randomness
+    from penstock.control.batch_index.port import DisklessPlane
+    from penstock.control.batch_index.values import CommitAnswer, PartitionKey, PartitionMarks
+    from penstock.diskless.collection import RetentionTarget
+    from penstock.diskless.reading.reader import Want
+    from penstock.diskless.settings import DisklessSettings
+    from penstock.objects import FetchSettings, ObjectStore
+    from penstock.storage import LogConfig
+
+
+class NotServing(RetriableError):
+    """This broker cannot serve diskless topics for now; the message has the cause."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class Serving:
+    """What all diskless partitions of a broker share. Made by `DisklessService`."""
+
+    __slots__ = (
+        "config_of", "failed", "learn", "look_up", "parts", "plane", "stopped", "store_url",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        plane: DisklessPlane,
+        config_of: Callable[[str], LogConfig],
+        store_url: str,
+        look_up: Callable[[Sequence[Any]], Awaitable[None]],
+        learn: Callable[[PartitionKey, PartitionMarks], None],
+    ) -> None:
+        self.plane = plane
+        self.config_of = config_of
+        self.store_url = store_url
+        self.look_up = look_up
+        self.learn = learn
+        self.parts: Parts | None = None
+        self.failed: PenstockError | None = None
+        self.stopped = False
+
+    def to_read(self) -> Parts:
+        """The parts; raises NotServing where there are none."""
+        if self.parts is None:
+            cause = self.failed or ("the broker stops" if self.stopped else "not started yet")
+            raise NotServing(f"diskless topics cannot be served: {cause}")
+        return self.parts
+
+    def to_write(self) -> Parts:
+        """As `to_read`, for who writes; raises StoreMismatch too, while that is the cause."""
+        if self.parts is None and isinstance(self.failed, StoreMismatch):
+            raise self.failed.with_traceback(None)
+        return self.to_read()
+
+    def load(self, wants: Sequence[Want], max_bytes: int) -> None:
+        """Load what one fetch request wants, up to `max_bytes` over all partitions."""
+        if self.parts is not None:
+            self.parts.reader.load(wants, max_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the parts stand on; `open_store` is called for each use of its own."""
+
+    settings: DisklessSettings
+    fetch_settings: FetchSettings
+    plane: DisklessPlane
+    open_store: Callable[[], ObjectStore]
+    store_place: str
+    clock: Clock
+    randomness: Randomness
+    broker_id: int
+
+
+class Parts:
+    """The parts of a service that serves; what they import is not loaded before."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        *,
+        cluster_id: str,
+        incarnation: UUID,
+        on_commit: Callable[[CommitAnswer], None],
+        learn: Callable[[PartitionKey, PartitionMarks], None],
+        wake: Callable[[Iterable[PartitionKey]], None],
+        targets: Callable[[], Iterable[RetentionTarget]],
+    ) -> None:
+        from penstock.diskless.collection import Collection
+        from penstock.diskless.consolidation import ConsolidationDesk, Consolidator
+        from penstock.diskless.identity import GuardedStore, StoreGuard
+        from penstock.diskless.reading.positions import Positions
+        from penstock.diskless.reading.reader import Reader
+        from penstock.objects.fetch_paths import FetchPaths
+
+        settings, plane, clock = around.settings, around.plane, around.clock
+        dice, place = around.randomness, around.store_place
+        opened = self._stores = [around.open_store() for _ in range(3)]
+        self.guard = guard = StoreGuard(
+            plane=plane, store=opened[0], cluster_id=cluster_id, randomness=dice, place=place
+        )
+        self.store, hot, cold = (GuardedStore(store, guard) for store in opened)
+        self.paths = FetchPaths(
+            around.fetch_settings, hot=hot, cold=cold, clock=clock, randomness=dice
+        )
+        self._write(around, incarnation, on_commit)
+        self.reader = Reader(plane=plane, paths=self.paths, clock=clock, learn=learn, wake=wake)
+        self.positions = Positions(plane=plane, reader=self.reader)
+        self.collection = Collection(
+            settings,
+            plane=plane,
+            store=self.store,
+            guard=guard,
+            clock=clock,
+            targets=targets,
+            on_marks=learn,
+        )
+        self.consolidator = Consolidator(
+            settings, plane=plane, store=cold, clock=clock, randomness=dice
+        )
+        self.desk = ConsolidationDesk(settings, plane=plane, store=cold, clock=clock)
+
+    def _write(
+        self, around: Surroundings, incarnation: UUID, on_commit: Callable[[CommitAnswer], None]
+    ) -> None:
+        from penstock.diskless.writing import ObjectPlace, ObjectWriter, StagedObjects, Submission
+        from penstock.objects import DirectoryStore, MemoryStore
+
+        self.submission = Submission
+        self.staged_objects = partial(
+            StagedObjects,
+            around.settings,
+            ObjectPlace(around.plane, self.store, around.broker_id, incarnation),
+            clock=around.clock,
+            randomness=around.randomness,
+        )
+        self.writer = ObjectWriter(
+            around.settings,
+            plane=around.plane,
+            store=self.store,
+            broker_id=around.broker_id,
+            incarnation=incarnation,
+            clock=around.clock,
+            randomness=around.randomness,
+            on_commit=on_commit,
+            keep=self.paths.keep,
+            local=isinstance(self._stores[0], (DirectoryStore, MemoryStore)),
+        )
+
+    async def stop(self) -> None:
+        await self.reader.stop()
+        await self.writer.stop()
+        await self.paths.close()
+        for store in self._stores:
+            await store.close()
+
+    def samples(self) -> Iterator[Sample]:
+        yield from self.writer.samples()
+        yield from self.reader.samples()
+        yield from self.paths.samples()
+        yield from self.collection.samples()
+        yield from self.consolidator.samples()
