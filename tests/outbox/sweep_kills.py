@@ -18,11 +18,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.base.crc import crc32c
-from penstock.outbox.collection.pointer_index import PointerIndex
-from penstock.outbox.collection.rules import SweepRules
-from penstock.outbox.collection.sweeper import Sweeper
-from penstock.outbox.collection.topic_pointers import TopicCounts
-from penstock.outbox.collection.tree import Entry, TreeFiles
+from penstock.outbox.gc.pointer_index import PointerIndex
+from penstock.outbox.gc.rules import SweepRules
+from penstock.outbox.gc.sweeper import Sweeper
+from penstock.outbox.gc.topic_pointers import TopicCounts
+from penstock.outbox.gc.tree import Entry, TreeFiles
 from penstock.outbox.layout import data_path, temporary_name
 
 AT_MS = 1_779_580_800_000

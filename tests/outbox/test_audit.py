@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.outbox.collection.audit import Auditor, AuditReport
-from penstock.outbox.collection.topic_pointers import TopicPointers
 from penstock.outbox.errors import RootUnavailable
+from penstock.outbox.gc.audit import Auditor, AuditReport
+from penstock.outbox.gc.topic_pointers import TopicPointers
 from penstock.outbox.layout import temporary_name
 from tests.outbox.shelf import AT_MS, HOUR_MS, Shelf
 

@@ -13,7 +13,7 @@ from penstock.outbox import limits
 from penstock.outbox.errors import InvalidBatchId, InvalidPartitionId, InvalidPath
 from penstock.outbox.layout import (
     HOUR_MS,
-    PayloadPlace,
+    PayloadLocation,
     batch_directory,
     check_batch_id,
     check_partition_id,
@@ -38,7 +38,7 @@ def test_the_path_of_the_source() -> None:
     assert data_path("flights", "abc123", AT_MS) == PATH
     place = parse_path(PATH)
     hour = int(datetime(2026, 5, 4, 7, tzinfo=UTC).timestamp()) * 1000
-    assert place == PayloadPlace(partition_id="flights", hour_start_ms=hour, batch_id="abc123")
+    assert place == PayloadLocation(partition_id="flights", hour_start_ms=hour, batch_id="abc123")
     assert f"{place.directory}/data.bin" == PATH
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.errors import InvalidError
-from penstock.outbox.collection.pointer_index import HOUR_DIGITS, PointerIndex, Window, keys_of
+from penstock.outbox.gc.pointer_index import HOUR_DIGITS, PointerIndex, Window, keys_of
 from penstock.outbox.layout import data_path
 
 HOUR_MS = 3_600_000

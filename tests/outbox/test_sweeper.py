@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidError
 from penstock.base.metrics import render
-from penstock.outbox.collection.pointer_index import Looked
-from penstock.outbox.collection.rules import SweepRules, Verdict
-from penstock.outbox.collection.sweeper import Sweeper, SweepReport
-from penstock.outbox.collection.topic_pointers import TopicPointers
-from penstock.outbox.collection.tree import TreeFiles
 from penstock.outbox.errors import RootUnavailable
+from penstock.outbox.gc.pointer_index import Looked
+from penstock.outbox.gc.rules import SweepRules, Verdict
+from penstock.outbox.gc.sweeper import Sweeper, SweepReport
+from penstock.outbox.gc.topic_pointers import TopicPointers
+from penstock.outbox.gc.tree import TreeFiles
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
 from tests.outbox.probed_files import open_below

@@ -14,9 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-from penstock.outbox.collection.rules import SweepRules
-from penstock.outbox.collection.sweeper import Sweeper
-from penstock.outbox.collection.topic_pointers import TopicPointers
+from penstock.outbox.gc.rules import SweepRules
+from penstock.outbox.gc.sweeper import Sweeper
+from penstock.outbox.gc.topic_pointers import TopicPointers
 from penstock.outbox.reader.consumer import OutboxConsumer
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.testing import Broker

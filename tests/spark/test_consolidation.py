@@ -19,7 +19,7 @@ from penstock.spark.consolidation import (
     ConsolidationRefused,
     Outcome,
     Run,
-    _Desk,
+    _WorkQueue,
     build_rows,
     consolidate,
 )
@@ -52,11 +52,11 @@ def topic(job_broker: Broker) -> Iterator[Diskless]:
 
 
 def offered(topic: Diskless, *, all_ages: bool = True) -> list[Run]:
-    desk = _Desk(topic.broker.admin_url)
+    work_queue = _WorkQueue(topic.broker.admin_url)
     try:
-        return list(desk.runs(topic.name, all_ages=all_ages, outcome=Outcome()))
+        return list(work_queue.runs(topic.name, all_ages=all_ages, outcome=Outcome()))
     finally:
-        desk.close()
+        work_queue.close()
 
 
 def built(runs: list[Run]) -> list[dict[str, Any]]:
@@ -68,11 +68,11 @@ def built(runs: list[Run]) -> list[dict[str, Any]]:
 
 
 def handed_in(topic: Diskless, run: Run, made: dict[str, Any]) -> bool:
-    desk = _Desk(topic.broker.admin_url)
+    work_queue = _WorkQueue(topic.broker.admin_url)
     try:
-        return desk.accepts(run, made)
+        return work_queue.complete(run, made)
     finally:
-        desk.close()
+        work_queue.close()
 
 
 def keys(topic: Diskless) -> set[str]:

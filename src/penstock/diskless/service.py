@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         PartitionMarks,
     )
     from penstock.diskless.collection import RetentionTarget
-    from penstock.diskless.consolidation import ConsolidationDesk
+    from penstock.diskless.consolidation import WorkQueue
     from penstock.diskless.settings import DisklessSettings
     from penstock.diskless.switching import SwitchingPart
     from penstock.diskless.writing import StagedObjects
@@ -332,9 +332,9 @@ class DisklessService:
         )
 
     @property
-    def desk(self) -> ConsolidationDesk:
+    def work_queue(self) -> WorkQueue:
         """Where segments that are made elsewhere come in; raises NotServing."""
-        return self._serving.to_read().desk
+        return self._serving.to_read().work_queue
 
     async def look_up_marks(self, partitions: Sequence[DisklessPartition]) -> None:
         """Ask the control plane where partitions begin and end now."""

@@ -102,7 +102,7 @@ class Parts:
         targets: Callable[[], Iterable[RetentionTarget]],
     ) -> None:
         from penstock.diskless.collection import Collection
-        from penstock.diskless.consolidation import ConsolidationDesk, Consolidator
+        from penstock.diskless.consolidation import Consolidator, WorkQueue
         from penstock.diskless.identity import GuardedStore, StoreGuard
         from penstock.diskless.reading.positions import Positions
         from penstock.diskless.reading.reader import Reader
@@ -133,7 +133,7 @@ class Parts:
         self.consolidator = Consolidator(
             settings, plane=plane, store=cold, clock=clock, randomness=dice
         )
-        self.desk = ConsolidationDesk(settings, plane=plane, store=cold, clock=clock)
+        self.work_queue = WorkQueue(settings, plane=plane, store=cold, clock=clock)
 
     def _write(
         self, around: Surroundings, incarnation: UUID, on_commit: Callable[[CommitAnswer], None]

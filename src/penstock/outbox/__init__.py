@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.outbox.collection.audit import Auditor
-    from penstock.outbox.collection.rules import SweepRules
-    from penstock.outbox.collection.sweeper import Sweeper
-    from penstock.outbox.collection.topic_pointers import TopicPointers
     from penstock.outbox.errors import BatchIdentity
+    from penstock.outbox.gc.audit import Auditor
+    from penstock.outbox.gc.rules import SweepRules
+    from penstock.outbox.gc.sweeper import Sweeper
+    from penstock.outbox.gc.topic_pointers import TopicPointers
     from penstock.outbox.pointer import Pointer, decode_pointer, encode_pointer
     from penstock.outbox.pointer_table import decode_pointers
     from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage

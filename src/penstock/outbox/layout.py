@@ -48,7 +48,7 @@ _DIRECTORY: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadPlace:
+class PayloadLocation:
     """What a path says of its payload. `hour_start_ms`: the hour's first millisecond, UTC."""
 
     partition_id: str
@@ -142,7 +142,7 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
-def parse_directory(relative: str) -> PayloadPlace:
+def parse_directory(relative: str) -> PayloadLocation:
     """Read the path of a batch directory, relative to the root.
 
     Raises:
@@ -162,14 +162,14 @@ def parse_directory(relative: str) -> PayloadPlace:
         raise InvalidPath(relative, "is before 1970")
     if found["partition"] in {".", ".."}:
         raise InvalidPath(relative, f"has no partition id but {shown(found['partition'])}")
-    return PayloadPlace(
+    return PayloadLocation(
         partition_id=found["partition"],
         hour_start_ms=int((start - _EPOCH).total_seconds()) * 1000,
         batch_id=found["batch"],
     )
 
 
-def parse_path(relative: str) -> PayloadPlace:
+def parse_path(relative: str) -> PayloadLocation:
     """Read a payload's path, relative to the root.
 
     Raises:

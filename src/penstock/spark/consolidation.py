@@ -7,7 +7,7 @@
 One Spark task makes one segment of one run, by what brokers use themselves (`write_segment`). The
 driver goes in rounds of some runs per slot, since what was reserved is swept after a while.
 Whatever dies leaves reserved keys and perhaps objects under them, which the sweeper takes; a run
-that was not handed in is offered again. A task that Spark starts twice finds its key taken, and its
+that was not handed in is leased again. A task that Spark starts twice finds its key taken, and its
 run is left for the next time. Brokers may consolidate meanwhile: who comes second to a swap loses.
 """
 
@@ -106,17 +106,17 @@ def consolidate(
         ConsolidationRefused: the broker refuses; it has no object store, say.
         AdminUnavailable: it cannot be reached.
     """
-    desk = _Desk(admin_url)
+    work_queue = _WorkQueue(admin_url)
     outcome = Outcome()
     build = partial(build_rows, dict(store_options or {}))
     try:
-        runs = desk.runs(topic, all_ages=all_ages, outcome=outcome)
+        runs = work_queue.runs(topic, all_ages=all_ages, outcome=outcome)
         while batch := list(itertools.islice(runs, max(1, slots) * RUNS_PER_SLOT)):
             for run, made, error in _built(spark, batch, build):
                 if made is None:
                     outcome.failures += 1
                     tell(f"{run.where}: {error}")
-                elif desk.accepts(run, made):
+                elif work_queue.complete(run, made):
                     outcome.segments += 1
                     outcome.segment_bytes += int(made["size_bytes"])
                     outcome.extents += len(run.extents)
@@ -124,11 +124,11 @@ def consolidate(
                 else:
                     outcome.races_lost += 1
     finally:
-        desk.close()
+        work_queue.close()
     return outcome
 
 
-class _Desk:
+class _WorkQueue:
     """The broker's side, by its admin address."""
 
     def __init__(self, admin_url: str) -> None:
@@ -145,18 +145,18 @@ class _Desk:
             start: int | None = 0
             while start is not None:
                 path = f"{_partition(one)}/runs?start={start}&all_ages={ages}"
-                offer = self._call("POST", path).body
-                if offer["run"]:
+                leased = self._call("POST", path).body
+                if leased["run"]:
                     yield Run(
                         one["topic"], one["topic_id"], one["partition"],
-                        offer["run"], offer["lease"], offer["store"],
+                        leased["run"], leased["lease"], leased["store"],
                     )  # fmt: skip
-                following = offer["next_start"]
+                following = leased["next_start"]
                 if following is not None and following <= start:
                     raise ConsolidationRefused(f"{path}: next_start = {following} does not go on")
                 start = following
 
-    def accepts(self, run: Run, made: Mapping[str, Any]) -> bool:
+    def complete(self, run: Run, made: Mapping[str, Any]) -> bool:
         """Hand a segment in; false if something else has taken the run's place meanwhile."""
         body = json.dumps(
             {"object_id": run.lease["object_id"], "replaced": run.extents, **made}

@@ -18,7 +18,7 @@ from penstock.spark.errors import InvalidOption, NotPenstock, UnknownTopics
 from penstock.spark.sink.errors import InvalidRows, SinkOwnerChanged
 from penstock.spark.sink.options import check
 from penstock.spark.sink.staging import Attempt, find_topic, stage
-from penstock.spark.sink.store import StagingPlace
+from penstock.spark.sink.store import StagingLocation
 from tests.client.test_partitioning import plain_murmur2
 from tests.spark.conftest import KEEP, Topic
 from tests.spark.sink.conftest import PARTITIONS, Target, numbered, record_of
@@ -204,7 +204,9 @@ def test_a_blob_is_uploaded_where_the_directory_is_not(
     spark: SparkSession, target: Target, tmp_path: Path
 ) -> None:
     # As a worker on another machine sees it: a path that is not the broker's.
-    far = StagingPlace(directory=str(tmp_path), token="of another machine", blob_bytes_max=1 << 26)
+    far = StagingLocation(
+        directory=str(tmp_path), token="of another machine", blob_bytes_max=1 << 26
+    )
     options = check(topic=target.name, application=target.name, **target.addresses())
     topics = {target.name: find_topic(options.bootstrap, target.name)}
     attempt = Attempt(application=target.name, batch_id=0, partition=0, number=0)

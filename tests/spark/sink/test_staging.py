@@ -16,7 +16,7 @@ from penstock.spark.sink.blobs import Blob, blob_from_json
 from penstock.spark.sink.options import SinkOptions, check
 from penstock.spark.sink.placing import Target
 from penstock.spark.sink.staging import Attempt, Staged, stage
-from penstock.spark.sink.store import TOKEN_FILE, StagingPlace
+from penstock.spark.sink.store import TOKEN_FILE, StagingLocation
 
 ATTEMPT = Attempt(application="an/app", batch_id=4, partition=2, number=17)
 TOPICS = {
@@ -27,9 +27,9 @@ COLUMNS = ("key", "value", "headers", "timestamp", "topic")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> StagingPlace:
+def place(tmp_path: Path) -> StagingLocation:
     (tmp_path / TOKEN_FILE).write_text("secret\n")
-    return StagingPlace(directory=str(tmp_path), token="secret", blob_bytes_max=1 << 28)
+    return StagingLocation(directory=str(tmp_path), token="secret", blob_bytes_max=1 << 28)
 
 
 def options(**more: Any) -> SinkOptions:
@@ -63,7 +63,7 @@ def blobs(staged: Iterator[Staged]) -> list[Blob]:
     return found
 
 
-def records(place: StagingPlace, blob: Blob) -> Iterator[tuple[str, int, dict[str, Any]]]:
+def records(place: StagingLocation, blob: Blob) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Every record of a blob with its topic and partition, its bytes checked against its entry."""
     data = (Path(place.directory) / blob.name).read_bytes()
     assert len(data) == blob.size_bytes
@@ -87,7 +87,7 @@ def records(place: StagingPlace, blob: Blob) -> Iterator[tuple[str, int, dict[st
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_blobs_hold_what_they_say(place: StagingPlace, codec: str) -> None:
+def test_blobs_hold_what_they_say(place: StagingLocation, codec: str) -> None:
     given = [rows(50), rows(0), rows(700, first=50)]
     staged = stage(
         iter(given), options(codec=codec), ATTEMPT, columns=COLUMNS, place=place, topics=TOPICS
@@ -109,7 +109,9 @@ def test_blobs_hold_what_they_say(place: StagingPlace, codec: str) -> None:
             assert (record["headers"] or None) == (row["headers"] or None)
 
 
-def test_memory_is_bounded_by_chunks(place: StagingPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_by_chunks(
+    place: StagingLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "CHUNK_BYTES", 4_096)
     taken = 0
 
@@ -130,8 +132,8 @@ def test_memory_is_bounded_by_chunks(place: StagingPlace, monkeypatch: pytest.Mo
     assert values == [None if number % 11 == 0 else b"value %d" % number for number in range(2_000)]
 
 
-def test_a_blob_above_the_limit_is_cut(place: StagingPlace) -> None:
-    small = StagingPlace(directory=place.directory, token=place.token, blob_bytes_max=3_000)
+def test_a_blob_above_the_limit_is_cut(place: StagingLocation) -> None:
+    small = StagingLocation(directory=place.directory, token=place.token, blob_bytes_max=3_000)
     one = options(topic="b")
     staged = stage(iter([rows(500)]), one, ATTEMPT, columns=("value",), place=small, topics=TOPICS)
     found = blobs(staged)
@@ -140,7 +142,7 @@ def test_a_blob_above_the_limit_is_cut(place: StagingPlace) -> None:
     assert sum(blob.records for blob in found) == 500
 
 
-def test_no_two_attempts_share_a_name(place: StagingPlace) -> None:
+def test_no_two_attempts_share_a_name(place: StagingLocation) -> None:
     def names() -> set[str]:
         one = options(topic="b")
         staged = stage(
@@ -185,7 +187,7 @@ def test_a_task_without_rows_asks_nobody() -> None:
     ],
 )
 def test_what_is_wrong_with_rows_is_handed_on(
-    place: StagingPlace, batch: pa.RecordBatch, said: str
+    place: StagingLocation, batch: pa.RecordBatch, said: str
 ) -> None:
     one = options(topic="a", batch_bytes=1_024)
     staged = stage(
@@ -197,9 +199,9 @@ def test_what_is_wrong_with_rows_is_handed_on(
     assert said in item.problem
 
 
-def test_another_directory_is_not_written_to(place: StagingPlace) -> None:
+def test_another_directory_is_not_written_to(place: StagingLocation) -> None:
     assert place.here
-    assert not StagingPlace(directory=place.directory, token="other", blob_bytes_max=1).here
+    assert not StagingLocation(directory=place.directory, token="other", blob_bytes_max=1).here
     (Path(place.directory) / TOKEN_FILE).write_text("")
-    assert not StagingPlace(directory=place.directory, token="", blob_bytes_max=1).here
-    assert not StagingPlace(directory="/nowhere", token="secret", blob_bytes_max=1).here
+    assert not StagingLocation(directory=place.directory, token="", blob_bytes_max=1).here
+    assert not StagingLocation(directory="/nowhere", token="secret", blob_bytes_max=1).here

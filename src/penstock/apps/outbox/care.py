@@ -15,8 +15,8 @@ from penstock.base.errors import RetriableError, UnavailableError
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.outbox.collection.audit import AuditReport
-    from penstock.outbox.collection.sweeper import Sweeper, SweepReport
+    from penstock.outbox.gc.audit import AuditReport
+    from penstock.outbox.gc.sweeper import Sweeper, SweepReport
 
 SHOWN_MAX: Final = 100
 """Single paths that are printed; the counts are of all."""
@@ -65,9 +65,9 @@ def sweep(
     A payload goes when the retention has passed and every group has committed an offset beyond all
     its pointers. Without -t payloads are left alone. Status 1 when something could not be removed.
     """
-    from penstock.outbox.collection.rules import SweepRules
-    from penstock.outbox.collection.sweeper import Sweeper
-    from penstock.outbox.collection.topic_pointers import TopicPointers
+    from penstock.outbox.gc.rules import SweepRules
+    from penstock.outbox.gc.sweeper import Sweeper
+    from penstock.outbox.gc.topic_pointers import TopicPointers
 
     if topic is None and (groups or remove_unreferenced):
         raise click.UsageError("--group and --remove-unreferenced need a topic: name it with -t")
@@ -185,8 +185,8 @@ def audit(
 
     Changes nothing. Status 1 when something is wrong.
     """
-    from penstock.outbox.collection.audit import Auditor
-    from penstock.outbox.collection.topic_pointers import TopicPointers
+    from penstock.outbox.gc.audit import Auditor
+    from penstock.outbox.gc.topic_pointers import TopicPointers
 
     grace_ms = parse_duration(grace, "--grace")
     with state.client() as client:

@@ -102,7 +102,7 @@ def _routes(state: BrokerState, readiness: Readiness) -> list[Route]:
         _route("/v1/diskless/backlogs", _json(state, consolidation.backlogs)),
         _route(
             "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
-            _json(state, consolidation.offer),
+            _json(state, consolidation.lease),
             ("start", "all_ages"),
             methods=["POST"],
         ),

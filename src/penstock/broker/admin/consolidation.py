@@ -9,7 +9,7 @@
 | `POST /v1/diskless/topics/{id}/partitions/{n}/segments`    | the segment has taken the run's  |
 |                                                            | place                            |
 
-`all_ages=true` offers what is young and little too. A segment that comes too late is 409, and its
+`all_ages=true` leases what is young and little too. A segment that comes too late is 409, and its
 object is swept. No byte of a record passes through here.
 """
 
@@ -48,7 +48,7 @@ class BadSegment(InvalidError):
 
 async def backlogs(state: BrokerState, request: Request) -> dict[str, Any]:
     """The partitions with something to consolidate, the most first."""
-    found = await _service(state).desk.backlogs()
+    found = await _service(state).work_queue.backlogs()
     rows = []
     for one in found:
         topic = state.topics_by_id.get(one.topic_id.bytes)
@@ -66,12 +66,12 @@ async def backlogs(state: BrokerState, request: Request) -> dict[str, Any]:
     return {"partitions": rows}
 
 
-async def offer(state: BrokerState, request: Request) -> dict[str, Any]:
+async def lease(state: BrokerState, request: Request) -> dict[str, Any]:
     """A run of one partition from `start` on, and a key to write its segment under."""
     service, key = _service(state), _key(state, request)
     query = request.query_params
     start = number("start", query.get("start", "0"), LONG_MAX)
-    found = await service.desk.offer(key, start, all_ages=flag(query, "all_ages"))
+    found = await service.work_queue.lease(key, start, all_ages=flag(query, "all_ages"))
     return {
         "store": service.store_url,
         "run": [extent_to_json(extent) for extent in found.run],
@@ -89,7 +89,7 @@ async def accept(state: BrokerState, request: Request) -> dict[str, Any]:
         if len(body) > SEGMENT_POST_BYTES_MAX:
             raise BadSegment(f"the body has more than {SEGMENT_POST_BYTES_MAX} bytes")
     swap = await asyncio.to_thread(_swap, key, bytes(body))
-    await service.desk.accept(swap)
+    await service.work_queue.complete(swap)
     return {"object_id": swap.object_id, "extents": len(swap.replaced)}
 
 

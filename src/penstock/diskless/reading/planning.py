@@ -43,7 +43,7 @@ class Range(NamedTuple):
     size_bytes: int
 
 
-class Place(NamedTuple):
+class RangeLocation(NamedTuple):
     """Where a piece lies: in which range, and how far into it."""
 
     range_index: int
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     """Ranges to read, and where in them each of the pieces lies, in the order of the pieces."""
 
     ranges: list[Range]
-    places: list[Place]
+    places: list[RangeLocation]
 
 
 def layout_of(extent: Extent) -> list[tuple[int, int]]:
@@ -120,7 +120,7 @@ def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
     for index, piece in enumerate(pieces):
         by_key.setdefault(piece.extent.key, []).append(index)
     ranges: list[Range] = []
-    places: list[Place] = [Place(0, 0)] * len(pieces)
+    places: list[RangeLocation] = [RangeLocation(0, 0)] * len(pieces)
     for key, indexes in by_key.items():
         indexes.sort(key=lambda index: pieces[index].start)
         for index in indexes:
@@ -132,7 +132,7 @@ def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
                 ranges[-1] = last._replace(size_bytes=size_bytes)
             else:
                 ranges.append(Range(key, piece.start, piece.size_bytes))
-            places[index] = Place(len(ranges) - 1, piece.start - ranges[-1].start)
+            places[index] = RangeLocation(len(ranges) - 1, piece.start - ranges[-1].start)
     return Plan(ranges, places)
 
 

@@ -35,7 +35,7 @@ from penstock.spark.sink.errors import InvalidRows
 from penstock.spark.sink.options import SinkOptions, check
 from penstock.spark.sink.placing import Target
 from penstock.spark.sink.staging import Attempt, find_topic, stage
-from penstock.spark.sink.store import StagingPlace, staging_place
+from penstock.spark.sink.store import StagingLocation, staging_location
 
 _STAGED: Final = "task int, number int, blob string, problem string"
 _STAGED_ARROW: Final = pa.schema(
@@ -122,7 +122,7 @@ class LogSink:
             )
             if commits.has(batch_id, owner):
                 return Appended(batch_id=batch_id, records=0, replayed=True, offsets={})
-            place = staging_place(address)
+            place = staging_location(address)
             topics = {}
             if options.topic is not None:
                 topics[options.topic] = find_topic(options.bootstrap, options.topic)
@@ -160,7 +160,7 @@ class _Task:
     options: SinkOptions
     batch_id: int
     columns: tuple[str, ...]
-    place: StagingPlace
+    place: StagingLocation
     topics: dict[str, Target]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

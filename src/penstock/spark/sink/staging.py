@@ -33,7 +33,7 @@ from penstock.spark.sink.columns import KEY, VALUE
 from penstock.spark.sink.errors import InvalidRows, StagingRefused
 from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.placing import Target, Turns, by_partition, by_topic
-from penstock.spark.sink.store import BlobStore, StagingPlace, staging_place
+from penstock.spark.sink.store import BlobStore, StagingLocation, staging_location
 
 _NAME_CHARS_MAX: Final = 80
 
@@ -109,7 +109,7 @@ def stage(
     attempt: Attempt,
     *,
     columns: Sequence[str],
-    place: StagingPlace | None = None,
+    place: StagingLocation | None = None,
     topics: dict[str, Target] | None = None,
     clock: Clock = SYSTEM_CLOCK,
     randomness: Randomness = SYSTEM_RANDOMNESS,
@@ -139,7 +139,7 @@ class _Stager:
         self,
         options: SinkOptions,
         attempt: Attempt,
-        place: StagingPlace | None,
+        place: StagingLocation | None,
         topics: dict[str, Target] | None,
         clock: Clock,
         randomness: Randomness,
@@ -165,7 +165,7 @@ class _Stager:
         chosen = (batch.select(columns) for batch in batches if batch.num_rows)
         for chunk in chunks(chosen, limits.CHUNK_ROWS_MAX, limits.CHUNK_BYTES):
             if store is None:  # a task without rows asks for nothing
-                self._place = self._place or staging_place(self._address)
+                self._place = self._place or staging_location(self._address)
                 store = BlobStore(self._address, self._place)
             for parts in self._encode(_as_bytes(chunk), limits.CHUNK_HALVINGS_MAX):
                 name = self._attempt.blob_name(self._count, self._randomness.uuid().hex)

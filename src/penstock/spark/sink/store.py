@@ -27,7 +27,7 @@ _TOKEN_CHARS_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagingPlace:
+class StagingLocation:
     """What the broker says of its staging directory."""
 
     directory: str
@@ -45,7 +45,7 @@ class StagingPlace:
         return bool(found) and found == self.token and os.access(self.directory, os.W_OK)
 
 
-def staging_place(address: BrokerAdmin) -> StagingPlace:
+def staging_location(address: BrokerAdmin) -> StagingLocation:
     """Ask the broker where blobs go.
 
     Raises:
@@ -56,7 +56,7 @@ def staging_place(address: BrokerAdmin) -> StagingPlace:
     try:
         if answer.status != http.HTTPStatus.OK:
             raise NotPenstock(address.url, f"GET /v1/staging: {answer.status} {answer.error}")
-        return StagingPlace(
+        return StagingLocation(
             directory=str(answer.body["directory"]),
             token=str(answer.body["token"]),
             blob_bytes_max=int(answer.body["blob_max_bytes"]),
@@ -68,7 +68,7 @@ def staging_place(address: BrokerAdmin) -> StagingPlace:
 class BlobStore:
     """Puts blobs where the broker finds them."""
 
-    def __init__(self, address: BrokerAdmin, place: StagingPlace) -> None:
+    def __init__(self, address: BrokerAdmin, place: StagingLocation) -> None:
         self._address = address
         self._local = Path(place.directory) if place.here else None
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.outbox import read_limits
-from penstock.outbox.collection.pointer_index import Window
 from penstock.outbox.errors import RootUnavailable
+from penstock.outbox.gc.pointer_index import Window
 from penstock.outbox.layout import (
     BATCH_PATTERN,
     BATCH_PREFIX,

@@ -1,10 +1,10 @@
-"""Where those who make segments for brokers get their work and hand it in: a Spark job, say.
+"""The work queue of consolidation for jobs outside of brokers, such as Spark's.
 
-    backlogs ──> offer: a run and a reserved key ──> (segment is made elsewhere) ──> accept: swap
+    backlogs ──> lease: a run and a reserved key ──> (segment is made elsewhere) ──> complete: swap
 
-The desk keeps nothing between calls. An offer that nobody hands in leaves a reserved key, which the
-sweeper takes; two who have the same run, or a broker's own consolidation, race for the swap, and
-one wins. What is handed in is accepted when its object is in the store, whole.
+The queue keeps nothing between calls. A lease that nobody completes leaves a reserved key, which
+the sweeper takes; two who have the same run, or a broker's own consolidation, race for the swap,
+and one wins. A segment is accepted when its object is in the store, whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SegmentMissing(InvalidError):
     code: ClassVar[str] = "invalid_request"
 
 
-class Offer(NamedTuple):
+class Work(NamedTuple):
     """A run of extents to make a segment of, and the key to write it under; empty, and None, if
     there is none here. `following` is where to look next, None for nowhere."""
 
@@ -40,7 +40,7 @@ class Offer(NamedTuple):
     following: int | None
 
 
-class ConsolidationDesk:
+class WorkQueue:
     """See the module's text."""
 
     def __init__(
@@ -60,19 +60,19 @@ class ConsolidationDesk:
         """The partitions with extents in write-ahead objects, the most first; a bounded number."""
         return await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)
 
-    async def offer(self, key: PartitionKey, start: int, *, all_ages: bool) -> Offer:
+    async def lease(self, key: PartitionKey, start: int, *, all_ages: bool) -> Work:
         """The first run from an offset on, by the broker's settings; looks at one page."""
         extents = await self._plane.extents(*key, start=start, end=_END, limit=PAGE_EXTENTS)
         rules = rules_of(self._settings, all_ages=all_ages)
         last = len(extents) < PAGE_EXTENTS
         choice = choose(extents, rules=rules, now_ms=self._clock.now_ms(), last=last)
         if not choice.run:
-            return Offer((), None, choice.following)
+            return Work((), None, choice.following)
         base_offset = choice.run[0].base_offset
-        lease = await self._plane.lease_segment(*key, base_offset=base_offset)
-        return Offer(choice.run, lease, choice.following)
+        leased = await self._plane.lease_segment(*key, base_offset=base_offset)
+        return Work(choice.run, leased, choice.following)
 
-    async def accept(self, swap: SegmentSwap) -> None:
+    async def complete(self, swap: SegmentSwap) -> None:
         """Put a segment in the place of what it was made of. Repeatable.
 
         Raises:

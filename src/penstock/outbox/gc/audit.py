@@ -34,9 +34,10 @@ import pyarrow.compute as pc
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.outbox import read_limits
-from penstock.outbox.collection.pointer_index import PointerIndex, Window
-from penstock.outbox.collection.topic_pointers import PointerSource, TopicCounts
-from penstock.outbox.collection.tree import (
+from penstock.outbox.errors import PayloadMissing
+from penstock.outbox.gc.pointer_index import PointerIndex, Window
+from penstock.outbox.gc.topic_pointers import PointerSource, TopicCounts
+from penstock.outbox.gc.tree import (
     Batch,
     Hour,
     TreeFiles,
@@ -45,7 +46,6 @@ from penstock.outbox.collection.tree import (
     open_root,
     walk,
 )
-from penstock.outbox.errors import PayloadMissing
 from penstock.outbox.layout import DATA_FILE, parse_path
 from penstock.outbox.pointer import Pointer
 from penstock.outbox.reader.errors import classify

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.outbox.collection.pointer_index import Looked
+from penstock.outbox.gc.pointer_index import Looked
 from penstock.outbox.settings import check_numbers
 
 

@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.outbox import read_limits
-from penstock.outbox.collection.pointer_index import PointerIndex, Window
-from penstock.outbox.collection.rules import SweepRules, Verdict, nothing_known
-from penstock.outbox.collection.topic_pointers import PointerSource
-from penstock.outbox.collection.tree import (
+from penstock.outbox.gc.pointer_index import PointerIndex, Window
+from penstock.outbox.gc.rules import SweepRules, Verdict, nothing_known
+from penstock.outbox.gc.topic_pointers import PointerSource
+from penstock.outbox.gc.tree import (
     Batch,
     File,
     Hour,

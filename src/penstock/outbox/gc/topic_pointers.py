@@ -19,7 +19,7 @@ from penstock.base.errors import BugError, InvalidError
 from penstock.client.errors import OffsetOutOfRange
 from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
-from penstock.outbox.collection.pointer_index import PointerIndex
+from penstock.outbox.gc.pointer_index import PointerIndex
 from penstock.outbox.reader.decoding import INLINE, POINTER, decode_records
 
 if TYPE_CHECKING:
