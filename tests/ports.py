@@ -1,30 +1,21 @@
 """Ports for servers that cannot choose one themselves, or that must get the same one again.
 
-The system gives those of its own range to every outgoing connection and to everybody who asks for
-port 0: one that was free a moment ago may be taken before the server listens, or while it is
-restarted. So these lie below that range. Each process begins at another place.
+A port that was free a moment ago may be somebody else's before the server listens, or while it is
+restarted. So each is bound here, without listening, until the process ends: Linux lets a server
+that names it listen beside that, gives it to nobody who asks for any, and refuses connections
+while no server listens.
 """
 
 from __future__ import annotations
 
-import os
 import socket
-from itertools import count
-
-FIRST, LAST = 20_000, 31_999
-_STRIDE = 61
-_numbers = count(os.getpid() * _STRIDE)
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on, and that nobody is given by chance."""
-    for _ in range(LAST - FIRST):
-        port = FIRST + next(_numbers) % (LAST - FIRST + 1)
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise OSError(f"no port of {FIRST} to {LAST} is free")
+    """A loopback port that is nobody's but the caller's."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        holder.detach()  # the descriptor stays open
+    return port

@@ -82,6 +82,12 @@ class WireClient:
             },
         )
 
+    async def find(self, topic: str) -> int:
+        """Ask for a topic, so that the broker looks for one that it does not know; the error."""
+        wanted = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        answer = await self.call("Metadata", 9, wanted)
+        return int(answer.topics[0].error_code)
+
     async def produce(
         self, topic: str, *batches: bytes, version: int = 9, acks: int = -1, partition: int = 0
     ) -> Any:

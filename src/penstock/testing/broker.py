@@ -2,8 +2,8 @@
 
 By default it runs in a thread of this process with an event loop of its own. With
 `process=True` it is `python -m penstock serve` in a process of its own, which can be killed.
-Ports are chosen by the system, so any number run side by side; a restart keeps the port, which on
-Linux nobody else is given while the broker is down.
+Ports are chosen by the system, so any number run side by side; a restart keeps them, and on Linux
+nobody else is given them before the context ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -61,12 +61,12 @@ class Broker:
         self._owned = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="penstock-broker-"))
         self._in_process = not process
-        self._listener = _LOOPBACK
-        self._admin_listener = _LOOPBACK if admin else ""
-        self._thread: _BrokerThread | None = None
-        self._process: _BrokerProcess | None = None
         self._held = ExitStack()
         weakref.finalize(self, self._held.close)  # of one that is stopped and forgotten
+        self._listener = _held_address(self._held)
+        self._admin_listener = _held_address(self._held) if admin else ""
+        self._thread: _BrokerThread | None = None
+        self._process: _BrokerProcess | None = None
         self.bootstrap = ""
         self.admin_url = ""
 
@@ -108,7 +108,6 @@ class Broker:
         if admin != "-":
             self._admin_listener = admin
             self.admin_url = f"http://{admin}"
-        self._held.close()
         return self
 
     def stop(self) -> None:
@@ -119,7 +118,6 @@ class Broker:
         if self._process is not None:
             process, self._process = self._process, None
             process.stop()
-        self._hold()
 
     def restart(self) -> Broker:
         """Stop it and start it again on the same port and data."""
@@ -136,7 +134,6 @@ class Broker:
             raise UnavailableError("only a running Broker(process=True) can be killed")
         process, self._process = self._process, None
         process.kill()
-        self._hold()
 
     @property
     def pid(self) -> int | None:
@@ -160,13 +157,6 @@ class Broker:
         """Create a topic that is ready to use."""
         with self.client() as client:
             return client.create_topic(name, partitions, configs)
-
-    def _hold(self) -> None:
-        """Keep the ports for the next start."""
-        self._held.close()
-        for listener in (self._listener, self._admin_listener):
-            if listener not in ("", _LOOPBACK):
-                _hold_port(listener, self._held)
 
     def _discard(self) -> None:
         self._held.close()
@@ -259,19 +249,19 @@ class _BrokerProcess:
             self._log = None
 
 
-def _hold_port(listener: str, held: ExitStack) -> None:
-    """Bind a port without listening, so that the system gives it to nobody who asks for any.
+def _held_address(held: ExitStack) -> str:
+    """A loopback address that is bound without listening until `held` is closed.
 
-    Linux lets a server that names the port listen beside that, and connections are refused until
-    one does; other systems would refuse the server.
+    Linux lets a server that names the port listen beside that, gives it to nobody who asks for
+    any, and refuses connections while no server listens. Other systems would refuse the server.
     """
     if sys.platform != "linux":
-        return
-    host, _, port = listener.rpartition(":")
+        return _LOOPBACK
     holder = held.enter_context(socket.socket())
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    with suppress(OSError):  # somebody was quicker: the start will say so
-        holder.bind((host, int(port)))
+    holder.bind(("127.0.0.1", 0))
+    host, port = holder.getsockname()
+    return f"{host}:{port}"
 
 
 def _text(value: object) -> str:

@@ -206,6 +206,7 @@ async def test_brokers_that_start_at_once_on_nothing_agree(serve: Serve, tmp_pat
     await (await produced(brokers[0], create=True)).close()
     for broker in brokers:
         client = await broker.connect()
+        assert await client.find("t") == 0, "another broker has made it"
         found = await client.fetch("t", 0, max_wait=30_000, min_bytes=1)
         assert (found.error_code, bool(found.records)) == (0, True)
         await client.close()
