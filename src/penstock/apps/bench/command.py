@@ -60,16 +60,14 @@ class Result:
 
 @click.command("bench", short_help="Measure this host, for plans to compute with.")
 @click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path),
+    "--data-dir", type=click.Path(path_type=Path),
     help=f"Directory whose disk is measured. [default: {DEFAULT_DIRECTORY} if there, else .]",
-)
+)  # fmt: skip
 @click.option("--quick", is_flag=True, help=f"About {QUICK_SECONDS:g} seconds in all.")
 @click.option(
-    "--seconds",
-    type=click.FloatRange(1, 3600),
+    "--seconds", type=click.FloatRange(1, 3600),
     help=f"About so many in all. [default: {SECONDS:g}]",
-)
+)  # fmt: skip
 @click.option("--store", metavar="URL", help="Object store: s3://bucket/prefix, file:///directory.")
 @click.option(
     "--store-option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the store."

@@ -131,11 +131,9 @@ def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) ->
 
 @diskless.command("objects", short_help="List objects.")
 @click.option(
-    "--state",
-    "wanted",
-    type=click.Choice(("pending", "committed", "deleting")),
+    "--state", "wanted", type=click.Choice(("pending", "committed", "deleting")),
     help="Only those of this state.",
-)
+)  # fmt: skip
 @click.option("--after", default="", metavar="KEY", help="Begin behind this key.")
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many."

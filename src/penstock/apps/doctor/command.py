@@ -30,10 +30,9 @@ from penstock.base.errors import PenstockError
 @click.option("--data-dir", help="The broker's directory (log.dirs).")
 @click.option("--local", is_flag=True, help="Only this machine: no broker, database or store.")
 @click.option(
-    "--admin",
-    metavar="HOST:PORT,…",
+    "--admin", metavar="HOST:PORT,…",
     help="Admin interfaces to ask for readiness and clock (PENSTOCK_ADMIN); else as brokers say.",
-)
+)  # fmt: skip
 @click.option("--agent", "socket", metavar="PATH", help="A host agent's socket.")
 @click.option("--outbox", "root", metavar="DIRECTORY", help="An outbox's root.")
 @client_options

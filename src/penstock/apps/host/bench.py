@@ -33,33 +33,21 @@ ROUND_TRIPS_MAX: Final = 20_000
 @click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
-    "--size",
-    type=click.IntRange(1, 8 << 20),
-    default=65_536,
-    show_default=True,
+    "--size", type=click.IntRange(1, 8 << 20), default=65_536, show_default=True,
     help="Payload bytes of one frame.",
-)
+)  # fmt: skip
 @click.option(
-    "--chunks",
-    type=click.IntRange(1, 4096),
-    default=64,
-    show_default=True,
+    "--chunks", type=click.IntRange(1, 4096), default=64, show_default=True,
     help="Chunks of one frame.",
-)
+)  # fmt: skip
 @click.option(
-    "--seconds",
-    type=click.FloatRange(0.1, 600),
-    default=2.0,
-    show_default=True,
+    "--seconds", type=click.FloatRange(0.1, 600), default=2.0, show_default=True,
     help="Duration of each of the four parts.",
-)
+)  # fmt: skip
 @click.option(
-    "--ring",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
+    "--ring", type=click.IntRange(min=0), default=0, show_default=True,
     help="Bytes of shared memory for payloads.",
-)
+)  # fmt: skip
 @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
 @click.pass_context
 def bench(

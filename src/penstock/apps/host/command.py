@@ -65,14 +65,10 @@ def host() -> None:
 def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--socket`."""
     return click.option(
-        "--socket",
-        "path",
-        metavar="PATH",
-        envvar="PENSTOCK_HOST_SOCKET_PATH",
-        default=DEFAULT_SOCKET,
-        show_default=True,
+        "--socket", "path", metavar="PATH", envvar="PENSTOCK_HOST_SOCKET_PATH",
+        default=DEFAULT_SOCKET, show_default=True,
         help="The agent's socket file (PENSTOCK_HOST_SOCKET_PATH).",
-    )(command)
+    )(command)  # fmt: skip
 
 
 # serve
@@ -84,27 +80,23 @@ def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--socket", "path", metavar="PATH", help="The socket file (host.socket.path).")
 @click.option(
-    "--sink",
-    type=click.Choice(("null", "memory", "outbox", "log")),
+    "--sink", type=click.Choice(("null", "memory", "outbox", "log")),
     help="Where chunks go (host.sink).",
-)
+)  # fmt: skip
 @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers (bootstrap.servers).")
 @click.option("--outbox-root", metavar="PATH", help="Directory of the outbox (outbox.root).")
 @click.option("--outbox-topic", metavar="TOPIC", help="Topic of its pointers (outbox.topic).")
 @click.option("--http", metavar="HOST:PORT", help="HTTP front (host.http.listener); port 0: any.")
 @click.option(
-    "--takeover",
-    is_flag=True,
+    "--takeover", is_flag=True,
     help="Take the path from an agent that still serves it (host.socket.takeover).",
-)
+)  # fmt: skip
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
 @click.option("--log-format", type=click.Choice(("text", "json")), default="text")
 @click.option(
-    "--log-level",
-    type=click.Choice(("debug", "info", "warning", "error")),
-    default="warning",
+    "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="warning",
     show_default=True,
-)
+)  # fmt: skip
 @click.pass_context
 def serve(
     context: click.Context,
@@ -214,10 +206,9 @@ def _on_signal(stop: asyncio.Event) -> None:
 @host.command("health", short_help="Whether an agent takes producers in, and its sink accepts.")
 @socket_option
 @click.option(
-    "--live",
-    is_flag=True,
+    "--live", is_flag=True,
     help="Do not ask for the sink: a restart of the agent does not bring back what that stands on.",
-)
+)  # fmt: skip
 @click.pass_context
 def health(context: click.Context, path: str, live: bool) -> None:
     """Connect to the agent and PING it: status 0 if it takes producers in and its sink accepts.
@@ -240,11 +231,9 @@ def health(context: click.Context, path: str, live: bool) -> None:
 @host.command("status", short_help="What an agent is doing.")
 @socket_option
 @click.option(
-    "--http",
-    metavar="HOST:PORT",
-    envvar="PENSTOCK_HOST_HTTP_LISTENER",
+    "--http", metavar="HOST:PORT", envvar="PENSTOCK_HOST_HTTP_LISTENER",
     help="Ask the HTTP front, which knows more (PENSTOCK_HOST_HTTP_LISTENER).",
-)
+)  # fmt: skip
 @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
 @click.pass_context
 def status(context: click.Context, path: str, http: str | None, output: str | None) -> None:

@@ -50,19 +50,13 @@ class AgentUnavailable(UnavailableError):
 @click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
 @click.option("--partition", type=click.IntRange(min=0), help="Default: each in turn.")
 @click.option(
-    "--batch",
-    type=click.IntRange(1, 4096),
-    default=500,
-    show_default=True,
+    "--batch", type=click.IntRange(1, 4096), default=500, show_default=True,
     help="Lines of one frame.",
-)
+)  # fmt: skip
 @click.option(
-    "--timeout",
-    type=float,
-    default=30.0,
-    show_default=True,
+    "--timeout", type=float, default=30.0, show_default=True,
     help="Seconds to wait for an agent, and for each frame to be accepted.",
-)
+)  # fmt: skip
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
 @click.pass_context
 def send(

@@ -34,12 +34,9 @@ if TYPE_CHECKING:
 @click.option("-t", "topic", metavar="TOPIC")
 @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
 @click.option(
-    "-o",
-    "offsets",
-    multiple=True,
-    metavar="WHERE",
+    "-o", "offsets", multiple=True, metavar="WHERE",
     help="beginning, end, a number, -N, s@ms; e@ms is where to stop. Default: beginning.",
-)
+)  # fmt: skip
 @click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
 @click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("-f", "layout", metavar="FORMAT", help="%t %p %o %k %s %h %T %K %S. Default: %s\\n")
@@ -47,11 +44,9 @@ if TYPE_CHECKING:
 @click.option("-J", "as_json", is_flag=True, help="One JSON envelope a line.")
 @click.option("-q", "quiet", is_flag=True, help="No word on stderr.")
 @click.option(
-    "--isolation",
-    type=click.Choice(("read_uncommitted", "read_committed")),
-    default="read_committed",
-    show_default=True,
-)
+    "--isolation", type=click.Choice(("read_uncommitted", "read_committed")),
+    default="read_committed", show_default=True,
+)  # fmt: skip
 @client_options
 def consume(
     state: State,

@@ -36,10 +36,9 @@ def log() -> None:
 @click.argument("topic", required=False)
 @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
 @click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path),
+    "--data-dir", type=click.Path(path_type=Path),
     help="Read the files of a stopped broker (its log.dirs) instead of asking a running one.",
-)
+)  # fmt: skip
 @client_options
 def verify(
     state: State, topic: str | None, partitions: tuple[int, ...], data_dir: Path | None

@@ -44,12 +44,9 @@ class _Measured:
 @outbox_options(topic_required=False)
 @click.option("--size", default="1m", show_default=True, help="Bytes of a payload.")
 @click.option(
-    "--count",
-    type=click.IntRange(1, PAYLOADS_MAX),
-    default=96,
-    show_default=True,
+    "--count", type=click.IntRange(1, PAYLOADS_MAX), default=96, show_default=True,
     help="Payloads of each way.",
-)
+)  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1, 256), default=8, show_default=True)
 @click.option("--no-sync", is_flag=True, help="Neither way syncs.")
 @client_options

@@ -25,24 +25,18 @@ SHOWN_MAX: Final = 100
 @click.command("sweep", short_help="Remove what every reader is done with.")
 @outbox_options(topic_required=False)
 @click.option(
-    "--group",
-    "groups",
-    multiple=True,
+    "--group", "groups", multiple=True,
     help="A group that must have read a payload. Default: all with offsets of the topic.",
-)
+)  # fmt: skip
 @click.option("--retention", default="24h", show_default=True, help="Age of payloads to remove.")
 @click.option(
-    "--orphan-age",
-    default="1h",
-    show_default=True,
+    "--orphan-age", default="1h", show_default=True,
     help="Age of temporary files and empty directories to remove.",
-)
+)  # fmt: skip
 @click.option(
-    "--grace",
-    default="24h",
-    show_default=True,
+    "--grace", default="24h", show_default=True,
     help="Age beyond retention from which a payload without pointer is reported.",
-)
+)  # fmt: skip
 @click.option("--remove-unreferenced", is_flag=True, help="Remove payloads without pointer too.")
 @click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
 @click.option("--every", metavar="DURATION", help="Sweep again and again, until SIGTERM.")
@@ -160,18 +154,14 @@ def _show_failed(failed: list[str]) -> None:
 @click.command("audit", short_help="Compare payloads and pointers.")
 @outbox_options()
 @click.option(
-    "--group",
-    "groups",
-    multiple=True,
+    "--group", "groups", multiple=True,
     help="A group that is to read it all. Default: all with offsets of the topic.",
-)
+)  # fmt: skip
 @click.option("--checksums", is_flag=True, help="Read every payload and compare its checksum.")
 @click.option(
-    "--grace",
-    default="5m",
-    show_default=True,
+    "--grace", default="5m", show_default=True,
     help="Age below which a payload may be waiting for its pointer.",
-)
+)  # fmt: skip
 @client_options
 def audit(
     state: State,

@@ -48,12 +48,9 @@ outbox.add_command(bench)
 @click.option("--at", "at_ms", type=int, metavar="MS", help="Picks the hour. Default: now.")
 @click.option("--event-count", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option(
-    "--codec",
-    type=CODECS,
-    default="none",
-    show_default=True,
+    "--codec", type=CODECS, default="none", show_default=True,
     help="How FILE is compressed already: a label for readers, nothing is compressed by it.",
-)
+)  # fmt: skip
 @click.option("--threshold", metavar="SIZE", help="Largest payload that travels inline; -1: none.")
 @click.option("--no-sync", is_flag=True, help="Do not sync: a crash of the machine may lose it.")
 @click.option("--no-publish", is_flag=True, help="Only write the file and print its pointer.")
@@ -141,21 +138,15 @@ def _shown(result: SendResult | WriteResult, event_count: int, codec: str) -> di
 @click.option("--dead-letter-topic", metavar="TOPIC", help="Default: stop at the first bad record.")
 @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
 @click.option(
-    "-o",
-    "start",
-    type=click.Choice(("earliest", "latest")),
-    default="earliest",
-    show_default=True,
+    "-o", "start", type=click.Choice(("earliest", "latest")), default="earliest", show_default=True,
     help="Where to begin without a committed offset.",
-)
+)  # fmt: skip
 @click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
 @click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many batches.")
 @click.option(
-    "--to",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    "--to", "folder", type=click.Path(path_type=Path, file_okay=False),
     help="Store payloads as FOLDER/<partition id>/<batch id>.",
-)
+)  # fmt: skip
 @client_options
 def read(
     state: State,

@@ -268,12 +268,9 @@ FENCE: Final = "```"
 @pipeline.command("init", short_help="Begin a pipeline.")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
-    "--template",
-    metavar="NAME",
-    default="quickstart",
-    show_default=True,
+    "--template", metavar="NAME", default="quickstart", show_default=True,
     help="quickstart, aggregate, cdc or relay.",
-)
+)  # fmt: skip
 @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
 @click.pass_context
 def init(context: click.Context, /, directory: Path, template: str, output: str | None) -> None:

@@ -47,12 +47,9 @@ DEFAULT_LISTEN: Final = "127.0.0.1:0"
 @click.option("--master", metavar="URL", help="Spark master; default: all cores of this machine.")
 @click.option("--remote", metavar="sc://HOST:PORT", help="Spark Connect server to run on.")
 @click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    default=DEFAULT_LISTEN,
-    show_default=True,
+    "--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True,
     help="Address of the status page; port 0: any.",
-)
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="Run to the end of what is there now, and end.")
 @click.option("--set", "settings", multiple=True, metavar="spark.KEY=VALUE", help="Spark setting.")
 @click.option("--debug", is_flag=True, help="Show tracebacks and Spark's own log.")

@@ -25,40 +25,31 @@ SYNC_ROUNDS_MAX: Final = 1_000
 
 @click.command("check-host")
 @click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
+    "--config", "file", type=click.Path(path_type=Path),
     help="TOML file of a broker, as `penstock serve` reads it; the environment counts too.",
-)
+)  # fmt: skip
 @click.option(
-    "--agent-config",
-    type=click.Path(path_type=Path),
+    "--agent-config", type=click.Path(path_type=Path),
     help="TOML file of a host agent, as `penstock host serve` reads it.",
-)
+)  # fmt: skip
 @click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path),
+    "--data-dir", type=click.Path(path_type=Path),
     help="Directory whose syncs are timed. [default: log.dirs]",
-)
+)  # fmt: skip
 @click.option(
-    "--sync-rounds",
-    type=click.IntRange(0, SYNC_ROUNDS_MAX),
-    default=SYNC_ROUNDS,
+    "--sync-rounds", type=click.IntRange(0, SYNC_ROUNDS_MAX), default=SYNC_ROUNDS,
     show_default=True,
     help="Syncs of 4 KiB to time in it, in a file without a name; 0 writes nothing at all.",
-)
+)  # fmt: skip
 @click.option("--interface", default="", help="Network interface. [default: of the default route]")
 @click.option(
-    "--pid",
-    type=click.IntRange(min=1),
+    "--pid", type=click.IntRange(min=1),
     help="Process whose limits and control group count. [default: this command's own]",
-)
+)  # fmt: skip
 @click.option(
-    "--root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path("/"),
+    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("/"),
     help="Directory that has the host's /proc and /sys, where a container mounts them.",
-)
+)  # fmt: skip
 @plan_inputs(CheckHostInputs)
 def check_host_command(
     state: State,

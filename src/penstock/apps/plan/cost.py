@@ -54,23 +54,17 @@ def write_prices(path: Path) -> None:
 
 @click.command("cost")
 @click.option(
-    "--prices",
-    "prices_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "--prices", "prices_file", type=click.Path(dir_okay=False, path_type=Path),
     help="TOML file of prices that take the place of ours: some or all, only what differs.",
-)
+)  # fmt: skip
 @click.option(
-    "--write-prices",
-    "write_prices_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write our price file to a new FILE, to edit it, and stop.",
-)
+    "--write-prices", "write_prices_file", type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE", help="Write our price file to a new FILE, to edit it, and stop.",
+)  # fmt: skip
 @click.option(
-    "--preset",
-    type=click.Choice(list(PRESETS)),
+    "--preset", type=click.Choice(list(PRESETS)),
     help="Begin with the inputs of a published example; other options win over them.",
-)
+)  # fmt: skip
 @plan_inputs(CostInputs, presets={name: one.inputs for name, one in PRESETS.items()})
 def cost(
     state: State,

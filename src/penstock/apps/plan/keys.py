@@ -40,11 +40,10 @@ class _Range:
 @click.command("keys")
 @click.argument("topic")
 @click.option(
-    "--records",
-    type=click.IntRange(min=1),
+    "--records", type=click.IntRange(min=1),
     help=f"Read so many of the newest records, of each partition its part."
     f" [default: {RECORDS_DEFAULT:,}]",
-)
+)  # fmt: skip
 @click.option("--since", metavar="DURATION", help="Read the records of the last 90s, 15min, 2h, …")
 @click.option("--all", "everything", is_flag=True, help="Read the whole topic.")
 @plan_inputs(KeysInputs)
