@@ -46,11 +46,20 @@ class NoEffect:
         return f"{' and '.join(self.words) or 'it'} has no effect: {self.why}"
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of values beyond Python's own: its name in references, and what reads one."""
+
+    words: str
+    convert: Callable[[Any], Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInfo:
     """What a setting's declaration says of it. `unit` is empty for plain words and counts.
 
-    `like` is the name of the setting of another class that this one is the default of.
+    `like` is the name of the setting of another class that this one is the default of; `shown` is
+    the default in the words of the reference, where it is not a value alone.
     """
 
     name: str
@@ -63,6 +72,8 @@ class SettingInfo:
     pattern: str
     no_effect: NoEffect | None
     like: str
+    kind: Kind | None
+    shown: str
     type_name: str
     attribute: str
 
@@ -78,15 +89,19 @@ def setting(
     choices: tuple[str, ...] = (),
     pattern: str = "",
     no_effect: NoEffect | None = None,
+    kind: Kind | None = None,
+    shown: str = "",
 ) -> Any:
     """Declare one field of a settings class.
 
     The field's annotation gives the type: `int`, `float`, `bool`, `str` or `tuple[str, ...]`
-    (a comma-separated list in text form). Bounds are inclusive; `choices` bounds each word, the
-    regular expression `pattern` the text form. What has `no_effect` says so in its documentation.
+    (a comma-separated list in text form), unless `kind` does; `MISSING` is no default. Bounds are
+    inclusive; `choices` bounds each word, the regular expression `pattern` the text form. What has
+    `no_effect` says so in its documentation.
 
-    The name is the attribute's with dots, behind the `PREFIX` of the class if it has one, unless
-    `name` is given; the unit is the one that the name ends in (`retention.ms`), unless `unit` is.
+    The name is the attribute's with dots (or the class' `SEPARATOR`), behind the `PREFIX` of the
+    class if it has one, unless `name` is given; the unit is the one that the name ends in
+    (`retention.ms`), unless `unit` is.
     """
     metadata = {
         "name": name,
@@ -98,6 +113,8 @@ def setting(
         "pattern": pattern,
         "no_effect": no_effect,
         "like": "",
+        "kind": kind,
+        "shown": shown,
     }
     return field(default=default, metadata={_KEY: metadata})
 
@@ -122,7 +139,9 @@ def describe(settings_type: type[Any]) -> Iterator[SettingInfo]:
             continue
         hint = hints[item.name]
         type_name = hint.__name__ if isinstance(hint, type) and hint in _SCALARS else "list"
-        name = meta["name"] or getattr(settings_type, "PREFIX", "") + item.name.replace("_", ".")
+        separator = getattr(settings_type, "SEPARATOR", ".")
+        prefix = getattr(settings_type, "PREFIX", "")
+        name = meta["name"] or prefix + item.name.replace("_", separator)
         units = [word for word in name.split(".") if word in _UNITS]
         own = {"name": name, "unit": (units or [""])[-1] if meta["unit"] is None else meta["unit"]}
         yield SettingInfo(
@@ -173,7 +192,7 @@ def parse(info: SettingInfo, value: object) -> Value:
     Raises:
         InvalidSetting: wrong type, out of bounds, or not one of the choices.
     """
-    parsed = _PARSERS[info.type_name](info, value)
+    parsed = info.kind.convert(value) if info.kind else _PARSERS[info.type_name](info, value)
     if isinstance(parsed, (int, float)) and not isinstance(parsed, bool):
         if info.minimum is not None and parsed < info.minimum:
             raise InvalidSetting(info.name, value, f"must be at least {_number(info.minimum)}")

@@ -398,4 +398,6 @@ def test_the_reference_names_every_key() -> None:
     for table in (TOP, RULE, *NAMED.values(), *SINGLE.values()):
         assert table.heading in text or table is TOP
         for key in table.keys:
-            assert f"| `{key.name}` | {key.kind.words} | {key.default} |" in text
+            assert key.kind is not None
+            assert f"| `{key.name}` | {key.kind.words} | {key.shown}" in text
+            assert f" | {key.doc} |" in text

@@ -12,11 +12,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.base.settings import describe
 from penstock.spark.pipeline import connections, files
 from penstock.spark.pipeline.draft import NAME_CHARS_MAX, Draft, Section
-from penstock.spark.pipeline.keys import NAMED
+from penstock.spark.pipeline.keys import FORMAT, NAMED
 from penstock.spark.pipeline.kinds import nearest
 from penstock.spark.pipeline.problems import Problem, in_order
+from penstock.spark.pipeline.spec import TableSink, TopicSink
 
 _VIEW_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -29,10 +31,8 @@ _SCHEMA_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "avro": (".avsc", ".json"),
     "protobuf": (),
 }
-TABLE_KEYS: Final = (
-    "mode", "keys", "order_by", "delete_when", "partition_by", "add_columns", "codec",
-)  # fmt: skip
-TOPIC_KEYS: Final = ("key", "value", "partition", "headers", "ordered", "codec")
+TABLE_KEYS: Final = tuple(info.name for info in describe(TableSink) if info.name != "table")
+TOPIC_KEYS: Final = tuple(info.name for info in describe(TopicSink) if info.name != "topic")
 
 
 def check(draft: Draft) -> tuple[Problem, ...]:
@@ -118,8 +118,8 @@ def _needs(draft: Draft, section: Section, name: str, why: str, example: str) ->
 def _source(draft: Draft, source: Section) -> None:
     kind = _exactly_one(draft, source, "topic", "topics", "pattern", "table")
     if kind == "table":
-        decoding = ("format", "schema", "schema_file", "message", "framing", "unknown_fields")
-        _only_for(draft, source, (*decoding, "start", "outbox"), "topics, and this is a table")
+        decoding = (*(info.name for info in FORMAT), "start", "outbox")
+        _only_for(draft, source, decoding, "topics, and this is a table")
     else:
         _format(draft, source)
     if kind == "pattern":

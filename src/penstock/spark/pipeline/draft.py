@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
+from penstock.base.settings import Kind
 from penstock.spark.pipeline.document import Document
-from penstock.spark.pipeline.keys import NAMED, RULE, SINGLE, TEXT, TOP, Table
-from penstock.spark.pipeline.kinds import Kind, Unfit, nearest, settings, type_name
+from penstock.spark.pipeline.keys import NAMED, RULE, SINGLE, TOP, Table
+from penstock.spark.pipeline.kinds import SETTINGS, TEXT, Unfit, nearest, type_name
 from penstock.spark.pipeline.locations import Key
 from penstock.spark.pipeline.problems import Problem
 
@@ -139,7 +140,7 @@ class _Drafting:
         self._unknown(key, raw, table.names())
         values = {}
         for known in table.keys:
-            if known.name in raw:
+            if known.name in raw and known.kind is not None:
                 converted = self._convert((*key, known.name), known.kind, raw[known.name])
                 if converted is not None:
                     values[known.name] = converted
@@ -158,7 +159,7 @@ class _Drafting:
 
     def _spark(self) -> Section:
         raw = self.document.values.get("spark", {})
-        converted = self._convert(("spark",), Kind("", settings), raw)
+        converted = self._convert(("spark",), SETTINGS, raw)
         return Section(("spark",), raw if converted is not None else {}, converted or {})
 
     def _named(self, kind: str) -> dict[str, Section]:

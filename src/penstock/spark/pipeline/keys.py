@@ -1,56 +1,20 @@
-"""Every key of a pipeline's file: its kind, its default and what it means.
+"""The tables of a pipeline's file: which keys each has.
 
-One table for three readers: the check of names and types, the values that the spec is made of,
-and the reference `docs/reference/pipeline-file.md`, which `page` renders.
+A key is declared in `spec.py` with the value that it gives; here are those that are another way to
+say one, or part of a value. The tables have three readers: the check of names and types, the values
+that the spec is made of, and the reference `docs/reference/pipeline-file.md`, which `page` renders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final
 
+from penstock.base.settings import SettingInfo, describe, render, setting
 from penstock.formats.value_format import KINDS
-from penstock.spark.pipeline import kinds
-from penstock.spark.pipeline.kinds import Kind, one_of
-from penstock.spark.pipeline.spec import OTHERWISE
-
-BOOTSTRAP: Final = "127.0.0.1:9092"
-ADMIN: Final = "http://127.0.0.1:9644"
-
-TEXT: Final = Kind("text", kinds.text)
-PATH: Final = Kind("path", kinds.text)
-PLACE: Final = Kind("path or URI", kinds.text)
-COLUMN: Final = Kind("column", kinds.text)
-COLUMNS: Final = Kind("column or list of columns", kinds.texts)
-VIEW: Final = Kind("view", kinds.text)
-VIEWS: Final = Kind("view or list of views", kinds.texts)
-SQL: Final = Kind("SQL", kinds.text)
-FLAG: Final = Kind("true or false", kinds.flag)
-COUNT: Final = Kind("whole number", kinds.count)
-COUNT_OR_NONE: Final = Kind("whole number", kinds.count_or_none)
-SIZE: Final = Kind("size", kinds.size)
-INTERVAL: Final = Kind("interval", kinds.seconds)
-TOPIC: Final = Kind("topic", kinds.topic)
-EXPECT: Final = Kind("table of rules", lambda value: value)
-"""Rules are tables of names that the file chooses; `rules_of` reads them."""
-
-
-def _choice(*words: str) -> Kind:
-    return Kind(", ".join(f"`{word}`" for word in words), one_of(*words))
-
-
-OTHERWISE_KIND: Final = _choice(*OTHERWISE)
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key of a table. `default` is Markdown, as `meaning` is."""
-
-    name: str
-    kind: Kind
-    default: str
-    meaning: str
+from penstock.spark.pipeline import spec
+from penstock.spark.pipeline.kinds import PATH, TEXT, TOPIC, choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,109 +23,85 @@ class Table:
 
     heading: str
     meaning: str
-    keys: tuple[Key, ...]
+    keys: tuple[SettingInfo, ...] = ()
     named: bool = False
 
     def names(self) -> tuple[str, ...]:
         return tuple(key.name for key in self.keys)
 
 
-_WATERMARK: Final = (
-    Key(
-        "time",
-        COLUMN,
-        "–",
-        "The column with the time of the event. Makes a watermark, with `delay`.",
-    ),
-    Key(
-        "delay",
-        Kind("interval", kinds.delay),
-        "–",
-        "How late rows may come, behind the newest `time` seen, and still be counted.",
-    ),
-    Key(
-        "deduplicate",
-        COLUMNS,
-        "–",
-        "Columns; of rows that agree in all of them within the watermark's `delay` one is let"
-        " through. Needs `time`.",
-    ),
-    Key("expect", EXPECT, "–", "Rules that rows should meet: see [Rules](#rules)."),
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Name:
+    name: str = setting(
+        "", "Names the pipeline in its consumer groups, tables' commits and state. Letters, digits,"
+        " `.`, `_` and `-`. A pipeline with another name is another pipeline: it starts anew.",
+        kind=TEXT,
+        shown="the file's name without its ending; the directory's, for a `pipeline.toml`",
+    )  # fmt: skip
 
-TOP: Final = Table(
-    "Top level",
-    "",
-    (
-        Key(
-            "name",
-            TEXT,
-            "the file's name without its ending; the directory's, for a `pipeline.toml`",
-            "Names the pipeline in its consumer groups, tables' commits and state. Letters, digits,"
-            " `.`, `_` and `-`. A pipeline with another name is another pipeline: it starts anew.",
-        ),
-    ),
-)
-RUN: Final = Table(
-    "[run]",
-    "How the pipeline runs.",
-    (
-        Key(
-            "bootstrap",
-            Kind("`host:port`, with commas between several", kinds.servers),
-            f"`{BOOTSTRAP}`",
-            "The brokers. A flag wins over the environment (`PENSTOCK_BOOTSTRAP`), that over the"
-            " file.",
-        ),
-        Key(
-            "admin",
-            Kind("URL", kinds.url),
-            f"`{ADMIN}`",
-            "The broker's admin address. A flag wins over the environment (`PENSTOCK_ADMIN_URL`),"
-            " that over the file.",
-        ),
-        Key(
-            "state",
-            PATH,
-            "`.penstock/<name>`",
-            "The directory of checkpoints, held records and the journal. A flag wins over the"
-            " file. Without it the pipeline starts anew.",
-        ),
-        Key(
-            "trigger",
-            Kind("`now`, `once` or interval", kinds.trigger),
-            "`now`",
-            "When a batch begins: as soon as the last one ended, or at each interval. `once` reads"
-            " what is there when the run starts, and ends.",
-        ),
-        Key("max_records", COUNT, "no limit", "Most records of a batch."),
-        Key("max_bytes", SIZE, "no limit", "Most stored bytes of a batch."),
-        Key(
-            "tick",
-            INTERVAL,
-            "`5 seconds`",
-            "How often held records are looked at when nothing new arrives.",
-        ),
-        Key(
-            "restarts",
-            COUNT_OR_NONE,
-            "`3`",
-            "How often in a row a query that failed is started again.",
-        ),
-        Key(
-            "fail_on_data_loss",
-            FLAG,
-            "`true`",
-            "Whether records that were deleted before they were read stop the pipeline.",
-        ),
-    ),
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OneTopic:
+    topic: str | None = setting(None, "One topic.", kind=TOPIC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Format:
+    """A source's `ValueFormat`."""
+
+    SEPARATOR: ClassVar = "_"
+
+    format: str = setting(
+        "raw", "What the bytes of a value are. `raw` passes them on in the column `value`; `text`"
+        " is UTF-8.", kind=choice(*KINDS),
+    )  # fmt: skip
+    schema: str | None = setting(
+        None, 'Of `json`, required: Spark\'s DDL (`"id bigint, at timestamp"`), or `infer`, which'
+        " reads a sample.", kind=TEXT,
+    )  # fmt: skip
+    schema_file: str | None = setting(
+        None, "Of `json-schema`, `avro` and `protobuf`, required: a `.json`, `.avsc`, `.proto` file"
+        " or a compiled descriptor set.", kind=PATH,
+    )  # fmt: skip
+    message: str | None = setting(
+        None, "Of `protobuf`, required: the full name of the message.", kind=TEXT
+    )
+    framing: str = setting(
+        "none", "`confluent` skips the bytes that a schema registry's serialisers write first.",
+        kind=choice("none", "confluent"),
+    )  # fmt: skip
+    unknown_fields: str = setting(
+        "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
+        kind=choice("ignore", "reject"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SqlFile:
+    SEPARATOR: ClassVar = "_"
+
+    sql_file: str | None = setting(None, "The same as `sql`, in a file of its own.", kind=PATH)
+
+
+FORMAT: Final = tuple(describe(_Format))
+_OF_VIEWS: Final = tuple(describe(spec.View))
+
+
+def _keys(*kinds: type[Any]) -> tuple[SettingInfo, ...]:
+    """The keys of these classes in their order, each once, without those of all views."""
+    found = {info.name: info for kind in reversed(kinds) for info in describe(kind)}
+    ordered = dict.fromkeys(info.name for kind in kinds for info in describe(kind))
+    of_views = {info.name for info in _OF_VIEWS}
+    return tuple(found[name] for name in ordered if name not in of_views)
+
+
+TOP: Final = Table("Top level", "", _keys(_Name))
+RUN: Final = Table("[run]", "How the pipeline runs.", _keys(spec.RunOptions))
 SPARK: Final = Table(
     "[spark]",
     "Settings of Spark's session, as text, numbers, true or false. `spark.` may be left out, and"
     ' names may be written with quotes (`"spark.sql.shuffle.partitions" = 4`) or without'
     " (`sql.shuffle.partitions = 4`).",
-    (),
 )
 SOURCE: Final = Table(
     "[source.NAME]",
@@ -170,69 +110,7 @@ SOURCE: Final = Table(
     " the record they came from (`topic`, `partition`, `offset`, `timestamp`, `key`, `value`,"
     " `headers`, and `attempt`, the number of tries before this one). A table's rows have no"
     " `_record`.",
-    (
-        Key("topic", TOPIC, "–", "One topic."),
-        Key("topics", Kind("list of topics", kinds.topics), "–", "Several topics."),
-        Key(
-            "pattern",
-            Kind("regular expression", kinds.pattern),
-            "–",
-            "All topics whose whole name matches, also those that come later.",
-        ),
-        Key(
-            "table",
-            PLACE,
-            "–",
-            "A Delta table; read as it is when a batch begins.",
-        ),
-        Key(
-            "outbox",
-            PATH,
-            "–",
-            "The root of an outbox: the topic's records point to payloads in files below it.",
-        ),
-        Key(
-            "format",
-            _choice(*KINDS),
-            "`raw`",
-            "What the bytes of a value are. `raw` passes them on in the column `value`; `text` is"
-            " UTF-8.",
-        ),
-        Key(
-            "schema",
-            TEXT,
-            "–",
-            'Of `json`, required: Spark\'s DDL (`"id bigint, at timestamp"`), or `infer`, which'
-            " reads a sample.",
-        ),
-        Key(
-            "schema_file",
-            PATH,
-            "–",
-            "Of `json-schema`, `avro` and `protobuf`, required: a `.json`, `.avsc`, `.proto` file"
-            " or a compiled descriptor set.",
-        ),
-        Key("message", TEXT, "–", "Of `protobuf`, required: the full name of the message."),
-        Key(
-            "framing",
-            _choice("none", "confluent"),
-            "`none`",
-            "`confluent` skips the bytes that a schema registry's serialisers write first.",
-        ),
-        Key(
-            "unknown_fields",
-            _choice("ignore", "reject"),
-            "`ignore`",
-            "Of `json` and `json-schema`: whether a field outside the schema is an error.",
-        ),
-        Key(
-            "start",
-            Kind("`earliest`, `latest` or time", kinds.start),
-            "`earliest`",
-            "Where a pipeline without state begins; a time is in ISO 8601 with its zone.",
-        ),
-        *_WATERMARK,
-    ),
+    (*_keys(_OneTopic, spec.Source, _Format), *_OF_VIEWS),
     named=True,
 )
 STEP: Final = Table(
@@ -241,130 +119,27 @@ STEP: Final = Table(
     " `_record` if it selects it; rules that keep records need it. SQL reads the views whose names"
     " stand in the place of a table (after FROM and JOIN, and in their lists); names with dots are"
     " tables of a catalog.",
-    (
-        Key("sql", SQL, "–", "A SELECT of Spark SQL over sources and steps, by their names."),
-        Key("sql_file", PATH, "–", "The same, in a file of its own."),
-        Key(
-            "python",
-            Kind("`file.py:function`", kinds.function),
-            "–",
-            "A function that is called with one DataFrame for each of `inputs`, in their order,"
-            " and returns a DataFrame.",
-        ),
-        Key("inputs", VIEWS, "–", "Of `python`, required: the views it is given."),
-        Key(
-            "output",
-            _choice("append", "update"),
-            "`append`",
-            "Of steps with state (windows, joins of streams): `append` hands rows on when they are"
-            " final, `update` whenever they change.",
-        ),
-        *_WATERMARK,
-    ),
+    (*_keys(spec.Step, _SqlFile), *_OF_VIEWS),
     named=True,
 )
 SINK: Final = Table(
     "[sink.NAME]",
     "Where a view goes, exactly once. Exactly one of `table`, `topic` and `console` says to what."
     " The column `_record` is left out.",
-    (
-        Key("from", VIEW, "–", "Required: the source or step that is written."),
-        Key("table", PLACE, "–", "A Delta table."),
-        Key("topic", TOPIC, "–", "A topic."),
-        Key(
-            "console",
-            Kind("true or number of rows", kinds.rows),
-            "–",
-            "The first rows of each batch on the terminal; `true` shows 20.",
-        ),
-        Key(
-            "mode",
-            _choice("append", "upsert", "cdc"),
-            "`append`",
-            "Of tables. `upsert` keeps the newest row per key; `cdc` also deletes.",
-        ),
-        Key("keys", COLUMNS, "–", "Of tables, required for `upsert` and `cdc`: the key's columns."),
-        Key(
-            "order_by",
-            COLUMN,
-            "–",
-            "Of `upsert` and `cdc`: the column whose greatest value marks a key's newest row.",
-        ),
-        Key(
-            "delete_when",
-            SQL,
-            "–",
-            "Of `cdc`, required: a condition in SQL; a key is deleted when its newest row meets"
-            " it.",
-        ),
-        Key(
-            "partition_by", COLUMNS, "–", "Of tables with `append`: the columns of its partitions."
-        ),
-        Key(
-            "add_columns",
-            FLAG,
-            "`false`",
-            "Of tables with `append`: whether columns that the table lacks are added to it.",
-        ),
-        Key("key", SQL, "null", "Of topics: an expression for the record's key."),
-        Key("value", SQL, "the row as JSON", "Of topics: an expression for the record's value."),
-        Key("partition", SQL, "by the key", "Of topics: an expression for the partition."),
-        Key("headers", SQL, "none", "Of topics: an expression for the headers."),
-        Key(
-            "ordered",
-            FLAG,
-            "`false`",
-            "Of topics: whether records of one `key` keep the order of the source's.",
-        ),
-        Key(
-            "codec",
-            _choice("none", "gzip", "snappy", "lz4", "zstd"),
-            "`none`; of tables `snappy`",
-            "The compression of a topic's batches, or of a table's files.",
-        ),
-    ),
+    _keys(spec.Sink, spec.TableSink, spec.TopicSink, spec.ConsoleSink),
     named=True,
 )
 ERRORS: Final = Table(
     "[errors]",
     "What happens to records that cannot be decoded, and to rows that do not meet a rule.",
-    (
-        Key(
-            "on_invalid",
-            OTHERWISE_KIND,
-            "`dead-letter`",
-            "What happens to records that cannot be decoded, and where a rule does not say.",
-        ),
-        Key(
-            "dead_letters",
-            TOPIC,
-            "–",
-            "The topic of rejected records. Required where something is rejected to it.",
-        ),
-        Key(
-            "retry_delays",
-            Kind("list of intervals", kinds.growing_seconds),
-            "–",
-            "Required for `retry`: a record is tried again after each, then dead-lettered.",
-        ),
-        Key(
-            "keep_order",
-            FLAG,
-            "`true`",
-            "Whether what follows a held record of the same key is held too.",
-        ),
-        Key("held_max", COUNT, "`100000`", "Most records that are held; one more fails the query."),
-    ),
+    _keys(spec.ErrorPolicy),
 )
 RULE: Final = Table(
     "Rules",
     "In `[source.NAME.expect]` and `[step.NAME.expect]`, a name and a condition in SQL:"
     ' `"amount is positive" = "amount > 0"`, or a table with these keys. A condition that is null'
     " is not met.",
-    (
-        Key("that", SQL, "–", "Required: the condition."),
-        Key("otherwise", OTHERWISE_KIND, "`errors.on_invalid`", "What happens to other rows."),
-    ),
+    _keys(spec.Rule),
 )
 NAMED: Final[Mapping[str, Table]] = {"source": SOURCE, "step": STEP, "sink": SINK}
 SINGLE: Final[Mapping[str, Table]] = {"run": RUN, "spark": SPARK, "errors": ERRORS}
@@ -429,7 +204,12 @@ def page() -> str:
 
 def _rows(table: Table) -> str:
     lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    lines += [
-        f"| `{key.name}` | {key.kind.words} | {key.default} | {key.meaning} |" for key in table.keys
-    ]
+    for key in table.keys:
+        words = key.type_name if key.kind is None else key.kind.words
+        lines.append(f"| `{key.name}` | {words} | {_default(key)} | {key.doc} |")
     return "\n".join(lines) + "\n"
+
+
+def _default(key: SettingInfo) -> str:
+    known = isinstance(key.default, (str, int, float))
+    return key.shown or (f"`{render(key.default)}`" if known else "–")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
+from penstock.base.settings import Kind
 
 LIST_ENTRIES_MAX: Final = 1_000
 """Of topics, of columns, of views."""
@@ -49,14 +49,6 @@ class Unfit(Exception):
         super().__init__(message)
         self.message = message
         self.fix = fix
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What may stand behind a key. `words` is for the reference and for messages."""
-
-    words: str
-    convert: Callable[[Any], Any]
 
 
 def type_name(value: object) -> str:
@@ -340,3 +332,37 @@ def settings(value: object) -> dict[str, str]:
                     'write it as Spark does, in quotes: "…"',
                 )
     return dict(sorted(found.items()))
+
+
+def choice(*words: str) -> Kind:
+    """The kind of a word of a few."""
+    return Kind(", ".join(f"`{word}`" for word in words), one_of(*words))
+
+
+TEXT: Final = Kind("text", text)
+PATH: Final = Kind("path", text)
+PLACE: Final = Kind("path or URI", text)
+COLUMN: Final = Kind("column", text)
+COLUMNS: Final = Kind("column or list of columns", texts)
+VIEW: Final = Kind("view", text)
+VIEWS: Final = Kind("view or list of views", texts)
+SQL: Final = Kind("SQL", text)
+FLAG: Final = Kind("true or false", flag)
+COUNT: Final = Kind("whole number", count)
+COUNT_OR_NONE: Final = Kind("whole number", count_or_none)
+SIZE: Final = Kind("size", size)
+INTERVAL: Final = Kind("interval", seconds)
+DELAY: Final = Kind("interval", delay)
+GROWING: Final = Kind("list of intervals", growing_seconds)
+TRIGGER: Final = Kind("`now`, `once` or interval", trigger)
+START: Final = Kind("`earliest`, `latest` or time", start)
+TOPIC: Final = Kind("topic", topic)
+TOPICS: Final = Kind("list of topics", topics)
+PATTERN: Final = Kind("regular expression", pattern)
+SERVERS: Final = Kind("`host:port`, with commas between several", servers)
+URL: Final = Kind("URL", url)
+ROWS: Final = Kind("true or number of rows", rows)
+FUNCTION: Final = Kind("`file.py:function`", function)
+SETTINGS: Final = Kind("", settings)
+RULES: Final = Kind("table of rules", lambda value: value)
+"""Rules are tables of names that the file chooses; `draft.py` reads them."""

@@ -16,17 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from penstock.base.settings import describe
 from penstock.formats import ValueFormat
-from penstock.spark.pipeline.checking import TABLE_KEYS, TOPIC_KEYS, check
+from penstock.spark.pipeline.checking import check
 from penstock.spark.pipeline.connections import step_inputs, table_path, view_named
 from penstock.spark.pipeline.document import read
 from penstock.spark.pipeline.draft import Draft, Section, default_otherwise, draft
 from penstock.spark.pipeline.files import sql_text
-from penstock.spark.pipeline.keys import ADMIN, BOOTSTRAP
+from penstock.spark.pipeline.keys import FORMAT
 from penstock.spark.pipeline.kinds import Unfit, servers, url
 from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.spec import (
+    ADMIN,
+    BOOTSTRAP,
     ConsoleSink,
     ErrorPolicy,
     Otherwise,
@@ -47,12 +50,9 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
 }
 STATE_DIRECTORY: Final = ".penstock"
 _MAKING: Final[Mapping[str, tuple[str, ...]]] = {
-    "source": (
-        "topic", "topics", "pattern", "table", "outbox",
-        "format", "schema", "schema_file", "message", "framing", "unknown_fields",
-    ),
+    "source": ("topic", "topics", "pattern", "table", "outbox", *(info.name for info in FORMAT)),
     "step": ("sql", "sql_file", "python", "inputs"),
-}  # fmt: skip
+}
 """The keys that say what a view's rows and columns are."""
 
 
@@ -123,7 +123,7 @@ def survey(
         sources={name: _source(drafted, one) for name, one in drafted.sources.items()},
         steps={name: _step(drafted, one) for name, one in drafted.steps.items()},
         sinks={name: _sink(drafted, one) for name, one in drafted.sinks.items() if _leads(one)},
-        errors=_errors(drafted.errors),
+        errors=ErrorPolicy(**_fields(ErrorPolicy, drafted.errors)),
         spark=dict(drafted.spark.values),
     )
     wrong = [problem.where for problem in problems]
@@ -166,79 +166,58 @@ def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
     return str(drafted.run.get(name) or default)
 
 
-def _present(section: Section, **names: str) -> dict[str, Any]:
-    """Fields of a spec and the keys they come from, for those that are given."""
-    return {field: section.get(key) for field, key in names.items() if section.get(key) is not None}
+def _fields(kind: type[Any], section: Section, **others: Any) -> dict[str, Any]:
+    """The fields of a class of the spec that the section gives; `others` win."""
+    given = {info.attribute: section.get(info.name) for info in describe(kind)}
+    return {name: value for name, value in (given | others).items() if value is not None}
 
 
 def _run(drafted: Draft, bootstrap: str, admin: str, state: Path | str | None) -> RunOptions:
-    run = drafted.run
+    default = f"{STATE_DIRECTORY}/{drafted.name}"
+    directory = drafted.document.path(drafted.run.get("state") or default)
     if state is not None:
         directory = Path(state).expanduser().resolve()
-    else:
-        default = f"{STATE_DIRECTORY}/{drafted.name}"
-        directory = drafted.document.path(run.get("state") or default)
-    return RunOptions(
-        bootstrap=bootstrap,
-        admin_url=admin,
-        state=directory,
-        **_present(
-            run,
-            trigger="trigger",
-            records_max="max_records",
-            bytes_max="max_bytes",
-            tick_seconds="tick",
-            restarts="restarts",
-            fail_on_data_loss="fail_on_data_loss",
-        ),
-    )
+    places = {"bootstrap": bootstrap, "admin_url": admin, "state": directory}
+    return RunOptions(**_fields(RunOptions, drafted.run, **places))
 
 
 def _source(drafted: Draft, source: Section) -> Source:
-    topic, topics = source.get("topic"), source.get("topics")
-    table, outbox = source.get("table"), source.get("outbox")
-    schema_file = source.get("schema_file")
+    topic, table = source.get("topic"), source.get("table")
+    formats = {info.name: source.get(info.name) for info in FORMAT if source.get(info.name)}
+    formats["kind"] = formats.pop("format", "raw")
+    formats["schema_file"] = _path(drafted, formats.get("schema_file"))
     return Source(
-        name=source.name,
-        topics=(topic,) if topic is not None else (topics or ()),
-        table=None if table is None else table_path(drafted, table),
-        outbox=None if outbox is None else drafted.document.path(outbox),
-        value_format=ValueFormat(
-            schema_file=None if schema_file is None else drafted.document.path(schema_file),
-            **_present(
-                source,
-                kind="format",
-                schema="schema",
-                message="message",
-                framing="framing",
-                unknown_fields="unknown_fields",
-            ),
-        ),
-        rules=_rules(drafted, source),
-        **_present(
+        **_fields(
+            Source,
             source,
-            pattern="pattern",
-            start="start",
-            time="time",
-            delay="delay",
-            deduplicate="deduplicate",
-        ),
+            name=source.name,
+            topics=(topic,) if topic is not None else source.get("topics"),
+            table=None if table is None else table_path(drafted, table),
+            outbox=_path(drafted, source.get("outbox")),
+            value_format=ValueFormat(**formats),
+            rules=_rules(drafted, source),
+        )
     )
+
+
+def _path(drafted: Draft, given: str | None) -> Path | None:
+    return None if given is None else drafted.document.path(given)
 
 
 def _step(drafted: Draft, step: Section) -> Step:
     python = step.get("python")
+    if python is not None:
+        python = PythonStep(file=drafted.document.path(python[0]), function=python[1])
     return Step(
-        name=step.name,
-        sql=sql_text(drafted, step),
-        python=None
-        if python is None
-        else PythonStep(file=drafted.document.path(python[0]), function=python[1]),
-        inputs=step_inputs(drafted, step),
-        rules=_rules(drafted, step),
-        **_present(
-            step, output_mode="output", time="time", delay="delay", deduplicate="deduplicate"
-        ),
+        **_fields(
+            Step,
+            step,
+            name=step.name,
+            sql=sql_text(drafted, step),
+            python=python,
+            inputs=step_inputs(drafted, step),
+            rules=_rules(drafted, step),
+        )
     )
 
 
@@ -255,33 +234,13 @@ def _rules(drafted: Draft, view: Section) -> tuple[Rule, ...]:
 
 
 def _sink(drafted: Draft, sink: Section) -> Sink:
-    return Sink(
-        name=sink.name, view=view_named(drafted, sink.get("from")), to=_target(drafted, sink)
-    )
+    view = view_named(drafted, sink.get("from"))
+    return Sink(name=sink.name, view=view, to=_target(drafted, sink))
 
 
 def _target(drafted: Draft, sink: Section) -> TableSink | TopicSink | ConsoleSink:
     if sink.given("table"):
-        return TableSink(
-            table=table_path(drafted, sink.get("table")), **_present(sink, **_same(TABLE_KEYS))
-        )
-    if sink.given("topic"):
-        return TopicSink(**_present(sink, **_same(("topic", *TOPIC_KEYS))))
-    return ConsoleSink(rows=sink.get("console"))
-
-
-def _same(names: tuple[str, ...]) -> dict[str, str]:
-    return {name: name for name in names}
-
-
-def _errors(errors: Section) -> ErrorPolicy:
-    return ErrorPolicy(
-        **_present(
-            errors,
-            on_invalid="on_invalid",
-            dead_letters="dead_letters",
-            retry_delays_seconds="retry_delays",
-            keep_order="keep_order",
-            held_max="held_max",
-        )
-    )
+        table = table_path(drafted, sink.get("table"))
+        return TableSink(**_fields(TableSink, sink, table=table))
+    kind = TopicSink if sink.given("topic") else ConsoleSink
+    return kind(**_fields(kind, sink))

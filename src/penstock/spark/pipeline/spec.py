@@ -28,24 +28,27 @@ the fields of its value and the column `_record`, a struct of the record it came
 partition, offset, timestamp, key, value, headers, and attempt, the number of tries before this
 one); a step keeps it if it selects it. Sinks drop it.
 
-Relative paths in a file are relative to the file. `parsing.py` makes these values.
+Relative paths in a file are relative to the file. `parsing.py` makes these values. What a key may
+be and what it means is declared where its value stands; `keys.py` has the tables of all keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
+from penstock.base.settings import setting
 from penstock.formats import ValueFormat
+from penstock.spark.pipeline import kinds
 
 Otherwise = Literal["warn", "drop", "dead-letter", "park", "retry", "fail"]
-OTHERWISE: Final[tuple[Otherwise, ...]] = (
-    "warn", "drop", "dead-letter", "park", "retry", "fail",
-)  # fmt: skip
+OTHERWISE: Final = kinds.choice("warn", "drop", "dead-letter", "park", "retry", "fail")
 TableMode = Literal["append", "upsert", "cdc"]
 OutputMode = Literal["append", "update"]
+BOOTSTRAP: Final = "127.0.0.1:9092"
+ADMIN: Final = "http://127.0.0.1:9644"
 
 RECORD: Final = "_record"
 """The column with the record that a row came from."""
@@ -63,32 +66,64 @@ class Rule:
     """
 
     name: str
-    condition: str
-    otherwise: Otherwise
+    condition: str = setting(MISSING, "Required: the condition.", name="that", kind=kinds.SQL)
+    otherwise: Otherwise = setting(
+        MISSING, "What happens to other rows.", kind=OTHERWISE, shown="`errors.on_invalid`"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A view of topics, of an outbox, or of a table.
+class View:
+    """What sources and steps have in common.
 
-    Exactly one of `topics`, `pattern` and `table` is given; `outbox` is the root whose payloads
-    the topics' pointers name. `table` is read as it is when a batch begins. `start` is
-    `earliest`, `latest` or a time in ISO 8601, and counts for a query without a checkpoint.
     `time` (a column) and `delay` (an interval) make a watermark. `deduplicate` names columns
     whose combinations are let through once within the watermark's delay.
     """
 
     name: str
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    table: str | None = None
-    outbox: Path | None = None
+    time: str | None = setting(
+        None,
+        "The column with the time of the event. Makes a watermark, with `delay`.",
+        kind=kinds.COLUMN,
+    )
+    delay: str | None = setting(
+        None, "How late rows may come, behind the newest `time` seen, and still be counted.",
+        kind=kinds.DELAY,
+    )  # fmt: skip
+    deduplicate: tuple[str, ...] = setting(
+        (), "Columns; of rows that agree in all of them within the watermark's `delay` one is let"
+        " through. Needs `time`.", kind=kinds.COLUMNS,
+    )  # fmt: skip
+    rules: tuple[Rule, ...] = setting(
+        (), "Rules that rows should meet: see [Rules](#rules).", name="expect", kind=kinds.RULES
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(View):
+    """A view of topics, of an outbox, or of a table.
+
+    Exactly one of `topics`, `pattern` and `table` is given; `outbox` is the root whose payloads
+    the topics' pointers name. `table` is read as it is when a batch begins. `start` counts for a
+    query without a checkpoint.
+    """
+
+    topics: tuple[str, ...] = setting((), "Several topics.", kind=kinds.TOPICS)
+    pattern: str | None = setting(
+        None, "All topics whose whole name matches, also those that come later.", kind=kinds.PATTERN
+    )
+    table: str | None = setting(
+        None, "A Delta table; read as it is when a batch begins.", kind=kinds.PLACE
+    )
+    outbox: Path | None = setting(
+        None, "The root of an outbox: the topic's records point to payloads in files below it.",
+        kind=kinds.PATH,
+    )  # fmt: skip
     value_format: ValueFormat = field(default_factory=ValueFormat)
-    start: str = "earliest"
-    time: str | None = None
-    delay: str | None = None
-    deduplicate: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    start: str = setting(
+        "earliest", "Where a pipeline without state begins; a time is in ISO 8601 with its zone.",
+        kind=kinds.START,
+    )  # fmt: skip
 
     @property
     def streaming(self) -> bool:
@@ -110,22 +145,36 @@ class PythonStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(View):
     """A view made of other views, by SQL or by Python.
 
     `inputs` are the views read: given for Python, found in the text for SQL. `output_mode` is
     how a stateful step (windows, joins of streams, deduplication) hands rows on.
     """
 
-    name: str
-    sql: str | None = None
-    python: PythonStep | None = None
-    inputs: tuple[str, ...] = ()
-    output_mode: OutputMode = "append"
-    time: str | None = None
-    delay: str | None = None
-    deduplicate: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    sql: str | None = setting(
+        None, "A SELECT of Spark SQL over sources and steps, by their names.", kind=kinds.SQL
+    )
+    python: PythonStep | None = setting(
+        None, "A function that is called with one DataFrame for each of `inputs`, in their order,"
+        " and returns a DataFrame.", kind=kinds.FUNCTION,
+    )  # fmt: skip
+    inputs: tuple[str, ...] = setting(
+        (), "Of `python`, required: the views it is given.", kind=kinds.VIEWS
+    )
+    output_mode: OutputMode = setting(
+        "append", "Of steps with state (windows, joins of streams): `append` hands rows on when"
+        " they are final, `update` whenever they change.", name="output",
+        kind=kinds.choice("append", "update"),
+    )  # fmt: skip
+
+
+def _codec(default: str | None) -> Any:
+    return setting(
+        default, "The compression of a topic's batches, or of a table's files.",
+        kind=kinds.choice("none", "gzip", "snappy", "lz4", "zstd"),
+        shown="`none`; of tables `snappy`",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,38 +184,70 @@ class TableSink:
     `cdc` deletes a key when the condition `delete_when` holds for its newest row.
     """
 
-    table: str
-    mode: TableMode = "append"
-    keys: tuple[str, ...] = ()
-    order_by: str | None = None
-    delete_when: str | None = None
-    partition_by: tuple[str, ...] = ()
-    add_columns: bool = False
-    codec: str | None = None
+    SEPARATOR: ClassVar = "_"
+
+    table: str = setting(MISSING, "A Delta table.", kind=kinds.PLACE)
+    mode: TableMode = setting(
+        "append", "Of tables. `upsert` keeps the newest row per key; `cdc` also deletes.",
+        kind=kinds.choice("append", "upsert", "cdc"),
+    )  # fmt: skip
+    keys: tuple[str, ...] = setting(
+        (), "Of tables, required for `upsert` and `cdc`: the key's columns.", kind=kinds.COLUMNS
+    )
+    order_by: str | None = setting(
+        None, "Of `upsert` and `cdc`: the column whose greatest value marks a key's newest row.",
+        kind=kinds.COLUMN,
+    )  # fmt: skip
+    delete_when: str | None = setting(
+        None, "Of `cdc`, required: a condition in SQL; a key is deleted when its newest row meets"
+        " it.", kind=kinds.SQL,
+    )  # fmt: skip
+    partition_by: tuple[str, ...] = setting(
+        (), "Of tables with `append`: the columns of its partitions.", kind=kinds.COLUMNS
+    )
+    add_columns: bool = setting(
+        False, "Of tables with `append`: whether columns that the table lacks are added to it.",
+        kind=kinds.FLAG,
+    )  # fmt: skip
+    codec: str | None = _codec(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
-    """A topic, exactly once. `key`, `value`, `partition` and `headers` are SQL expressions.
+    """A topic, exactly once."""
 
-    `value` is by default the whole row as JSON. `ordered` keeps the order of the source's
-    records for each key.
-    """
-
-    topic: str
-    key: str | None = None
-    value: str | None = None
-    partition: str | None = None
-    headers: str | None = None
-    ordered: bool = False
-    codec: str = "none"
+    topic: str = setting(MISSING, "A topic.", kind=kinds.TOPIC)
+    key: str | None = setting(
+        None, "Of topics: an expression for the record's key.", kind=kinds.SQL, shown="null"
+    )
+    value: str | None = setting(
+        None,
+        "Of topics: an expression for the record's value.",
+        kind=kinds.SQL,
+        shown="the row as JSON",
+    )
+    partition: str | None = setting(
+        None, "Of topics: an expression for the partition.", kind=kinds.SQL, shown="by the key"
+    )
+    headers: str | None = setting(
+        None, "Of topics: an expression for the headers.", kind=kinds.SQL, shown="none"
+    )
+    ordered: bool = setting(
+        False,
+        "Of topics: whether records of one `key` keep the order of the source's.",
+        kind=kinds.FLAG,
+    )
+    codec: str = _codec("none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSink:
     """The first rows of each batch on the terminal."""
 
-    rows: int = 20
+    rows: int = setting(
+        20, "The first rows of each batch on the terminal; `true` shows 20.", name="console",
+        kind=kinds.ROWS, shown="–",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +255,9 @@ class Sink:
     """Where a view goes."""
 
     name: str
-    view: str
+    view: str = setting(
+        MISSING, "Required: the source or step that is written.", name="from", kind=kinds.VIEW
+    )
     to: TableSink | TopicSink | ConsoleSink
 
 
@@ -182,36 +265,71 @@ class Sink:
 class ErrorPolicy:
     """What happens to records that cannot be decoded, and defaults for rules.
 
-    `dead_letters` is the topic of rejected records. `retry_delays_seconds` are the tiers: a record
-    is tried again after each, then dead-lettered. Parked records wait until somebody releases
-    them. `keep_order` holds what follows a held record of the same key too. At most `held_max`
-    records are held; one more fails the query.
+    Parked records wait until somebody releases them.
     """
 
-    on_invalid: Otherwise = "dead-letter"
-    dead_letters: str | None = None
-    retry_delays_seconds: tuple[float, ...] = ()
-    keep_order: bool = True
-    held_max: int = 100_000
+    SEPARATOR: ClassVar = "_"
+
+    on_invalid: Otherwise = setting(
+        "dead-letter", "What happens to records that cannot be decoded, and where a rule does not"
+        " say.", kind=OTHERWISE,
+    )  # fmt: skip
+    dead_letters: str | None = setting(
+        None, "The topic of rejected records. Required where something is rejected to it.",
+        kind=kinds.TOPIC,
+    )  # fmt: skip
+    retry_delays_seconds: tuple[float, ...] = setting(
+        (), "Required for `retry`: a record is tried again after each, then dead-lettered.",
+        name="retry_delays", kind=kinds.GROWING,
+    )  # fmt: skip
+    keep_order: bool = setting(
+        True, "Whether what follows a held record of the same key is held too.", kind=kinds.FLAG
+    )
+    held_max: int = setting(
+        100_000, "Most records that are held; one more fails the query.", kind=kinds.COUNT
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How the pipeline runs. `trigger` is `now`, `once` or an interval of Spark's.
+    """How the pipeline runs. `trigger` is `now`, `once` or an interval of Spark's."""
 
-    `tick_seconds` is how often a query with held records looks for due ones when nothing new
-    arrives. `restarts` counts how often a failed query is started again in a row.
-    """
+    SEPARATOR: ClassVar = "_"
 
-    bootstrap: str
-    admin_url: str | None
-    state: Path
-    trigger: str = "now"
-    records_max: int | None = None
-    bytes_max: int | None = None
-    tick_seconds: float = 5.0
-    restarts: int = 3
-    fail_on_data_loss: bool = True
+    bootstrap: str = setting(
+        MISSING, "The brokers. A flag wins over the environment (`PENSTOCK_BOOTSTRAP`), that over"
+        " the file.", kind=kinds.SERVERS, shown=f"`{BOOTSTRAP}`",
+    )  # fmt: skip
+    admin_url: str | None = setting(
+        MISSING, "The broker's admin address. A flag wins over the environment"
+        " (`PENSTOCK_ADMIN_URL`), that over the file.", name="admin", kind=kinds.URL,
+        shown=f"`{ADMIN}`",
+    )  # fmt: skip
+    state: Path = setting(
+        MISSING, "The directory of checkpoints, held records and the journal. A flag wins over the"
+        " file. Without it the pipeline starts anew.", kind=kinds.PATH, shown="`.penstock/<name>`",
+    )  # fmt: skip
+    trigger: str = setting(
+        "now", "When a batch begins: as soon as the last one ended, or at each interval. `once`"
+        " reads what is there when the run starts, and ends.", kind=kinds.TRIGGER,
+    )  # fmt: skip
+    records_max: int | None = setting(
+        None, "Most records of a batch.", name="max_records", kind=kinds.COUNT, shown="no limit"
+    )
+    bytes_max: int | None = setting(
+        None, "Most stored bytes of a batch.", name="max_bytes", kind=kinds.SIZE, shown="no limit"
+    )
+    tick_seconds: float = setting(
+        5.0, "How often held records are looked at when nothing new arrives.", name="tick",
+        kind=kinds.INTERVAL, shown="`5 seconds`",
+    )  # fmt: skip
+    restarts: int = setting(
+        3, "How often in a row a query that failed is started again.", kind=kinds.COUNT_OR_NONE
+    )
+    fail_on_data_loss: bool = setting(
+        True, "Whether records that were deleted before they were read stop the pipeline.",
+        kind=kinds.FLAG,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
