@@ -15,24 +15,16 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 from pathlib import Path
-from typing import Final
 
 import click
 
 from penstock.apps.configuration import Configuration, Given, configure, misspelt, parse_override
-from penstock.apps.logs import FORMATS, LEVELS, set_up
+from penstock.apps.daemon import COLLECT_AFTER_OBJECTS, FORMATS, LEVELS, set_up, stop_event
 from penstock.apps.wiring import address, build, start
 from penstock.control import StaleBroker
 
 logger = logging.getLogger(__name__)
-
-FORCED_STATUS: Final = 1
-
-COLLECT_AFTER_OBJECTS: Final = 10_000
-"""New objects between two collections: requests make almost no cycles, and what they leave in
-memory (the newest batches) is looked through by each collection."""
 
 
 @click.command("serve", short_help="Run a broker.")
@@ -94,10 +86,7 @@ def run(configuration: Configuration) -> None:
 
 
 async def _serve(configuration: Configuration) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stop)
+    stop, loop = stop_event(), asyncio.get_running_loop()
     server = build(configuration)
     ready = await start(server)
     click.echo(f"penstock ready kafka={address(ready.kafka)} admin={address(ready.admin)}")
@@ -114,9 +103,3 @@ async def _serve(configuration: Configuration) -> None:
     logger.info("stopped")
     if server.superseded.is_set() and not stop.is_set():
         raise StaleBroker(server.settings.node_id)
-
-
-def _on_signal(stop: asyncio.Event) -> None:
-    if stop.is_set():
-        os._exit(FORCED_STATUS)
-    stop.set()

@@ -172,6 +172,23 @@ def _milliseconds(name: str, text: str) -> int:
     return int(text)
 
 
+def current() -> State:
+    """What the command line said before the command."""
+    state = click.get_current_context().obj
+    return state if isinstance(state, State) else State()
+
+
+def output_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that asks no broker `--output`, and a `State` as first argument."""
+
+    @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
+    @functools.wraps(command)
+    def wrapped(output: str | None, **arguments: Any) -> None:
+        command(current().merged(None, None, output, ()), **arguments)
+
+    return wrapped
+
+
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command `-b`, `--profile`, `--output`, `-X`, and a `State` as first argument."""
 
@@ -179,19 +196,15 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--profile", help="Section of the profile file.")
     @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
     @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Client setting.")
-    @click.pass_context
     @functools.wraps(command)
     def wrapped(
-        context: click.Context,
-        /,
         bootstrap: str | None,
         profile: str | None,
         output: str | None,
         overrides: tuple[str, ...],
         **arguments: Any,
     ) -> None:
-        state = context.obj if isinstance(context.obj, State) else State()
-        command(state.merged(bootstrap, profile, output, overrides), **arguments)
+        command(current().merged(bootstrap, profile, output, overrides), **arguments)
 
     return wrapped
 
@@ -230,6 +243,43 @@ def write_rich(shown: RenderableType) -> None:
     with console.capture() as captured:
         console.print(shown)
     click.echo("\n".join([line.rstrip() for line in captured.get().splitlines()]))
+
+
+def show(
+    state: State,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    title: str | None = None,
+    all_as_json: object = None,
+) -> None:
+    """Rows by name as a table of `columns`, or with all that they have as JSON.
+
+    A column is a name, which is its heading without underscores, or `heading=name`. JSON is of
+    `all_as_json` where that is more than the rows.
+    """
+    if state.json:
+        write_json(rows if all_as_json is None else all_as_json)
+        return
+    words = [column.rpartition("=") for column in columns]
+    headings = [heading or name.replace("_", " ") for heading, _, name in words]
+    cells = [[_cell(row[name]) for _, _, name in words] for row in rows]
+    write_table(headings, cells, title=title)
+
+
+def _cell(value: object) -> object:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def show_facts(
+    state: State, facts: Mapping[str, Any], columns: Sequence[str], *, spaced: bool = False
+) -> None:
+    """Facts by name as a table of two columns, or as JSON; `spaced` names have no underscores."""
+    if state.json:
+        write_json(facts)
+    else:
+        names = {name: name.replace("_", " ") if spaced else name for name in facts}
+        write_table(columns, [(names[name], value) for name, value in facts.items()])
 
 
 def say(state: State, text: str, **facts: object) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.outbox.options import parse_duration, parse_size
-from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, write_json, write_table
+from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, show
 from penstock.base.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -92,19 +92,17 @@ def status(state: State, root: str) -> None:
     with state.client() as client:
         wanted = wanted_tables(client, root)
         found = [table_status(client, item) for _, item in sorted(wanted.items())]
-    if state.json:
-        write_json([asdict(item) for item in found])
-    else:
-        columns = ("topic", "location", "version", "rows", "files", "bytes", "lag", "ends")
-        rows = [
-            (item.topic, item.location, item.version, item.rows, item.files, item.size_bytes,
-             item.lag_records, " ".join(f"{at}:{end}" for at, end in item.ends.items()))
-            for item in found
-        ]  # fmt: skip
-        write_table(columns, rows)
-        for item in found:
-            if item.problem:
-                click.echo(f"penstock: {item.problem}", err=True)
+    columns = (
+        "topic", "location", "version", "rows", "files", "bytes=size_bytes", "lag=lag_records",
+        "ends=shown_ends",
+    )  # fmt: skip
+    facts = [asdict(item) for item in found]
+    ends = [" ".join(f"{at}:{end}" for at, end in item.ends.items()) for item in found]
+    rows = [row | {"shown_ends": text} for row, text in zip(facts, ends, strict=True)]
+    show(state, rows, columns, all_as_json=facts)
+    for item in found:
+        if item.problem and not state.json:
+            click.echo(f"penstock: {item.problem}", err=True)
     if any(item.problem for item in found):
         raise click.exceptions.Exit(1)
 
@@ -172,10 +170,7 @@ def _chosen(state: State, topics: tuple[str, ...], root: str) -> list[WantedTabl
 
 
 def _show(state: State, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    if state.json:
-        write_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        write_table([name.replace("_", " ") for name in columns], rows)
+    show(state, [dict(zip(columns, row, strict=True)) for row in rows], columns)
 
 
 def _show_states(state: State, states: tuple[TableState, ...]) -> None:

@@ -21,7 +21,7 @@ from penstock.apps.diskless.places import (
     partition_names,
     wanted_partitions,
 )
-from penstock.apps.session import State, write_json, write_table
+from penstock.apps.session import State, current, show, write_json, write_table
 from penstock.base.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -50,11 +50,6 @@ def diskless() -> None:
 diskless.add_command(consolidate)
 
 
-def _state() -> State:
-    state = click.get_current_context().obj
-    return state if isinstance(state, State) else State()
-
-
 class Status(NamedTuple):
     """What `status` shows."""
 
@@ -73,7 +68,7 @@ def status(configuration: Configuration) -> None:
 
     Status 1 when the store knows of objects that the database does not: it was set back.
     """
-    _show_status(_state(), *asyncio.run(_status(configuration)))
+    _show_status(current(), *asyncio.run(_status(configuration)))
 
 
 async def _status(configuration: Configuration) -> tuple[Status, dict[PartitionKey, str]]:
@@ -94,34 +89,28 @@ async def _status(configuration: Configuration) -> tuple[Status, dict[PartitionK
 
 
 def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) -> None:
-    if state.json:
-        write_json(
-            {
-                "objects": [item._asdict() for item in found.totals],
-                "backlogs": [
-                    {"partition": _name(names, item.topic_id, item.partition)}
-                    | {
-                        "extents": item.extents,
-                        "size_bytes": item.size_bytes,
-                        "oldest_timestamp": item.oldest_timestamp,
-                    }
-                    for item in found.backlogs
-                ],
-                "highest_object_id": found.highest_id,
-                "marked_object_id": found.marked_id,
-                "warning": found.warning,
-            }
-        )
-    else:
-        rows = [(item.state, item.kind, item.objects, item.size_bytes) for item in found.totals]
-        write_table(("state", "kind", "objects", "bytes"), rows, title="Objects")
-        backlogs = [
-            (_name(names, item.topic_id, item.partition), item.extents, item.size_bytes)
-            for item in found.backlogs
-        ]
-        write_table(
-            ("partition", "extents", "bytes"), backlogs, title="Most in write-ahead objects"
-        )
+    totals = [item._asdict() for item in found.totals]
+    backlogs = [
+        {
+            "partition": _name(names, item.topic_id, item.partition),
+            "extents": item.extents,
+            "size_bytes": item.size_bytes,
+            "oldest_timestamp": item.oldest_timestamp,
+        }
+        for item in found.backlogs
+    ]
+    facts = {
+        "objects": totals,
+        "backlogs": backlogs,
+        "highest_object_id": found.highest_id,
+        "marked_object_id": found.marked_id,
+        "warning": found.warning,
+    }
+    columns = ("state", "kind", "objects", "bytes=size_bytes")
+    show(state, totals, columns, title="Objects", all_as_json=facts)
+    if not state.json:
+        most = ("partition", "extents", "bytes=size_bytes")
+        show(state, backlogs, most, title="Most in write-ahead objects")
         marked = "unknown" if found.marked_id is None else found.marked_id
         click.echo(f"highest object id {found.highest_id}, noted in the store: {marked}")
     if found.warning:
@@ -146,18 +135,14 @@ def objects(configuration: Configuration, wanted: str | None, after: str, limit:
     that is being deleted. A sealed segment has no footer: its first offset is shown.
     """
     rows = asyncio.run(_objects(configuration, wanted, after, limit))
-    state = _state()
-    if state.json:
-        write_json(rows)
-        return
     shown = []
     for row in rows:
         partitions = row["partitions"]
         text = ", ".join(partitions[:PARTITIONS_SHOWN])
         if len(partitions) > PARTITIONS_SHOWN:
             text += f" and {len(partitions) - PARTITIONS_SHOWN} more"
-        shown.append((row["key"], row["state"], row["size_bytes"], row["note"] or text))
-    write_table(("key", "state", "bytes", "partitions"), shown)
+        shown.append(row | {"partitions": row["note"] or text})
+    show(current(), shown, ("key", "state", "bytes=size_bytes", "partitions"), all_as_json=rows)
 
 
 async def _objects(
@@ -231,7 +216,7 @@ def verify(configuration: Configuration, topic: str | None, checksums: bool) -> 
     Status 1 when something is wrong. Orphans, objects that the database does not know, count too:
     brokers delete them when they are old enough.
     """
-    _show_verification(_state(), asyncio.run(_verify(configuration, topic, checksums)))
+    _show_verification(current(), asyncio.run(_verify(configuration, topic, checksums)))
 
 
 async def _verify(configuration: Configuration, topic: str | None, checksums: bool) -> Verifier:

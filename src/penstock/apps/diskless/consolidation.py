@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.diskless.places import installation_options, opened, wanted_partitions
-from penstock.apps.session import State, write_json, write_table
+from penstock.apps.session import current, show_facts
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
@@ -63,11 +63,7 @@ def consolidate(
         facts = _by_spark(configuration, topic, all_ages, master, admin, settings)
     else:
         facts = asyncio.run(_consolidate(configuration, topic, all_ages))
-    state = click.get_current_context().obj
-    if isinstance(state, State) and state.json:
-        write_json(facts)
-    else:
-        write_table(("", "count"), [(name.replace("_", " "), facts[name]) for name in facts])
+    show_facts(current(), facts, ("", "count"), spaced=True)
     if facts["failures"]:
         raise click.exceptions.Exit(1)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from penstock.apps.host.command import socket_option
-from penstock.apps.session import State, write_json, write_table
+from penstock.apps.session import State, output_option, show_facts
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -48,10 +48,9 @@ ROUND_TRIPS_MAX: Final = 20_000
     "--ring", type=click.IntRange(min=0), default=0, show_default=True,
     help="Bytes of shared memory for payloads.",
 )  # fmt: skip
-@click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
-@click.pass_context
+@output_option
 def bench(
-    context: click.Context,
+    state: State,
     path: str,
     topic: str,
     partition: int,
@@ -59,7 +58,6 @@ def bench(
     chunks: int,
     seconds: float,
     ring: int,
-    output: str | None,
 ) -> None:
     """Measure throughput and round trips, and the raw socket's beside them."""
     raw_bytes_per_second = _raw_throughput(size, seconds)
@@ -85,11 +83,7 @@ def bench(
         "raw_round_trip_p50_us": _microseconds(raw_trips, 0.5),
         "raw_round_trip_p99_us": _microseconds(raw_trips, 0.99),
     }
-    state = context.obj if isinstance(context.obj, State) else State()
-    if output == "json" or (output is None and state.json):
-        write_json(results)
-    else:
-        write_table(("figure", "value"), list(results.items()))
+    show_facts(state, results, ("figure", "value"))
 
 
 class _Target(NamedTuple):

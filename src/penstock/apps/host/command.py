@@ -9,20 +9,18 @@ SIGTERM and SIGINT begin the drain, which ends with status 0; a second one ends 
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
-import signal
 from collections.abc import Callable
 from http import HTTPStatus
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import State, write_json, write_table
+from penstock.apps.lazy_group import LazyGroup
+from penstock.apps.session import State, current, output_option, show_facts, write_json, write_table
 
 if TYPE_CHECKING:
     from penstock.apps.host.probe import Probed
@@ -31,33 +29,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_SOCKET: Final = "/var/run/penstock/host.sock"
-FORCED_STATUS: Final = 1
-
-COLLECT_AFTER_OBJECTS: Final = 10_000
-"""New objects between two collections."""
 HTTP_SECONDS: Final = 2.0
 
-_ELSEWHERE: Final = {
-    "send": ("penstock.apps.host.send", "send"),
-    "bench": ("penstock.apps.host.bench", "bench"),
+_HEALTH: Final = "Whether an agent takes producers in, and its sink accepts."
+_COMMANDS: Final = {
+    "health": ("host.command", "health", _HEALTH),
+    "serve": ("host.command", "serve", "Run an agent."),
+    "status": ("host.command", "status", "What an agent is doing."),
+    "send": ("host.send", "send", "Send lines to an agent."),
+    "bench": ("host.bench", "bench", "Measure an agent."),
 }
 
 
-class HostGroup(click.Group):
-    """The group; commands that need the client are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *_ELSEWHERE]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _ELSEWHERE.get(cmd_name)
-        if entry is None:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(entry[0]), entry[1])
-        return command
-
-
-@click.group("host", cls=HostGroup, short_help="The agent that producers of this host send to.")
+@click.group(
+    "host", cls=LazyGroup, entries=_COMMANDS,
+    short_help="The agent that producers of this host send to.",
+)  # fmt: skip
 def host() -> None:
     """The host agent: producers send chunks to it over a Unix socket."""
 
@@ -74,7 +61,7 @@ def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
 # serve
 
 
-@host.command("serve", short_help="Run an agent.")
+@click.command("serve", short_help="Run an agent.")
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), help="TOML file with the settings."
 )
@@ -97,10 +84,7 @@ def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
     "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="warning",
     show_default=True,
 )  # fmt: skip
-@click.pass_context
 def serve(
-    context: click.Context,
-    /,
     file: Path | None,
     overrides: tuple[str, ...],
     takeover: bool,
@@ -114,17 +98,16 @@ def serve(
     file, the file over the default.
     """
     from penstock.apps.configuration import Given, misspelt, parse_override
+    from penstock.apps.daemon import set_up
     from penstock.apps.host.wiring import KINDS, configure_host
-    from penstock.apps.logs import set_up
 
     set_up(log_format, log_level)
-    state = context.obj if isinstance(context.obj, State) else State()
     flags = {}
     common = os.environ.get("PENSTOCK_BOOTSTRAP")
     if common and "PENSTOCK_BOOTSTRAP_SERVERS" not in os.environ:
         flags["bootstrap.servers"] = Given(common, "environment variable PENSTOCK_BOOTSTRAP")
     flags |= dict(parse_override(text) for text in overrides)
-    given["bootstrap"] = given["bootstrap"] or state.bootstrap
+    given["bootstrap"] = given["bootstrap"] or current().bootstrap
     for option, name in _FLAGS.items():
         if (value := given[option]) is not None:
             flags[name] = Given(value, f"flag --{option.replace('_', '-')}")
@@ -157,14 +140,16 @@ def run(configuration: HostConfiguration) -> None:
 
 
 async def _serve(configuration: HostConfiguration) -> None:
+    from penstock.apps.daemon import (
+        COLLECT_AFTER_OBJECTS,
+        notify_ready,
+        notify_stopping,
+        stop_event,
+    )
     from penstock.apps.host.wiring import build_agent
-    from penstock.apps.notify import notify_ready, notify_stopping
     from penstock.apps.wiring import PortUnavailable, address
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stop)
+    stop = stop_event()
     agent = build_agent(configuration)
     settings = configuration.host
     try:
@@ -194,23 +179,16 @@ STOP_MARGIN_MS: Final = 5_000
 """What a stop may take beyond the drain: the sink's last word, and the last answers."""
 
 
-def _on_signal(stop: asyncio.Event) -> None:
-    if stop.is_set():
-        os._exit(FORCED_STATUS)
-    stop.set()
-
-
 # health and status
 
 
-@host.command("health", short_help="Whether an agent takes producers in, and its sink accepts.")
+@click.command("health", short_help=_HEALTH)
 @socket_option
 @click.option(
     "--live", is_flag=True,
     help="Do not ask for the sink: a restart of the agent does not bring back what that stands on.",
 )  # fmt: skip
-@click.pass_context
-def health(context: click.Context, path: str, live: bool) -> None:
+def health(path: str, live: bool) -> None:
     """Connect to the agent and PING it: status 0 if it takes producers in and its sink accepts.
 
     Status 1 otherwise, within a second. What is said of the sink is a few seconds old at most.
@@ -222,25 +200,21 @@ def health(context: click.Context, path: str, live: bool) -> None:
         raise NotHealthy(f"socket {path}: the agent is {probed.state}: {probed.reason}")
     if probed.reason and not live:
         raise NotHealthy(f"socket {path}: the agent's sink does not accept: {probed.reason}")
-    if _state(context).json:
+    if current().json:
         write_json(_facts(probed))
     else:
         click.echo(f"healthy, answered in {probed.answer_ms:.1f} ms")
 
 
-@host.command("status", short_help="What an agent is doing.")
+@click.command("status", short_help="What an agent is doing.")
 @socket_option
 @click.option(
     "--http", metavar="HOST:PORT", envvar="PENSTOCK_HOST_HTTP_LISTENER",
     help="Ask the HTTP front, which knows more (PENSTOCK_HOST_HTTP_LISTENER).",
 )  # fmt: skip
-@click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
-@click.pass_context
-def status(context: click.Context, path: str, http: str | None, output: str | None) -> None:
+@output_option
+def status(state: State, path: str, http: str | None) -> None:
     """Show an agent's state, connections, credit and producers."""
-    state = _state(context)
-    if output is not None:
-        state.output = output
     if http:
         found = _ask(http)
         if state.json:
@@ -250,15 +224,7 @@ def status(context: click.Context, path: str, http: str | None, output: str | No
         return
     from penstock.apps.host.probe import probe
 
-    probed = probe(path)
-    if state.json:
-        write_json(_facts(probed))
-    else:
-        write_table(("fact", "value"), list(_facts(probed).items()))
-
-
-def _state(context: click.Context) -> State:
-    return context.obj if isinstance(context.obj, State) else State()
+    show_facts(state, _facts(probe(path)), ("fact", "value"))
 
 
 def _facts(probed: Probed) -> dict[str, object]:

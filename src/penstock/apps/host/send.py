@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, Final
 import click
 
 from penstock.apps.host.command import socket_option
-from penstock.apps.session import State, say
+from penstock.apps.session import current, say
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.host.errors import NotConnected, PublishTimedOut
 
@@ -58,9 +58,7 @@ class AgentUnavailable(UnavailableError):
     help="Seconds to wait for an agent, and for each frame to be accepted.",
 )  # fmt: skip
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
-@click.pass_context
 def send(
-    context: click.Context,
     path: str,
     topic: str,
     partition: int | None,
@@ -107,8 +105,7 @@ def send(
             waiting.append((len(lines), future))
             settle(FRAMES_WAITING_MAX)
         settle(0)
-    state = context.obj if isinstance(context.obj, State) else State()
-    say(state, f"{accepted} accepted, {failed} failed", accepted=accepted, failed=failed)
+    say(current(), f"{accepted} accepted, {failed} failed", accepted=accepted, failed=failed)
     if error is not None:
         if isinstance(error, PublishTimedOut) and not error.reason:
             error.add_note(_why(path))

@@ -6,14 +6,7 @@ from typing import cast
 
 import click
 
-from penstock.apps.session import (
-    State,
-    client_options,
-    parse_pairs,
-    say,
-    write_json,
-    write_table,
-)
+from penstock.apps.session import State, client_options, parse_pairs, say, show
 from penstock.client.admin import ResourceKind
 
 _KINDS = click.Choice(("topic", "broker"))
@@ -36,23 +29,9 @@ def describe(state: State, kind: str, name: str, everything: bool) -> None:
             cast("ResourceKind", kind), name, documentation=state.json
         )
     shown = [entry for entry in entries if everything or entry.source != "default"]
-    if state.json:
-        write_json(
-            [
-                {
-                    "name": entry.name,
-                    "value": entry.value,
-                    "source": entry.source,
-                    "read_only": entry.read_only,
-                    "sensitive": entry.sensitive,
-                    "documentation": entry.documentation,
-                }
-                for entry in shown
-            ]
-        )
-    else:
-        rows = [(entry.name, entry.value, entry.source) for entry in shown]
-        write_table(("name", "value", "source"), rows, title=f"{kind} {name}")
+    names = ("name", "value", "source", "read_only", "sensitive", "documentation")
+    rows = [{key: getattr(entry, key) for key in names} for entry in shown]
+    show(state, rows, names[:3], title=f"{kind} {name}")
 
 
 @config.command("set")

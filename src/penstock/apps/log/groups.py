@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from penstock.apps.log.positions import parse_position, resolve
-from penstock.apps.session import State, client_options, say, write_json, write_table
+from penstock.apps.session import State, client_options, say, show, write_json
 from penstock.base.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -31,16 +31,10 @@ def list_groups(state: State) -> None:
     """List groups."""
     with state.client() as client:
         groups = client.list_groups()
-    if state.json:
-        write_json(
-            [
-                {"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type}
-                for g in groups
-            ]
-        )
-    else:
-        rows = [(g.group_id, g.state, g.protocol_type) for g in groups]
-        write_table(("group", "state", "protocol type"), rows)
+    rows = [
+        {"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type} for g in groups
+    ]
+    show(state, rows, ("group", "state", "protocol_type"))
 
 
 @group.command("describe")
@@ -53,34 +47,30 @@ def describe(state: State, name: str) -> None:
         offsets = _lag(client, name, found)
     if found.state == "Dead" and not offsets:
         raise UnknownGroup(f"group {name!r}: there is none; `penstock group list` shows them")
-    if state.json:
-        write_json(
+    facts = {
+        "group": name,
+        "state": found.state,
+        "protocol_type": found.protocol_type,
+        "protocol": found.protocol,
+        "members": [
             {
-                "group": name,
-                "state": found.state,
-                "protocol_type": found.protocol_type,
-                "protocol": found.protocol,
-                "members": [
-                    {
-                        "member_id": member.member_id,
-                        "instance_id": member.instance_id,
-                        "client_id": member.client_id,
-                        "host": member.host,
-                        "partitions": [
-                            {"topic": topic, "partition": p} for topic, p in member.partitions
-                        ],
-                    }
-                    for member in found.members
-                ],
-                "offsets": offsets,
-                "total_lag": sum(row["lag"] or 0 for row in offsets),
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [{"topic": topic, "partition": p} for topic, p in member.partitions],
             }
-        )
-        return
+            for member in found.members
+        ],
+        "offsets": offsets,
+        "total_lag": sum(row["lag"] or 0 for row in offsets),
+    }
     title = f"group {name}: {found.state}, {len(found.members)} members, {found.protocol or '-'}"
-    columns = ("topic", "partition", "committed", "end", "lag", "client")
-    keys = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "client_id")
-    write_table(columns, [[row[key] for key in keys] for row in offsets], title=title)
+    columns = (
+        "topic", "partition", "committed=committed_offset", "end=log_end_offset", "lag",
+        "client=client_id",
+    )  # fmt: skip
+    show(state, offsets, columns, title=title, all_as_json=facts)
 
 
 def _lag(client: Client, name: str, found: GroupDescription) -> list[dict[str, Any]]:
@@ -147,12 +137,8 @@ def seek(
         }
         for (topic, p), offset in sorted(changes.items())
     ]
-    if state.json:
-        write_json(rows)
-        return
     title = f"group {name}" + ("" if execute else " (dry run; --execute does it)")
-    keys = ("topic", "partition", "from", "to")
-    write_table(keys, [[row[key] for key in keys] for row in rows], title=title)
+    show(state, rows, ("topic", "partition", "from", "to"), title=title)
 
 
 @group.command("offset-delete")

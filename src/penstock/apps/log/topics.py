@@ -13,8 +13,8 @@ from penstock.apps.session import (
     client_options,
     parse_pairs,
     say,
+    show,
     write_json,
-    write_table,
 )
 
 
@@ -73,11 +73,7 @@ def list_topics(state: State, internal: bool) -> None:
         }
         for item in topics
     ]
-    if state.json:
-        write_json(rows)
-    else:
-        shown = [(row["topic"], row["partitions"], row["replicas"]) for row in rows]
-        write_table(("topic", "partitions", "replicas"), shown)
+    show(state, rows, ("topic", "partitions", "replicas"))
 
 
 @topic.command("describe")
@@ -102,34 +98,22 @@ def describe(state: State, name: str) -> None:
         }
         for part in found.partitions
     ]
-    if state.json:
-        described = [{"name": c.name, "value": c.value, "source": c.source} for c in configs]
-        write_json(
-            {
-                "topic": name,
-                "topic_id": str(found.topic_id) if found.topic_id else None,
-                "internal": found.internal,
-                "partitions": partitions,
-                "configs": described,
-            }
-        )
-        return
-    rows = [
-        (
-            part["partition"],
-            part["leader"],
-            part["leader_epoch"],
-            ",".join(map(str, part["replicas"])),
-            part["log_start_offset"],
-            part["high_watermark"],
-        )
-        for part in partitions
-    ]
-    columns = ("partition", "leader", "epoch", "replicas", "start", "high watermark")
-    write_table(columns, rows, title=f"topic {name} ({found.topic_id})")
-    write_table(
-        ("configuration", "value", "source"), [(c.name, c.value, c.source) for c in configs]
-    )
+    described = [{"name": c.name, "value": c.value, "source": c.source} for c in configs]
+    facts = {
+        "topic": name,
+        "topic_id": str(found.topic_id) if found.topic_id else None,
+        "internal": found.internal,
+        "partitions": partitions,
+        "configs": described,
+    }
+    columns = (
+        "partition", "leader", "epoch=leader_epoch", "replicas", "start=log_start_offset",
+        "high_watermark",
+    )  # fmt: skip
+    title = f"topic {name} ({found.topic_id})"
+    show(state, partitions, columns, title=title, all_as_json=facts)
+    if not state.json:
+        show(state, described, ("configuration=name", "value", "source"))
 
 
 @topic.command("alter-config")
@@ -184,10 +168,7 @@ def trim_prefix(
             )
         starts = client.delete_records(name, dict.fromkeys(chosen, before))
     rows = [{"topic": name, "partition": p, "log_start_offset": at} for p, at in starts.items()]
-    if state.json:
-        write_json(rows)
-    else:
-        write_table(("partition", "start"), list(starts.items()))
+    show(state, rows, ("partition", "start=log_start_offset"))
 
 
 @topic.command("delete")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.apps.session import State, client_options, show
 from penstock.base.errors import InvalidError
 from penstock.base.ids import TopicPartition
 
@@ -148,12 +148,13 @@ def _show(state: State, verifier: BatchVerifier) -> None:
         "records": verifier.records,
         "bytes": verifier.size_bytes,
     }
-    if state.json:
-        write_json({**facts, "findings": rows})
-    else:
-        if rows:
-            names = ("partition", "first offset", "last offset", "where", "what is wrong")
-            write_table(names, [list(row.values()) for row in rows])
+    columns = (
+        "partition", "first offset=base_offset", "last_offset", "where=place",
+        "what is wrong=reason",
+    )  # fmt: skip
+    if rows or state.json:
+        show(state, rows, columns, all_as_json={**facts, "findings": rows})
+    if not state.json:
         click.echo(
             f"{verifier.wrong} of {verifier.batches} batches cannot be read"
             f" ({verifier.partitions} partitions, {verifier.records} records,"

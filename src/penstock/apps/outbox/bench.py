@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 
 from penstock.apps.outbox.options import outbox_options, parse_size
-from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.apps.session import State, client_options, show
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
 ROUNDS: Final = 3
@@ -73,12 +73,10 @@ def bench(
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     rows = [_row(way, size_bytes, ways[0].seconds) for way in ways]
-    if state.json:
-        facts = {"size_bytes": size_bytes, "count": count, "concurrency": concurrency}
-        write_json({**facts, "synced": not no_sync, "ways": rows})
-        return
+    facts: dict[str, Any] = {"size_bytes": size_bytes, "count": count, "concurrency": concurrency}
+    facts |= {"synced": not no_sync, "ways": rows}
     title = f"{count} payloads of {size_bytes} bytes, {concurrency} under way"
-    write_table(list(rows[0]), [list(row.values()) for row in rows], title=title)
+    show(state, rows, list(rows[0]), title=title, all_as_json=facts)
 
 
 def _run(

@@ -11,14 +11,22 @@ import importlib.util
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.session import State, say, write_json, write_rich, write_table
+from penstock.apps.lazy_group import LazyGroup
+from penstock.apps.session import (
+    State,
+    current,
+    output_option,
+    say,
+    show,
+    write_json,
+    write_rich,
+)
 from penstock.base.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -28,10 +36,13 @@ if TYPE_CHECKING:
 
 STATUS_PROBLEMS: Final = 1
 
-_ELSEWHERE: Final = {
-    "run": ("penstock.apps.pipeline.run", "run"),
-    "plan": ("penstock.apps.pipeline.plan", "plan"),
-    "replay": ("penstock.apps.pipeline.replay", "replay"),
+_COMMANDS: Final = {
+    "run": ("pipeline.run", "run", "Run a pipeline."),
+    "plan": ("pipeline.plan", "plan", "Show what a pipeline would do."),
+    "replay": ("pipeline.replay", "replay", "Send records through a pipeline again."),
+    "init": ("pipeline.command", "init", "Begin a pipeline."),
+    "status": ("pipeline.command", "status", "What a pipeline is doing, or where it stopped."),
+    "validate": ("pipeline.command", "validate", "Say what is wrong with a file."),
 }
 
 
@@ -41,21 +52,9 @@ class SparkMissing(UnavailableError):
     code: ClassVar[str] = "invalid_config"
 
 
-class PipelineGroup(click.Group):
-    """The group; commands of other modules are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_ELSEWHERE, *super().list_commands(ctx)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _ELSEWHERE.get(cmd_name)
-        if entry is None:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(entry[0]), entry[1])
-        return command
-
-
-@click.group("pipeline", cls=PipelineGroup, short_help="Spark pipelines that are files.")
+@click.group(
+    "pipeline", cls=LazyGroup, entries=_COMMANDS, short_help="Spark pipelines that are files."
+)
 def pipeline() -> None:
     """Pipelines of Spark: topics in, SQL and Python, tables and topics out, in one file."""
     if importlib.util.find_spec("pyspark") is None:
@@ -107,11 +106,8 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--state", "directory", type=click.Path(path_type=Path), help="State directory.")
     @click.option("--profile", help="Section of the profile file.")
     @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
-    @click.pass_context
     @functools.wraps(command)
     def wrapped(
-        context: click.Context,
-        /,
         file: Path,
         bootstrap: str | None,
         admin: str | None,
@@ -122,8 +118,7 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         from penstock.spark.pipeline.problems import PipelineInvalid
 
-        given = context.obj if isinstance(context.obj, State) else State()
-        state = given.merged(bootstrap, profile, output, ())
+        state = current().merged(bootstrap, profile, output, ())
         servers = state.bootstrap
         if servers is None and state.profile is not None:
             servers = state.setting("bootstrap", None, "") or None
@@ -143,7 +138,7 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
 # validate
 
 
-@pipeline.command("validate", short_help="Say what is wrong with a file.")
+@click.command("validate", short_help="Say what is wrong with a file.")
 @located
 @click.option("--static", is_flag=True, help="Leave out what needs Java: types, names in SQL.")
 def validate(state: State, where: Located, static: bool) -> None:
@@ -154,18 +149,7 @@ def validate(state: State, where: Located, static: bool) -> None:
     """
     problems = _problems(where, static=static)
     if state.json:
-        write_json(
-            [
-                {
-                    "file": str(problem.file),
-                    "line": problem.line,
-                    "where": problem.where,
-                    "message": problem.message,
-                    "fix": problem.fix,
-                }
-                for problem in problems
-            ]
-        )
+        write_json([asdict(problem) for problem in problems])
     else:
         for problem in problems:
             click.echo(str(problem))
@@ -203,7 +187,7 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
 # status
 
 
-@pipeline.command("status", short_help="What a pipeline is doing, or where it stopped.")
+@click.command("status", short_help="What a pipeline is doing, or where it stopped.")
 @located
 def status(state: State, where: Located) -> None:
     """Show a pipeline's queries: live while it runs, else what it left and the broker's offsets."""
@@ -219,7 +203,7 @@ def status(state: State, where: Located) -> None:
     elif found["running"]:
         _show_live(found)
     else:
-        _show_stored(found)
+        _show_stored(state, found)
 
 
 def _show_live(found: dict[str, Any]) -> None:
@@ -233,31 +217,21 @@ def _show_live(found: dict[str, Any]) -> None:
                 click.echo(f"{query['query']}: {name} {key}: {number}")
 
 
-def _show_stored(found: dict[str, Any]) -> None:
+def _show_stored(state: State, found: dict[str, Any]) -> None:
     queries = found["queries"]
     click.echo(f"pipeline {found['pipeline']} does not run; state in {found['state_directory']}")
     if not queries:
         click.echo("it has not run here yet")
         return
-    keys = ("query", "group", "batch_id", "unfinished", "held_records", "lag_records")
-    rows = [[_cell(query[key]) for key in keys] for query in queries]
-    write_table(("query", "group", "batch", "unfinished", "held", "lag"), rows)
-    at = ("topic", "partition", "committed_offset", "log_end_offset", "lag")
-    places = [
-        [query["query"], *(place[key] for key in at)]
-        for query in queries
-        for place in query["partitions"]
-    ]
+    rows = [query | {"unfinished": "yes" if query["unfinished"] else "no"} for query in queries]
+    columns = ("query", "group", "batch=batch_id", "unfinished", "held=held_records")
+    show(state, rows, (*columns, "lag=lag_records"))
+    places = [{"query": one["query"], **place} for one in queries for place in one["partitions"]]
     if places:
-        write_table(("query", "topic", "partition", "committed", "end", "lag"), places)
+        at = ("query", "topic", "partition", "committed=committed_offset", "end=log_end_offset")
+        show(state, places, (*at, "lag"))
     if found["broker_error"]:
         click.echo(f"lag is not known: {found['broker_error']}", err=True)
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value
 
 
 # init
@@ -265,15 +239,14 @@ def _cell(value: object) -> object:
 FENCE: Final = "```"
 
 
-@pipeline.command("init", short_help="Begin a pipeline.")
+@click.command("init", short_help="Begin a pipeline.")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
     "--template", metavar="NAME", default="quickstart", show_default=True,
     help="quickstart, aggregate, cdc or relay.",
 )  # fmt: skip
-@click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
-@click.pass_context
-def init(context: click.Context, /, directory: Path, template: str, output: str | None) -> None:
+@output_option
+def init(state: State, directory: Path, template: str) -> None:
     """Write a small pipeline with sample data, and say how to run it.
 
     quickstart: a topic into a table. aggregate: counts by minute. cdc: changes of a database into
@@ -281,8 +254,6 @@ def init(context: click.Context, /, directory: Path, template: str, output: str 
     """
     from penstock.spark.pipeline.scaffold import init as begin
 
-    state = context.obj if isinstance(context.obj, State) else State()
-    state = state.merged(None, None, output, ())
     written = begin(directory, template)
     commands = [f"cd {shlex.quote(str(directory))}", *_commands(written)]
     files = [str(path) for path in written]

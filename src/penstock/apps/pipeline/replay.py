@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.pipeline.command import Located, located
-from penstock.apps.session import State, write_json, write_table
+from penstock.apps.session import State, show, write_json, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -195,17 +195,14 @@ def _show_replayed(state: State, done: tuple[Replayed, ...]) -> None:
 
 
 def _show_letters(state: State, found: Found) -> None:
-    if state.json:
-        write_json({"going": found.going, "groups": found.groups, "examples": found.examples})
-        return
-    if not found.groups:
+    facts = {"going": found.going, "groups": found.groups, "examples": found.examples}
+    if not found.groups and not state.json:
         click.echo("no dead letters")
         return
-    keys = ("rule", "topic", "letters", "replayed", "stuck", "going")
-    write_table(
-        ("rule", "came from", "letters", "replayed", "stuck", "would go"),
-        [[group[key] for key in keys] for group in found.groups],
-    )
+    columns = ("rule", "came from=topic", "letters", "replayed", "stuck", "would go=going")
+    show(state, found.groups, columns, all_as_json=facts)
+    if state.json:
+        return
     rows = [
         (
             f"{example['letter_partition']}:{example['letter_offset']}",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock import __version__
-from penstock.apps.logs import set_up
+from penstock.apps.daemon import set_up
 from penstock.apps.pipeline.command import Located, located
 from penstock.apps.session import State
 from penstock.base.http_listener import parse_address

@@ -1,0 +1,106 @@
+"""What processes that serve have in common: logging, signals, and words to their supervisor.
+
+Logging goes to stderr, as text or as one JSON object a line. A unit of systemd's `Type=notify` has
+started when the daemon says so over a datagram socket that is named in its environment; without
+that name, under any other supervisor, nothing happens.
+
+Source: `sd_notify(3)`, the section on implementing the protocol without its library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+COLLECT_AFTER_OBJECTS: Final = 10_000
+"""New objects between two collections: requests make almost no cycles, and what they leave in
+memory (the newest batches) is looked through by each collection."""
+FORCED_STATUS: Final = 1
+FORMATS: Final = ("text", "json")
+LEVELS: Final = ("debug", "info", "warning", "error")
+VARIABLE: Final = "NOTIFY_SOCKET"
+READY: Final = "READY=1"
+STOPPING: Final = "STOPPING=1"
+MICROSECONDS_PER_MS: Final = 1000
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: time, level, logger, message, and the error if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def set_up(log_format: str, level: str) -> None:
+    """Send all logging to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    if log_format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT from now on; a second one ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stop)
+    return stop
+
+
+def _on_signal(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        os._exit(FORCED_STATUS)
+    stop.set()
+
+
+def notify_ready(environment: Mapping[str, str] = os.environ) -> bool:
+    """Say that clients can connect; True if a supervisor was told."""
+    return notify(READY, environment=environment)
+
+
+def notify_stopping(within_ms: int, environment: Mapping[str, str] = os.environ) -> bool:
+    """Say that the daemon stops and may take `within_ms`, even if the unit's own limit is less."""
+    extension = f"EXTEND_TIMEOUT_USEC={within_ms * MICROSECONDS_PER_MS}"
+    return notify(STOPPING, extension, environment=environment)
+
+
+def notify(*states: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Send `states` as one message; True if a supervisor was told.
+
+    Never blocks and never raises: a supervisor that is gone is no reason to stop serving.
+    """
+    address = environment.get(VARIABLE, "")
+    if not address.startswith(("/", "@")):
+        return False
+    if address.startswith("@"):  # a name in the abstract namespace
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.setblocking(False)
+            sender.sendto("\n".join(states).encode(), address)
+    except OSError as error:
+        logger.warning("%s=%s was not told %s: %s", VARIABLE, address, states, error)
+        return False
+    return True
