@@ -25,7 +25,7 @@ from typing import Final, Literal
 
 from compat.servers import PenstockProcess
 
-from benchmarks.harness import Row, interleaved
+from benchmarks.harness import Row
 from benchmarks.peers.apache_kafka import ApacheKafka
 from benchmarks.peers.load import (
     Load,
@@ -44,6 +44,7 @@ from benchmarks.peers.round_trip import (
     produce_request,
     round_trips,
 )
+from penstock.apps.loads.figures import interleaved
 
 PENSTOCK, FROM_CACHE, APACHE = "penstock", "penstock, policy os", "Apache Kafka"
 PROBE_SECONDS = 0.001

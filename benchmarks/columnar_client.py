@@ -22,7 +22,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.harness import Row, interleaved, seconds
+from benchmarks.harness import Row, seconds
+from penstock.apps.loads.figures import interleaved
 from penstock.client import Client
 from penstock.testing import Broker
 

@@ -24,7 +24,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import Row, figure, interleaved
+from benchmarks.harness import Row, figure
+from penstock.apps.loads.figures import interleaved
 from penstock.records import Codec
 from penstock.records.columnar import decode_batches, encode_batches
 

@@ -111,9 +111,3 @@ async def _write_history(port: int, topic: str, partitions: Sequence[int], count
     for link in links:
         link.close()
     return size_bytes
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed; 0 without values."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -45,7 +45,6 @@ from benchmarks.diskless_bed import (
     RemoteStore,
     broker,
     metrics,
-    percentile,
     port_of,
     remote_store,
     write_history,
@@ -54,6 +53,7 @@ from benchmarks.harness import Chart, Report, Row
 from benchmarks.peers.load import cpu_seconds, create_topic
 from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.tail_load import PARTITIONS
+from penstock.apps.loads.figures import percentile
 
 LATENCY_MS = 30
 LAGGING = 12

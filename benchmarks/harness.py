@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -68,21 +67,6 @@ class Report:
 
     rows: Sequence[Row]
     charts: Sequence[Chart] = ()
-
-
-def interleaved(
-    contenders: Mapping[str, Callable[[], float]], *, runs: int = 5
-) -> dict[str, float]:
-    """Run every contender in turn, `runs` times over, and return each one's median.
-
-    A contender returns its own figure (a rate, or seconds). Interleaving spreads the machine's
-    drift evenly over all of them.
-    """
-    figures: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(runs):
-        for name, contender in contenders.items():
-            figures[name].append(contender())
-    return {name: statistics.median(values) for name, values in figures.items()}
 
 
 def seconds(action: Callable[[], object]) -> float:

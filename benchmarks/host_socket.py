@@ -72,11 +72,12 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from benchmarks.harness import Row, interleaved
+from benchmarks.harness import Row
 from benchmarks.peers import grpc_stream, http_ingest
 from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.round_trip import RoundTrip, on_one_core
-from benchmarks.peers.unix_socket import RawLimit, connect
+from penstock.apps.loads.figures import interleaved
+from penstock.apps.loads.unix_socket import RawLimit, connect
 from penstock.client import Client
 from penstock.host.client.blocking import HostClient
 from penstock.host.client.futures import PublishFuture
@@ -191,8 +192,8 @@ class Stage:
             self._stack = stack
             folder = tempfile.TemporaryDirectory(prefix="penstock-")
             self._folder = Path(stack.enter_context(folder))
-            _, raw_path = self.process("benchmarks.peers.unix_socket", "take")
-            self.raw = RawLimit(raw_path)
+            _, raw_path = self.process("penstock.apps.loads.unix_socket", "take")
+            self.raw = RawLimit(connect(raw_path))
             stack.callback(self.raw.close)
             self.agent, self.agent_path = self.process("benchmarks.peers.host_agent", "null")
             self.grpc: dict[str, grpc_stream.Producer] = {}
@@ -412,7 +413,7 @@ def _round_trips(stage: Stage, effort: Effort) -> list[Row]:
         contenders: dict[str, Callable[[], object]] = {"agent": partial(client.send, payload)}
         pids = list(stage.pids)
         for name in ("blocking", "uvloop"):
-            peer, path = stage.process("benchmarks.peers.unix_socket", name)
+            peer, path = stage.process("penstock.apps.loads.unix_socket", name)
             pids.append(peer.pid)
             connection = stack.enter_context(connect(path))
             contenders[f"{name} echo"] = _echoed(connection, payload)

@@ -24,7 +24,8 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from benchmarks.harness import Row, interleaved
+from benchmarks.harness import Row
+from penstock.apps.loads.figures import interleaved
 from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.records import BatchHeader, encode_header, seal

@@ -31,7 +31,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.columnar_client import scratch
-from benchmarks.harness import Row, interleaved, seconds
+from benchmarks.harness import Row, seconds
+from penstock.apps.loads.figures import interleaved
+from penstock.apps.loads.files import write_plainly
 from penstock.client import Client
 from penstock.client.limits import BATCH_BYTES
 from penstock.outbox.pointer import encode_pointer
@@ -68,23 +70,6 @@ SIZES = [
     Size(name="16 MiB", size_bytes=16 << 20, count=8,
          durable=1390, durable_many=1700, lazy=3100, lazy_many=3700),
 ]  # fmt: skip
-
-
-def write_plainly(directory: Path, name: str, payload: bytes, durable: bool) -> None:
-    """The file calls alone."""
-    temporary = directory / f"{name}.tmp"
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    written = 0
-    while written < len(payload):
-        written += os.write(file, memoryview(payload)[written:])
-    if durable:
-        os.fdatasync(file)
-    os.close(file)
-    os.rename(temporary, directory / name)
-    if durable:
-        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(folder)
-        os.close(folder)
 
 
 class Runs:

@@ -25,8 +25,9 @@ import numpy as np
 import pyarrow as pa
 from compat.servers import PenstockProcess
 
-from benchmarks.harness import Row, interleaved
+from benchmarks.harness import Row
 from benchmarks.peers.load import Shape, create_topic, produce
+from penstock.apps.loads.figures import interleaved
 from penstock.records import Codec
 from penstock.records.columnar import encode_batches
 from penstock.storage import LogConfig

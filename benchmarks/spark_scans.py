@@ -37,9 +37,10 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from benchmarks.harness import Row, interleaved
+from benchmarks.harness import Row
 from benchmarks.peers import spark_connector
 from benchmarks.spark_bed import DATA, VALUE_SCHEMA, WARM, Bed, Work, in_turns, middle
+from penstock.apps.loads.figures import interleaved
 from penstock.client import Client
 from penstock.spark.schema import DEFAULT_COLUMNS
 from penstock.spark.tables import DeltaSink, history, read_table

@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from benchmarks.harness import Row, interleaved, seconds
+from benchmarks.harness import Row, seconds
+from penstock.apps.loads.figures import interleaved
 from penstock.spark import session
 from penstock.spark.schema import BATCH_ROWS_MAX, DEFAULT_COLUMNS, arrow_schema, spark_schema
 from penstock.testing import Broker

@@ -22,6 +22,7 @@ from benchmarks.peers.bare_client import (
     versions,
     versions_request,
 )
+from penstock.apps.loads.pacing import moments
 
 LINKS = 16
 SEED = 7
@@ -61,15 +62,14 @@ async def _paced(
 ) -> list[float]:
     dice = random.Random(SEED)
     links = [await Link.open(port) for _ in range(LINKS)]
-    gaps = [dice.expovariate(per_second) for _ in range(int(per_second * seconds))]
+    count = int(per_second * seconds)
     due: list[asyncio.Queue[float]] = [asyncio.Queue() for _ in links]
-    counts = [len(range(number, len(gaps), LINKS)) for number in range(LINKS)]
+    counts = [len(range(number, count, LINKS)) for number in range(LINKS)]
     loop = asyncio.get_running_loop()
 
     def keep_time() -> None:
-        moment = time.monotonic() + 0.1
-        for number, gap in enumerate(gaps):
-            moment += gap
+        begin = time.monotonic() + 0.1
+        for number, moment in enumerate(moments(begin, count, per_second, dice.random)):
             time.sleep(max(0.0, moment - time.monotonic()))
             loop.call_soon_threadsafe(due[number % LINKS].put_nowait, moment)
 

@@ -6,12 +6,13 @@ can be talked to, and ends at SIGTERM. What follows `ready` on the line is for t
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from penstock.apps.loads.figures import cpu_seconds
 
 STOP_TIMEOUT_SECONDS = 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +65,7 @@ class PeerProcess:
 
     def cpu_seconds(self) -> float:
         """What all its threads have used of the cores so far."""
-        return cpu_seconds(self.pid)
+        return cpu_seconds(self.pid) or 0.0
 
     def stop(self) -> None:
         """End it, by force if it does not end in time."""
@@ -80,12 +81,3 @@ class PeerProcess:
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
-
-
-def cpu_seconds(pid: int) -> float:
-    """What all threads of a process have used of the cores so far, to the nanosecond."""
-    total = 0
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9

@@ -245,7 +245,9 @@ def test_absent_topics_and_brokers_are_one_line(
     assert "start one with `penstock serve`" in down.err
 
 
-@pytest.mark.parametrize("words", [("group", "describe", "g"), ("group", "delete", "g", "--yes")])
+@pytest.mark.parametrize(
+    "words", [("group", "describe", "nobody"), ("group", "delete", "nobody", "--yes")]
+)
 def test_absent_groups_are_one_line(run: Run, words: tuple[str, ...]) -> None:
     absent = run(*words)
     assert (absent.status, absent.err.count("\n")) == (1, 1)

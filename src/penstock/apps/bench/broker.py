@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.apps.bench.interrupts import deferred
 from penstock.apps.configuration import ENVIRONMENT_PREFIXES, dotted, known_names
+from penstock.apps.loads.figures import cpu_seconds
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
@@ -33,7 +34,6 @@ START_TIMEOUT_SECONDS: Final = 30.0
 STOP_TIMEOUT_SECONDS: Final = 10.0
 STDERR_BYTES_SHOWN: Final = 500
 _READY: Final = re.compile(rb"penstock ready kafka=(\S+) ")
-_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _LISTENING: Final = "0A"
 
 
@@ -184,30 +184,6 @@ class Bed:
     def cpu_seconds(self) -> float | None:
         """Processor time of the broker so far; None where it cannot be seen."""
         return None if self.pid is None else cpu_seconds(self.pid)
-
-
-def cpu_seconds(pid: int) -> float | None:
-    """User and system time of a process so far; None where the kernel does not say.
-
-    By its threads in nanoseconds, where the kernel has that, else in ticks.
-
-    Raises:
-        UnavailableError: there is no such process any more.
-    """
-    if not Path("/proc/self/stat").exists():
-        return None
-    process = Path("/proc") / str(pid)
-    try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-        if not (process / "schedstat").exists():
-            return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
-        total = 0
-        for task in (process / "task").iterdir():
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-                total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
-    except OSError:
-        raise UnavailableError(f"the broker's process {pid} is gone") from None
 
 
 @dataclass(frozen=True, slots=True)

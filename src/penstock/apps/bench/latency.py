@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import selectors
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.apps.bench.broker import Bed
 from penstock.apps.bench.interrupts import run_async
-from penstock.apps.bench.machine import noise
-from penstock.apps.bench.steps import Figures, Step, quantile_hows, quantiles_ms
+from penstock.apps.bench.steps import Figures, Step, quantile_hows
+from penstock.apps.loads.figures import quantiles_ms
+from penstock.apps.loads.pacing import moments
+from penstock.apps.loads.values import one_record
 from penstock.base.errors import PenstockError, UnavailableError
-from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -65,13 +66,9 @@ def latency_steps(bed: Bed) -> list[Step]:
 
 
 def _due(seconds: float) -> list[float]:
-    """Moments of a Poisson process from now on, the warm-up's included."""
+    """Moments from now on, the warm-up's included."""
     count = WARM_UP_RECORDS + max(RECORDS_MIN, int(seconds * RECORDS_PER_SECOND))
-    moment, moments = _now(), []
-    for _ in range(count):
-        moment -= math.log(1.0 - SYSTEM_RANDOMNESS.uniform()) / RECORDS_PER_SECOND
-        moments.append(moment)
-    return moments
+    return moments(_now(), count, RECORDS_PER_SECOND)
 
 
 def _produced(bed: Bed, seconds: float) -> list[float]:
@@ -186,15 +183,3 @@ async def _append(
         for timer in timers:
             timer.cancel()
     return ended
-
-
-def one_record(value_bytes: int) -> Pieces:
-    """A batch of one record whose value has so many bytes."""
-    import pyarrow as pa
-
-    from penstock.client.producer_partitions import Pieces
-    from penstock.records.columnar import encode_batches
-
-    table = pa.table({"value": pa.array([noise(value_bytes)], pa.binary())})
-    (batch,) = encode_batches(table, now_ms=SYSTEM_CLOCK.now_ms())
-    return Pieces(batch.data, batch.record_count)

@@ -7,11 +7,11 @@ host's cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from penstock.apps.bench.broker import Bed
-from penstock.apps.bench.machine import noise
 from penstock.apps.bench.steps import Figures, Step
+from penstock.apps.loads.values import values
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 
@@ -25,7 +25,6 @@ RUN_BYTES_MAX: Final = 256 << 20
 """Values of one run; the topic of a run is deleted before the next begins."""
 DISKLESS_BYTES_MAX: Final = 64 << 20
 """Likewise; but the objects of a deleted topic stay until they are swept."""
-CHUNK_RECORDS: Final = 1_000
 KIBIBYTE: Final = 1_024
 SMALL_BYTES: Final = 100
 _LOCAL: Final[Mapping[str, str]] = {}
@@ -77,7 +76,7 @@ class Load:
             elapsed = size_bytes / self._rate
 
     def _once(self, size_bytes: int, *, read: bool) -> Figures:
-        table = _values(self._value_bytes, size_bytes)
+        table = values(self._value_bytes, size_bytes)
         found: dict[str, float] = {}
         with self._bed.topic(self._partitions, self._configs) as topic:
             self._rate = self._timed(
@@ -146,14 +145,3 @@ def diskless_step(bed: Bed, *, where: str) -> Step:
         configs={"diskless.enable": "true"},
     )
     return Step(label="diskless produce", share=0.08, run=load.run, hows=load.hows(where))
-
-
-def _values(value_bytes: int, size_bytes: int) -> Any:
-    """A table of about so many bytes; its chunks are one and the same memory."""
-    import pyarrow as pa
-
-    content = noise(CHUNK_RECORDS * value_bytes)
-    ends = range(value_bytes, len(content) + 1, value_bytes)
-    chunk = pa.array([content[end - value_bytes : end] for end in ends], pa.binary())
-    count = max(1, size_bytes // len(content))
-    return pa.table({"value": pa.chunked_array([chunk] * count)})

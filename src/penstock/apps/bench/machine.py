@@ -19,9 +19,11 @@ from typing import Any, Final
 
 from penstock import __version__
 from penstock.apps.bench.interrupts import deferred
-from penstock.apps.bench.steps import Figures, Step, quantile_hows, quantiles_ms
+from penstock.apps.bench.steps import Figures, Step, quantile_hows
+from penstock.apps.loads.figures import quantiles_ms
+from penstock.apps.loads.values import noise
 from penstock.base.errors import UnavailableError
-from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.base.system import SYSTEM_CLOCK
 
 PIECE_BYTES: Final = 1 << 20
 GROUP_PIECES: Final = 8
@@ -34,11 +36,6 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 _now = SYSTEM_CLOCK.monotonic
-
-
-def noise(size_bytes: int) -> bytes:
-    """Bytes that nothing can compress."""
-    return SYSTEM_RANDOMNESS.bits(8 * size_bytes).to_bytes(size_bytes, "big")
 
 
 def usable_cores() -> float:

@@ -103,20 +103,6 @@ def ratios(measured: Mapping[str, Measured]) -> dict[str, float]:
     }
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed; 0 without values."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
-def quantiles_ms(stem: str, seconds: Sequence[float]) -> dict[str, float]:
-    """`<stem>_p50_ms` and `<stem>_p99_ms` of latencies in seconds."""
-    return {
-        f"{stem}_p50_ms": percentile(seconds, 0.5) * 1000,
-        f"{stem}_p99_ms": percentile(seconds, 0.99) * 1000,
-    }
-
-
 def quantile_hows(stem: str, how: str) -> dict[str, str]:
     """The words of how for what `quantiles_ms` gives."""
     return {f"{stem}_p50_ms": f"{how}; p50 of a run", f"{stem}_p99_ms": f"{how}; p99 of a run"}

@@ -17,8 +17,9 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from penstock.apps.bench.interrupts import run_async
-from penstock.apps.bench.machine import noise
-from penstock.apps.bench.steps import Figures, Step, quantile_hows, quantiles_ms
+from penstock.apps.bench.steps import Figures, Step, quantile_hows
+from penstock.apps.loads.figures import quantiles_ms
+from penstock.apps.loads.values import noise
 from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 

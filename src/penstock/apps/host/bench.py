@@ -6,15 +6,18 @@ as fast as it can, the other reads; and one sends 64 bytes that the other sends 
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from penstock.apps.host.command import socket_option
+from penstock.apps.loads.figures import percentile
+from penstock.apps.loads.unix_socket import RawLimit, echo, forked, take
 from penstock.apps.session import State, output_option, show_facts
 from penstock.base.system import SYSTEM_CLOCK
 
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
     from penstock.host import HostClient
     from penstock.host.client.futures import PublishFuture
 
-BUFFER_BYTES: Final = 4 << 20
-ECHO_BYTES: Final = 64
+ECHO: Final = b"x" * 64
+RAW_BYTES: Final = 64 << 20
+"""Between two answers of the process that reads."""
+READ_BYTES: Final = 1 << 20
 FRAMES_WAITING_MAX: Final = 64
 ROUND_TRIPS_MAX: Final = 20_000
 
@@ -70,7 +75,8 @@ def bench(
     with client:
         client.wait_started()
         bytes_per_second = _throughput(client, target, _pieces(size, chunks), seconds)
-        trips = _round_trips(client, target, seconds)
+        send = partial(client.send, ECHO, topic=target.topic, partition=target.partition)
+        trips = _round_trips(send, seconds)
     results = {
         "frame_bytes": size,
         "chunks_per_frame": chunks,
@@ -78,10 +84,10 @@ def bench(
         "chunks_per_second": round(bytes_per_second / size * chunks),
         "raw_megabytes_per_second": round(raw_bytes_per_second / 1e6, 1),
         "ratio_of_raw": round(bytes_per_second / raw_bytes_per_second, 3),
-        "round_trip_p50_us": _microseconds(trips, 0.5),
-        "round_trip_p99_us": _microseconds(trips, 0.99),
-        "raw_round_trip_p50_us": _microseconds(raw_trips, 0.5),
-        "raw_round_trip_p99_us": _microseconds(raw_trips, 0.99),
+        "round_trip_p50_us": round(percentile(trips, 0.5) * 1e6, 1),
+        "round_trip_p99_us": round(percentile(trips, 0.99) * 1e6, 1),
+        "raw_round_trip_p50_us": round(percentile(raw_trips, 0.5) * 1e6, 1),
+        "raw_round_trip_p99_us": round(percentile(raw_trips, 0.99) * 1e6, 1),
     }
     show_facts(state, results, ("figure", "value"))
 
@@ -107,12 +113,12 @@ def _throughput(client: HostClient, target: _Target, pieces: list[bytes], second
     return sent / (now() - began)
 
 
-def _round_trips(client: HostClient, target: _Target, seconds: float) -> list[float]:
-    payload, trips, now = b"x" * ECHO_BYTES, list[float](), SYSTEM_CLOCK.monotonic
+def _round_trips(there_and_back: Callable[[], object], seconds: float) -> list[float]:
+    trips, now = list[float](), SYSTEM_CLOCK.monotonic
     began = now()
     while now() - began < seconds and len(trips) < ROUND_TRIPS_MAX:
         start = now()
-        client.send(payload, topic=target.topic, partition=target.partition)
+        there_and_back()
         trips.append(now() - start)
     return trips
 
@@ -124,55 +130,22 @@ def _pieces(size: int, count: int) -> list[bytes]:
     return [b"x" * (end - start) for start, end in pairwise(cuts)]
 
 
-def _microseconds(trips: list[float], quantile: float) -> float:
-    ordered = sorted(trips)
-    return round(ordered[min(len(ordered) - 1, int(len(ordered) * quantile))] * 1e6, 1)
-
-
-def _pair() -> tuple[socket.socket, socket.socket]:
-    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    for end in pair:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-    return pair
-
-
 def _raw_throughput(size: int, seconds: float) -> float:
-    near, far = _pair()
-    child = os.fork()
-    if not child:
-        near.close()
-        buffer = bytearray(1 << 20)
-        while far.recv_into(buffer):
-            pass
-        os._exit(0)
-    far.close()
-    payload, sent, now = b"x" * size, 0, SYSTEM_CLOCK.monotonic
-    began = now()
-    while now() - began < seconds:
-        near.sendall(payload)
-        sent += size
-    near.close()
-    os.waitpid(child, 0)
-    return sent / (now() - began)
+    payload, now = b"x" * size, SYSTEM_CLOCK.monotonic
+    count = max(1, RAW_BYTES // size)
+    with forked(take) as connection:
+        limit, sent, began = RawLimit(connection), 0, now()
+        while now() - began < seconds:
+            limit.write(payload, count, READ_BYTES)
+            sent += size * count
+        return sent / (now() - began)
 
 
 def _raw_round_trips(seconds: float) -> list[float]:
-    near, far = _pair()
-    child = os.fork()
-    if not child:
-        near.close()
-        while piece := far.recv(ECHO_BYTES):
-            far.sendall(piece)
-        os._exit(0)
-    far.close()
-    payload, now = b"x" * ECHO_BYTES, SYSTEM_CLOCK.monotonic
-    trips: list[float] = []
-    began = now()
-    while now() - began < seconds and len(trips) < ROUND_TRIPS_MAX:
-        start = now()
-        near.sendall(payload)
-        near.recv(ECHO_BYTES, socket.MSG_WAITALL)
-        trips.append(now() - start)
-    near.close()
-    os.waitpid(child, 0)
-    return trips
+    with forked(echo) as connection:
+
+        def there_and_back() -> None:
+            connection.sendall(ECHO)
+            connection.recv(len(ECHO), socket.MSG_WAITALL)
+
+        return _round_trips(there_and_back, seconds)

@@ -9,7 +9,6 @@ figures are of all rounds together.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -20,9 +19,12 @@ from typing import Any, Final
 
 import click
 
+from penstock.apps.loads.figures import percentile
+from penstock.apps.loads.files import write_plainly
+from penstock.apps.loads.values import noise
 from penstock.apps.outbox.options import outbox_options, parse_size
 from penstock.apps.session import State, client_options, show
-from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.base.system import SYSTEM_CLOCK
 
 ROUNDS: Final = 3
 PAYLOADS_MAX: Final = 100_000
@@ -65,8 +67,7 @@ def bench(
     other use.
     """
     size_bytes = parse_size(size, "--size")
-    noise = SYSTEM_RANDOMNESS.bits(8 * MEBIBYTE).to_bytes(MEBIBYTE, "big")
-    payload = noise * (size_bytes // MEBIBYTE + 1)
+    payload = noise(MEBIBYTE) * (size_bytes // MEBIBYTE + 1)
     directory = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=root))
     try:
         ways = _run(state, directory, topic, payload[:size_bytes], count, concurrency, not no_sync)
@@ -107,7 +108,7 @@ def _run(
         call = opened.write_async if publisher is None else opened.send_async
 
         def plain(number: int, data: bytes) -> Future[Any]:
-            return pool.submit(_write_plain, plain_root, number, data, sync)
+            return pool.submit(write_plainly, plain_root, str(number), data, sync)
 
         def through_outbox(number: int, data: bytes) -> Future[Any]:
             return call(data, partition_id="bench", batch_id=f"b{number}")
@@ -143,33 +144,13 @@ def _settle(way: _Measured, started: float, future: Future[Any]) -> None:
     way.latencies.append(SYSTEM_CLOCK.monotonic() - started)
 
 
-def _write_plain(directory: Path, number: int, payload: bytes, sync: bool) -> None:
-    temporary, path = directory / f"{number}.tmp", directory / str(number)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-    try:
-        view = memoryview(payload)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        if sync:
-            os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.rename(path)
-    if sync:
-        above = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(above)
-        finally:
-            os.close(above)
-
-
 def _row(way: _Measured, size_bytes: int, plain_seconds: float) -> dict[str, Any]:
-    ordered = sorted(way.latencies)
+    count = len(way.latencies)
     return {
         "way": way.name,
-        "MB/s": round(len(ordered) * size_bytes / way.seconds / 1e6, 1),
-        "writes/s": round(len(ordered) / way.seconds, 1),
+        "MB/s": round(count * size_bytes / way.seconds / 1e6, 1),
+        "writes/s": round(count / way.seconds, 1),
         "of plain": round(plain_seconds / way.seconds, 2),
-        "p50 ms": round(ordered[len(ordered) // 2] * 1000, 2),
-        "p99 ms": round(ordered[len(ordered) * 99 // 100] * 1000, 2),
+        "p50 ms": round(percentile(way.latencies, 0.5) * 1000, 2),
+        "p99 ms": round(percentile(way.latencies, 0.99) * 1000, 2),
     }

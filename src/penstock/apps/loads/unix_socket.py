@@ -1,6 +1,6 @@
 """The least that two processes can do over a Unix stream socket: take bytes, or echo them.
 
-    python -m benchmarks.peers.unix_socket MODE PATH
+    python -m penstock.apps.loads.unix_socket MODE PATH
 
 `take` reads as many bytes as it is told into one buffer, again and again, and says when it has
 them: the limit that a protocol over such a socket cannot exceed. `blocking` sends back what it
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import uvloop
+
+from penstock.base.system import SYSTEM_CLOCK
 
 BUFFER_BYTES = 4 << 20
 ORDER = struct.Struct(">QQ")
@@ -53,8 +55,8 @@ def enlarge(sock: socket.socket) -> None:
 class RawLimit:
     """A writer to a process that takes bytes."""
 
-    def __init__(self, path: str) -> None:
-        self._connection = connect(path)
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
 
     def close(self) -> None:
         """Close the connection."""
@@ -86,14 +88,14 @@ class RawLimit:
         return self._arrived(begun, size * count)
 
     def _order(self, size_bytes: int, read_bytes: int) -> float:
-        begun = time.perf_counter()
+        begun = SYSTEM_CLOCK.monotonic()
         self._connection.sendall(ORDER.pack(size_bytes, read_bytes))
         return begun
 
     def _arrived(self, begun: float, size_bytes: int) -> float:
         if self._connection.recv(1) != b"+":
             raise ConnectionError("the reader is gone")
-        return size_bytes / (time.perf_counter() - begun) / 1e6
+        return size_bytes / (SYSTEM_CLOCK.monotonic() - begun) / 1e6
 
 
 def take(connection: socket.socket) -> None:
@@ -106,6 +108,25 @@ def take(connection: socket.socket) -> None:
             left -= connection.recv_into(buffer)
         connection.sendall(b"+")
     connection.close()
+
+
+@contextlib.contextmanager
+def forked(serve: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
+    """A connection with large buffers to a process that serves its other end until it closes."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in (near, far):
+        enlarge(end)
+    child = os.fork()
+    if not child:
+        near.close()
+        serve(far)
+        os._exit(0)
+    far.close()
+    try:
+        yield near
+    finally:
+        near.close()
+        os.waitpid(child, 0)
 
 
 def echo(connection: socket.socket) -> None:

@@ -1,0 +1,1 @@
+"""Loads, and what they took: one room for `penstock bench`, its kin, and `benchmarks/`."""

@@ -1,0 +1,67 @@
+"""Figures of many measurements: quantiles, medians of interleaved runs, processor time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from penstock.base.errors import UnavailableError
+
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all does not exceed; 0 without values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def quantiles_ms(stem: str, seconds: Sequence[float]) -> dict[str, float]:
+    """`<stem>_p50_ms` and `<stem>_p99_ms` of latencies in seconds."""
+    return {
+        f"{stem}_p50_ms": percentile(seconds, 0.5) * 1000,
+        f"{stem}_p99_ms": percentile(seconds, 0.99) * 1000,
+    }
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], float]], *, runs: int = 5
+) -> dict[str, float]:
+    """Run every contender in turn, `runs` times over, and return each one's median.
+
+    A contender returns its own figure (a rate, or seconds). Interleaving spreads the machine's
+    drift evenly over all of them.
+    """
+    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(runs):
+        for name, contender in contenders.items():
+            figures[name].append(contender())
+    return {name: median(values) for name, values in figures.items()}
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """User and system time of a process so far; None where the kernel does not say.
+
+    By its threads in nanoseconds, where the kernel has that, else in ticks.
+
+    Raises:
+        UnavailableError: there is no such process any more.
+    """
+    if not Path("/proc/self/stat").exists():
+        return None
+    process = Path("/proc") / str(pid)
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        if not (process / "schedstat").exists():
+            return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        total = 0
+        for task in (process / "task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
+    except OSError:
+        raise UnavailableError(f"the broker's process {pid} is gone") from None
