@@ -62,7 +62,7 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
         )
-        configs.bind(lambda: server.state.image)
+        configs.bind(lambda: server.cluster.loaded)
         started.append(server)
         await server.start()
         return server

@@ -95,7 +95,7 @@ async def test_an_address_that_sends_nonsense_again_and_again_is_one_line(
     assert "127.0.0.1" in warned[0]
     assert "frame length of -1" in warned[0]
     assert "API key 999" in warned[1]
-    rejected = broker.state.metrics.rejected
+    rejected = broker.metrics.rejected
     assert (rejected["UntrustworthyFrame"], rejected["MalformedRequest"]) == (50, 1)
 
 

@@ -50,7 +50,7 @@ class Waiting:
     @classmethod
     async def begin(cls, broker: BrokerServer, client: WireClient, request: Any) -> Waiting:
         task = asyncio.create_task(client.call("Fetch", 12, request))
-        hub = broker.state.fetch_hub
+        hub = broker.fetch_hub
         async with asyncio.timeout(60):
             while not task.done() and not len(hub):
                 await asyncio.sleep(0)

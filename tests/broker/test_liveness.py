@@ -11,11 +11,13 @@ from penstock.base.errors import InvalidSetting
 from penstock.base.settings import load
 from penstock.broker.coordination.classic import Refused
 from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
-from penstock.broker.liveness import Liveness, Session
+from penstock.broker.liveness import Liveness, LivenessParts, Session
+from penstock.broker.parts import parts_of
+from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.state import BrokerState
 from penstock.control import ControlUnavailable, MemoryControlPlane
-from tests.broker.handlers.conftest import state as state  # the fixture
+from tests.broker.handlers.conftest import broker as broker  # the fixture
+from tests.broker.handlers.conftest import give
 
 ME, OTHER = UUID(int=1), UUID(int=2)
 TIMEOUT = 9.0
@@ -53,23 +55,25 @@ class Control(MemoryControlPlane):
 class House:
     """One broker under test on a control plane with a clock."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, broker: BrokerServer) -> None:
         self.clock = Clock()
         self.control = Control(self.clock)
         self.superseded = 0
-        self.state = state
-        state.clock = self.clock
-        state.control = state.cluster.control = self.control
-        state.on_image.append(state.coordinator.image_changed)
+        self.broker = broker
+        give(broker, clock=self.clock, control=self.control)
+        broker.cluster.on_image.append(broker.coordinator.image_changed)
         self.liveness = Liveness(
-            state, incarnation=ME, register=self.register, on_superseded=self.end
+            parts_of(LivenessParts, broker),
+            incarnation=ME,
+            register=self.register,
+            on_superseded=self.end,
         )
 
     async def register(self, broker_id: int = 1, incarnation: UUID = ME) -> None:
         await self.control.register_broker(
             broker_id=broker_id, host="h", port=1, rack=None, incarnation=incarnation
         )
-        await self.state.refresh()
+        await self.broker.cluster.refresh()
 
     def end(self) -> None:
         self.superseded += 1
@@ -82,12 +86,12 @@ class House:
         await self.liveness.beat()
 
     def brokers(self) -> list[int]:
-        return [broker.broker_id for broker in self.state.metadata.brokers]
+        return [broker.broker_id for broker in self.broker.cluster.image.brokers]
 
 
 @pytest.fixture
-async def house(state: BrokerState) -> House:
-    house = House(state)
+async def house(broker: BrokerServer) -> House:
+    house = House(broker)
     await house.register()
     await house.register(2, OTHER)
     return house
@@ -133,7 +137,7 @@ async def test_a_switch_that_cannot_be_looked_for_keeps_nobody_alive(
     async def fails() -> None:
         raise ControlUnavailable("no switches can be read")
 
-    monkeypatch.setattr(house.state.switches, "look", fails)
+    monkeypatch.setattr(house.broker.switches, "look", fails)
     await house.register(2, OTHER)
     for _ in range(6):
         await house.beat()
@@ -155,13 +159,13 @@ async def test_nobody_is_expired_when_the_plane_comes_back(house: House) -> None
 
 
 async def test_a_broker_that_was_expired_registers_anew(house: House) -> None:
-    (before, _) = house.state.metadata.brokers
+    (before, _) = house.broker.cluster.image.brokers
     house.clock.move(20)
     assert await house.control.expire_brokers(9_000) == [1, 2]
     await house.beat()
-    (after,) = house.state.metadata.brokers
+    (after,) = house.broker.cluster.image.brokers
     assert after.epoch == before.epoch + 1
-    assert not house.state.coordinator.suspended
+    assert not house.broker.coordinator.suspended
     assert house.superseded == 0
 
 
@@ -169,8 +173,8 @@ async def test_a_broker_whose_id_is_anothers_ends(house: House) -> None:
     await house.register(1, OTHER)
     await house.beat()
     assert house.superseded == 1
-    assert house.state.coordinator.suspended
-    assert house.state.metadata.broker(1) is not None
+    assert house.broker.coordinator.suspended
+    assert house.broker.cluster.image.broker(1) is not None
 
 
 async def test_groups_are_refused_while_the_registration_may_be_lost(house: House) -> None:
@@ -179,17 +183,17 @@ async def test_groups_are_refused_while_the_registration_may_be_lost(house: Hous
     house.clock.move(9)
     house.liveness.start()
     async with asyncio.timeout(60):
-        while not house.state.coordinator.suspended:
+        while not house.broker.coordinator.suspended:
             await asyncio.sleep(0.001)
         with pytest.raises(CoordinatorNotAvailable, match="lost touch"):
-            await house.state.coordinator.describe("g")
+            await house.broker.coordinator.describe("g")
         with pytest.raises(CoordinatorNotAvailable, match="lost touch"):
-            await house.state.coordinator.list_groups()
-        listed = await house.state.coordinator.subscribed(owned(house), ())
+            await house.broker.coordinator.list_groups()
+        listed = await house.broker.coordinator.subscribed(owned(house), ())
         assert isinstance(listed, Refused)
         assert listed.error == "coordinator_not_available"
         house.control.away = False
-        while house.state.coordinator.suspended:
+        while house.broker.coordinator.suspended:
             await asyncio.sleep(0.001)
     await house.liveness.stop()
     await house.liveness.stop()
@@ -198,7 +202,7 @@ async def test_groups_are_refused_while_the_registration_may_be_lost(house: Hous
 def owned(house: House) -> str:
     """A group of this broker."""
     names = (f"g{number}" for number in range(100))
-    return next(name for name in names if owner_of(house.state.metadata, name).broker_id == 1)
+    return next(name for name in names if owner_of(house.broker.cluster.image, name).broker_id == 1)
 
 
 def test_a_session_has_room_for_three_beats() -> None:

@@ -138,7 +138,7 @@ async def test_an_answer_waits_until_its_records_are_durable(
     while store.partitions[TopicPartition("t", 0)].log_end_offset == 0:
         await other.call("ApiVersions", 0, {})
     assert (await other.fetch("t")).high_watermark == 0
-    assert broker.state.produce_waiting
+    assert broker.produce_waiting
     store.held = False
     store.commit_pending()
     answer = await client.response("Produce", 9)
@@ -179,11 +179,11 @@ async def test_a_long_poll_is_woken_by_a_producer(
     await client.create("t")
     producer = await connect(broker)
     waiting = asyncio.create_task(client.fetch("t", max_wait=30_000))
-    while not len(broker.state.fetch_hub):
+    while not len(broker.fetch_hub):
         await producer.call("ApiVersions", 0, {})
     await producer.produce("t", batch(b"x"))
     assert (await waiting).high_watermark == 1
-    assert len(broker.state.fetch_hub) == 0
+    assert len(broker.fetch_hub) == 0
 
 
 async def test_a_long_poll_ends_with_its_connection(
@@ -193,7 +193,7 @@ async def test_a_long_poll_ends_with_its_connection(
     gone = await connect(broker)
     for _ in range(2):
         gone.writer.write(gone.frame("Fetch", 12, fetch_request({("t", 0): 0}, max_wait=60_000)))
-    hub = broker.state.fetch_hub
+    hub = broker.fetch_hub
     async with asyncio.timeout(60):
         while len(hub) < 2:
             await asyncio.sleep(0)
@@ -215,7 +215,7 @@ async def test_a_long_poll_of_a_deleted_topic_ends_with_an_error(
     await client.create("t")
     other = await connect(broker)
     waiting = asyncio.create_task(client.fetch("t", max_wait=30_000))
-    while not len(broker.state.fetch_hub):
+    while not len(broker.fetch_hub):
         await other.call("ApiVersions", 0, {})
     await other.call("DeleteTopics", 5, {"topic_names": ["t"], "timeout": 1000})
     assert (await waiting).error_code.name == "unknown_topic_or_partition"
@@ -403,7 +403,7 @@ async def test_stopping_answers_long_polls_and_closes_the_store(
     client = await connect(server)
     await client.create("t")
     waiting = asyncio.create_task(client.fetch("t", max_wait=60_000))
-    while not len(server.state.fetch_hub):
+    while not len(server.fetch_hub):
         await asyncio.sleep(0)
     async with asyncio.timeout(60):
         await server.stop()
@@ -420,7 +420,7 @@ async def test_metrics_say_what_happened(broker: BrokerServer, client: WireClien
     await client.create("t")
     await client.produce("t", batch(b"x"))
     await client.produce("t", b"short")
-    text = render(broker.state.registry.collect()).decode()
+    text = render(broker.registry.collect()).decode()
     assert 'kafka_topic_partition_current_offset{partition="0",topic="t"} 1.0' in text
     assert "kafka_brokers 1.0" in text
     assert 'penstock_kafka_request_duration_seconds_count{api="Produce"} 2.0' in text

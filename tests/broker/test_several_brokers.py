@@ -56,7 +56,7 @@ async def start(tmp_path: Path, postgres_url: str) -> AsyncIterator[Start]:
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
         )
-        configs.bind(lambda: server.state.image)
+        configs.bind(lambda: server.cluster.loaded)
         started.append(server)
         await server.start()
         return server
@@ -74,22 +74,20 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def known(server: BrokerServer) -> list[int]:
     """The brokers that a broker knows."""
-    return [broker.broker_id for broker in server.state.metadata.brokers]
+    return [broker.broker_id for broker in server.cluster.image.brokers]
 
 
 def owned(server: BrokerServer, broker_id: int) -> str:
     names = (f"g{number}" for number in range(100))
-    image = server.state.metadata
+    image = server.cluster.image
     return next(name for name in names if owner_of(image, name).broker_id == broker_id)
 
 
 async def test_what_one_broker_changes_the_others_hear(start: Start) -> None:
     one, other = await start(1), await start(2)
     await until(lambda: known(one) == [1, 2])
-    await other.state.control.create_topic(
-        name="t", topic_id=UUID(int=5), partitions=[[2]], configs={}
-    )
-    await until(lambda: "t" in one.state.topics)
+    await other.control.create_topic(name="t", topic_id=UUID(int=5), partitions=[[2]], configs={})
+    await until(lambda: "t" in one.partitions.topics)
 
 
 async def test_a_second_copy_is_not_promised(start: Start) -> None:
@@ -105,7 +103,7 @@ async def test_a_second_copy_is_not_promised(start: Start) -> None:
             assert len(client.create_topic("single").partitions[0].replicas) == 1
 
     await asyncio.to_thread(create)
-    assert sorted(one.state.topics) == ["single"]
+    assert sorted(one.partitions.topics) == ["single"]
 
 
 async def test_groups_of_a_broker_that_fell_silent_go_to_others(start: Start) -> None:
@@ -113,21 +111,21 @@ async def test_groups_of_a_broker_that_fell_silent_go_to_others(start: Start) ->
     await until(lambda: known(one) == [1, 2])
     group = owned(one, 2)
     with pytest.raises(NotCoordinator):
-        one.state.coordinator.check_owner(group)
-    stale = other.state.metadata.membership
+        one.coordinator.check_owner(group)
+    stale = other.cluster.image.membership
     silent = other._liveness
     assert silent is not None
     await silent.stop()
     await until(lambda: known(one) == [1])
-    one.state.coordinator.check_owner(group)
+    one.coordinator.check_owner(group)
     offset = CommittedOffset(topic_id=UUID(int=5), topic="t", partition=0, offset=3)
-    await one.state.coordinator.commit(group, [offset])
+    await one.coordinator.commit(group, [offset])
     with pytest.raises(StaleMembership):
-        await other.state.control.commit_offsets(group_id=group, offsets=[offset], membership=stale)
+        await other.control.commit_offsets(group_id=group, offsets=[offset], membership=stale)
     async with asyncio.timeout(60):
         while known(one) != [1, 2] or known(other) != [1, 2]:
             await silent.beat()  # by itself it is silent still, and may be expired again
-    (_, again) = one.state.metadata.brokers
+    (_, again) = one.cluster.image.brokers
     assert again.epoch >= 2
 
 
@@ -139,5 +137,5 @@ async def test_a_second_process_of_one_id_ends_the_first(start: Start) -> None:
     await first.stop()
     assert known(second) == [1]
     assert not second.superseded.is_set()
-    await second.state.refresh()
+    await second.cluster.refresh()
     assert known(second) == [1], "the first takes nobody's registration along"

@@ -51,7 +51,7 @@ async def partition(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
             "configs": [{"name": "diskless.enable", "value": diskless}],
         }
         await client.call("CreateTopics", 7, {"topics": [topic], "timeout": 5000})
-        yield broker.state.partition("t", 0)
+        yield broker.partitions.partition("t", 0)
     finally:
         await cluster.stop()
 

@@ -85,7 +85,7 @@ def build(configuration: Configuration) -> BrokerServer:
         registry=Registry(),
         diskless=_diskless(configuration, control, topics.config_of),
     )
-    topics.bind(lambda: server.state.image)
+    topics.bind(lambda: server.cluster.loaded)
     return server
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from penstock.broker.connection import Buffers, Connection
     from penstock.wire.kafka.apis import Api
+
+
+class Expiring(Protocol):
+    """A request that waits for its records to be kept as their topics promise."""
+
+    deadline: float
+
+    def expire(self) -> None:
+        """Answer that it took too long."""
 
 
 class RequestContext:

@@ -5,11 +5,11 @@ The contract of a handler
 `wire/kafka/apis.py` names each API's handler as `module:function` in `penstock.broker.handlers`;
 the module is imported at the first request of the API. A handler is
 
-    def handler(state: BrokerState, context: RequestContext, request: Any) -> Answer
-    async def handler(state: BrokerState, context: RequestContext, request: Any) -> Answer
+    def handler(parts: Parts, context: RequestContext, request: Any) -> Answer
+    async def handler(parts: Parts, context: RequestContext, request: Any) -> Answer
 
-- `state` is the broker's shared state (`broker/state.py`), the same object for all requests;
-  a service that handlers of a family share (the group coordinator) is an attribute of it.
+- `parts` has the parts of the broker that its module uses, and names as the fields of its `Parts`
+  (`broker/parts.py`). A module without `Parts` uses none, and its handlers begin with `context`.
 - `context` (`broker/context.py`) has `api`, `version`, `client_id`, `client_host`, `connection`.
 - `request` is kio's own dataclass of that API and version, read by our guarded decoder. Fields
   that the version lacks are absent: `getattr(request, "name", default)`. Durations are
@@ -32,7 +32,7 @@ the module is imported at the first request of the API. A handler is
 
 Produce and Fetch (`HOT`) have codecs of their own, and their handlers another signature:
 
-    def handler(state, context, frame: memoryview, offset: int, lease: Lease | None) -> None
+    def handler(parts, context, frame: memoryview, offset: int, lease: Lease | None) -> None
 
 They call `context.reply(buffers)` with the whole frame, now or later, or set
 `context.no_answer` (acks=0). `frame` is only valid during the call unless they retain `lease`.
@@ -44,6 +44,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +53,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions, produce
+from penstock.broker.parts import parts_of
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
@@ -60,9 +62,9 @@ from penstock.wire.kafka.framing import read_request_header, response_prefix
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
+    from penstock.base.system import Clock
     from penstock.broker.connection import Connection
     from penstock.broker.metrics import RequestMetrics
-    from penstock.broker.state import BrokerState
 
 logger = logging.getLogger(__name__)
 
@@ -71,20 +73,22 @@ HOT: Final = frozenset({PRODUCE, FETCH})
 HANDLERS_PACKAGE: Final = "penstock.broker.handlers"
 
 
-def handler_of(api: Api) -> Callable[..., Any]:
-    """Import an API's handler."""
-    module, _, function = api.handler.partition(":")
-    handler: Callable[..., Any] = getattr(import_module(f"{HANDLERS_PACKAGE}.{module}"), function)
-    return handler
+def handler_of(api: Api, broker: object) -> Callable[..., Any]:
+    """Import an API's handler, and give it the parts that its module names."""
+    name, _, function = api.handler.partition(":")
+    module = import_module(f"{HANDLERS_PACKAGE}.{name}")
+    handler: Callable[..., Any] = getattr(module, function)
+    return partial(handler, parts_of(module.Parts, broker)) if hasattr(module, "Parts") else handler
 
 
 class Dispatcher:
     """Routes the requests of all connections of a broker."""
 
-    def __init__(self, state: BrokerState, metrics: RequestMetrics) -> None:
-        self._state = state
+    def __init__(self, broker: object, *, metrics: RequestMetrics, clock: Clock) -> None:
+        """`broker` has the parts that handlers name."""
+        self._broker = broker
         self._metrics = metrics
-        self._monotonic = state.clock.monotonic
+        self._monotonic = clock.monotonic
         self._handlers: dict[int, Callable[..., Any]] = {}
 
     def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> None:
@@ -112,7 +116,7 @@ class Dispatcher:
         try:
             if api.key in HOT:
                 handler = self._handlers.get(api.key) or self._handler(api)
-                handler(self._state, context, frame, header.body_offset, lease)
+                handler(context, frame, header.body_offset, lease)
             else:
                 self._handle(context, frame, header.body_offset)
         except Exception as error:
@@ -121,7 +125,7 @@ class Dispatcher:
             connection.dropped(context)
 
     def _handler(self, api: Api) -> Callable[..., Any]:
-        handler = self._handlers[api.key] = handler_of(api)
+        handler = self._handlers[api.key] = handler_of(api, self._broker)
         return handler
 
     def _handle(self, context: RequestContext, frame: memoryview, offset: int) -> None:
@@ -130,9 +134,7 @@ class Dispatcher:
         # all topics with a null array of four bytes where a compact one has one.
         request, _ = decoder(api.name, context.version, "request")(frame, offset)
         try:
-            answer = (self._handlers.get(api.key) or self._handler(api))(
-                self._state, context, request
-            )
+            answer = (self._handlers.get(api.key) or self._handler(api))(context, request)
             if inspect.iscoroutine(answer):
                 self._await(context, request, answer)
             else:
@@ -202,7 +204,8 @@ class Dispatcher:
                 self._metrics.failed(context, number)
                 self.answer(context, api_versions.answer_body(0, number))
             elif api.key == PRODUCE and 0 <= asked < api.served_from:
-                produce.refuse_old(self._state, context, frame, offset, str(error))
+                parts = parts_of(produce.Parts, self._broker)
+                produce.refuse_old(parts, context, frame, offset, str(error))
             else:
                 context.version = api.maximum if asked > api.maximum else api.served_from
                 self.fail(context, None, error)

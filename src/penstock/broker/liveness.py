@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -34,9 +35,27 @@ from penstock.base.errors import PenstockError
 from penstock.control import StaleBroker
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
+    from penstock.base.system import Clock
+    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.switching import TopicSwitches
+    from penstock.control import ControlPlane
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivenessParts:
+    """What a registration touches."""
+
+    settings: BrokerSettings
+    node_id: int
+    control: ControlPlane
+    clock: Clock
+    cluster: ClusterMetadata
+    coordinator: Coordinator
+    switches: TopicSwitches
 
 
 class Session:
@@ -73,20 +92,20 @@ class Liveness:
 
     def __init__(
         self,
-        state: BrokerState,
+        parts: LivenessParts,
         *,
         incarnation: UUID,
         register: Callable[[], Awaitable[object]],
         on_superseded: Callable[[], None],
     ) -> None:
-        settings = state.settings
-        self._state = state
+        settings = parts.settings
+        self._parts = parts
         self._incarnation = incarnation
         self._register = register
         self._on_superseded = on_superseded
         self._timeout_ms = settings.broker_session_timeout_ms
         self._interval_seconds = settings.broker_heartbeat_interval_ms / 1000
-        self._monotonic = state.clock.monotonic
+        self._monotonic = parts.clock.monotonic
         self._session = Session(self._timeout_ms / 1000, self._monotonic())
         self._timer: asyncio.TimerHandle | None = None
         self._beat: asyncio.Task[None] | None = None
@@ -111,7 +130,7 @@ class Liveness:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._interval_seconds, self._tick)
         if self._session.over(self._monotonic()):
-            self._state.coordinator.suspend()
+            self._parts.coordinator.suspend()
         if self._beat is None or self._beat.done():
             self._beat = loop.create_task(self.beat())
 
@@ -123,16 +142,16 @@ class Liveness:
         try:
             await self._renew()
         except PenstockError as error:
-            logger.warning("broker %d could not renew itself: %s", self._state.node_id, error)
+            logger.warning("broker %d could not renew itself: %s", self._parts.node_id, error)
         try:
-            await self._state.switches.look()
+            await self._parts.switches.look()
         except PenstockError as error:
-            logger.warning("broker %d could not look for switches: %s", self._state.node_id, error)
+            logger.warning("broker %d could not look for switches: %s", self._parts.node_id, error)
 
     async def _renew(self) -> None:
-        state, asked = self._state, self._monotonic()
+        parts, asked = self._parts, self._monotonic()
         try:
-            await state.control.renew_broker(broker_id=state.node_id, incarnation=self._incarnation)
+            await parts.control.renew_broker(broker_id=parts.node_id, incarnation=self._incarnation)
         except StaleBroker as stale:
             await self._lost(stale, asked)
             return
@@ -140,29 +159,29 @@ class Liveness:
         await self._resume()
         if not self._session.may_expire_others(self._monotonic()):
             return
-        expired = await state.control.expire_brokers(self._timeout_ms)
+        expired = await parts.control.expire_brokers(self._timeout_ms)
         if expired:
             logger.warning(
                 "brokers %s have not renewed themselves for %d ms", expired, self._timeout_ms
             )
-            await state.refresh()
+            await parts.cluster.refresh()
 
     async def _lost(self, stale: StaleBroker, asked: float) -> None:
-        state = self._state
-        state.coordinator.suspend()
+        parts = self._parts
+        parts.coordinator.suspend()
         if stale.registered:
             logger.error("%s: this process stops; two processes must not have one node.id", stale)
             self._stopped = True
             self._on_superseded()
             return
-        logger.warning("broker %d was taken for dead, and registers anew", state.node_id)
+        logger.warning("broker %d was taken for dead, and registers anew", parts.node_id)
         await self._register()
         self._session.renewed(asked)
         await self._resume()
 
     async def _resume(self) -> None:
         """Coordinate groups again, by an image of after the renewal."""
-        coordinator = self._state.coordinator
+        coordinator = self._parts.coordinator
         if coordinator.suspended:
-            await self._state.refresh()
+            await self._parts.cluster.refresh()
             coordinator.resume()

@@ -14,7 +14,8 @@ from penstock.broker.errors import error_name
 
 if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
-    from penstock.broker.state import BrokerState
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
 
 REQUESTS: Final = Metric(
     name="penstock_kafka_request_duration_seconds",
@@ -126,13 +127,13 @@ class RequestMetrics:
             yield Sample(CONNECTIONS_REJECTED, count, (reason,))
 
 
-def log_samples(state: BrokerState) -> Iterator[Sample]:
+def log_samples(cluster: ClusterMetadata, partitions: PartitionRegistry) -> Iterator[Sample]:
     """What kafka_exporter would say of this broker."""
-    image = state.image
+    image = cluster.loaded
     if image is None:
         return
     yield Sample(BROKERS, len(image.brokers))
-    for name, topic in state.topics.items():
+    for name, topic in partitions.topics.items():
         yield Sample(TOPIC_PARTITIONS, len(topic.partitions), (name,))
         for index, log in enumerate(topic.partitions):
             if log is not None and log.high_watermark >= 0:

@@ -122,6 +122,14 @@ class PartitionRegistry:
             )
         return partition.log
 
+    def high_watermark(self, topic: str, index: int) -> int | None:
+        """The end of a partition for consumers; None where it is not known here."""
+        served = self.topics.get(topic)
+        if served is None or not 0 <= index < len(served.partitions):
+            return None
+        log = served.partitions[index]
+        return None if log is None or log.high_watermark < 0 else log.high_watermark
+
     # -- a new image -------------------------------------------------------------------------
 
     async def prepare(self, delta: ImageDelta) -> None:

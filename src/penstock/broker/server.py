@@ -22,22 +22,31 @@ from penstock.base.pause import pause
 from penstock.broker import metrics as broker_metrics
 from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.connection import Connection
-from penstock.broker.coordination.groups import Coordinator
+from penstock.broker.coordination.groups import Coordinator, CoordinatorParts
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
 from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.handlers.producer_ids import ProducerIds
+from penstock.broker.identity import Identity
 from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
 from penstock.broker.listeners import Listener, parse_listeners
-from penstock.broker.liveness import Liveness
-from penstock.broker.state import BrokerState
+from penstock.broker.liveness import Liveness, LivenessParts
+from penstock.broker.metadata import ClusterMetadata
+from penstock.broker.metrics import RequestMetrics
+from penstock.broker.partition_registry import PartitionRegistry
+from penstock.broker.parts import parts_of
+from penstock.broker.switching import SwitchParts, TopicSwitches
+from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
+from penstock.partitions import GroupCommits
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.broker.admin.server import AdminServer
+    from penstock.broker.context import Expiring
     from penstock.broker.settings import BrokerSettings
+    from penstock.broker.sinks import SinkService
     from penstock.control import ControlPlane
     from penstock.diskless.service import DisklessService
     from penstock.storage import LogStore
@@ -61,24 +70,20 @@ class BrokerServer:
         registry: Registry,
         diskless: DisklessService | None = None,
     ) -> None:
+        # The parts: whoever uses some names them (`parts_of`).
         self.settings = settings
-        self.state = BrokerState(
-            settings=settings,
-            control=control,
-            store=store,
-            clock=clock,
-            randomness=randomness,
-            registry=registry,
-            diskless=diskless,
-        )
-        self.state.fetch_hub = FetchHub(self.state)
-        self.state.fetch_sessions = FetchSessions(
-            settings.fetch_sessions_max, lambda: randomness.bits(_SESSION_ID_BITS)
-        )
-        self.state.metadata_cache = MetadataCache()
-        self.state.producer_ids = ProducerIds()
-        self.state.coordinator = Coordinator(self.state)
-        self._dispatcher = Dispatcher(self.state, self.state.metrics)
+        self.node_id = settings.node_id
+        self.control = control
+        self.store = store
+        self.clock = clock
+        self.randomness = randomness
+        self.registry = registry
+        self.diskless = diskless
+        self.sinks: SinkService | None = None
+        """None where no directory for staged blobs is set."""
+        self._make_services()
+
+        self._dispatcher = Dispatcher(self, metrics=self.metrics, clock=clock)
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
@@ -105,6 +110,36 @@ class BrokerServer:
         self.now: Callable[[], float] = clock.monotonic
         self.request = self._dispatcher.request
 
+    def _make_services(self) -> None:
+        """Make the other parts of those that were given."""
+        self.identity = Identity(self.node_id)
+        self.stopping = asyncio.Event()
+        self.metrics = RequestMetrics()
+        self.commits = GroupCommits(self.store)
+        self.partitions = PartitionRegistry(
+            node_id=self.node_id,
+            store=self.store,
+            commits=self.commits,
+            diskless=self.diskless,
+        )
+        self.cluster = ClusterMetadata(self.control, self.partitions)
+        self.topic_admin = TopicAdmin(
+            settings=self.settings,
+            cluster=self.cluster,
+            control=self.control,
+            randomness=self.randomness,
+            diskless=self.diskless is not None,
+        )
+        self.switches = TopicSwitches(parts_of(SwitchParts, self))
+        self.produce_waiting: dict[Expiring, None] = {}
+        self.fetch_hub = FetchHub()
+        self.fetch_sessions = FetchSessions(
+            self.settings.fetch_sessions_max, lambda: self.randomness.bits(_SESSION_ID_BITS)
+        )
+        self.metadata_cache = MetadataCache()
+        self.producer_ids = ProducerIds(self.control)
+        self.coordinator = Coordinator(parts_of(CoordinatorParts, self))
+
     # Addresses
 
     @property
@@ -127,41 +162,40 @@ class BrokerServer:
             OSError: a listener's address cannot be bound.
         """
         self._loop = loop = asyncio.get_running_loop()
-        state = self.state
-        state.control.watch(self._image_noticed, self._marks_noticed)
-        await state.control.start()
-        state.commits.attach(loop.call_soon)
-        state.fetch_hub.attach(loop.call_soon, loop.call_later)
-        state.store.attach(loop.call_soon_threadsafe)
-        state.store.on_advance = state.fetch_hub.advanced
-        state.on_image += [
-            state.metadata_cache.clear,
-            state.fetch_hub.image_changed,
-            state.coordinator.image_changed,
+        self.control.watch(self._image_noticed, self._marks_noticed)
+        await self.control.start()
+        self.commits.attach(loop.call_soon)
+        self.fetch_hub.attach(loop.call_soon, loop.call_later)
+        self.store.attach(loop.call_soon_threadsafe)
+        self.store.on_advance = self.fetch_hub.advanced
+        self.cluster.on_image += [
+            self.metadata_cache.clear,
+            self.fetch_hub.image_changed,
+            self.coordinator.image_changed,
         ]
-        state.registry.add(self.samples)
+        self.registry.add(self.samples)
         for listener in parse_listeners(self.settings.listeners):
             self._servers.append(await self._bind(listener))
         host, port = self._servers[0].sockets[0].getsockname()[:2]
         self._bound = (str(host), int(port))
-        state.advertised = self._advertised()
-        if state.diskless is not None:
-            await state.diskless.start(
-                image=await state.control.image(),
+        self.identity.advertised = self._advertised()
+        if self.diskless is not None:
+            await self.diskless.start(
+                image=await self.control.image(),
                 incarnation=self._incarnation,
-                advanced=state.fetch_hub.advanced,
-                awaited=state.fetch_hub.awaited,
+                advanced=self.fetch_hub.advanced,
+                awaited=self.fetch_hub.awaited,
             )
         await self._register()
-        await state.refresh()
+        await self.cluster.refresh()
         self._liveness = Liveness(
-            state,
+            parts_of(LivenessParts, self),
             incarnation=self._incarnation,
             register=self._register,
             on_superseded=self.superseded.set,
         )
         self._liveness.start()
-        state.coordinator.start()
+        self.coordinator.start()
         if self.settings.sink_staging_directory:
             await self._start_sinks()
         for server in self._servers:
@@ -173,9 +207,9 @@ class BrokerServer:
         warm_up(loop)
 
     async def _register(self) -> None:
-        host, port = self.state.advertised
-        await self.state.control.register_broker(
-            broker_id=self.state.node_id,
+        host, port = self.identity.advertised
+        await self.control.register_broker(
+            broker_id=self.node_id,
             host=host,
             port=port,
             rack=self.settings.broker_rack or None,
@@ -184,58 +218,62 @@ class BrokerServer:
 
     async def _start_sinks(self) -> None:
         """Take up open intents before the store's upkeep forgets anything that they need."""
-        from penstock.broker.sinks import SinkService
+        from penstock.broker.sinks import SinkParts, SinkService
 
-        sinks = SinkService(self.state)
+        sinks = SinkService(parts_of(SinkParts, self))
         await sinks.start()
-        self.state.sinks = sinks
+        self.sinks = sinks
 
     async def _start_admin(self) -> None:
         from penstock.broker.admin.server import AdminServer
 
-        self._admin = AdminServer(self.state)
+        self._admin = AdminServer(self.settings, self)
         await self._admin.start()
 
     async def stop(self) -> None:
         """Finish what is open, close the store cleanly, close the control plane. Idempotent."""
-        state = self.state
-        if state.stopping:
+        if self.stopping.is_set():
             return
-        state.stopping = True
+        self.stopping.set()
         for server in self._servers:
             server.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._admin is not None:
             await self._admin.stop()
-        if state.sinks is not None:
-            await state.sinks.stop()
-        await state.coordinator.stop()
-        state.fetch_hub.finish_all()
+        if self.sinks is not None:
+            await self.sinks.stop()
+        await self.coordinator.stop()
+        self.fetch_hub.finish_all()
         for connection in self._connections:
             connection.cancel_handler(waiting_only=True)
         await self._finish_requests()
-        await state.switches.stop()
+        await self.switches.stop()
         for connection in list(self._connections):
             connection.close("the broker stops")
         await self._stop_diskless()
-        state.store.close()
+        self.store.close()
         if self._liveness is not None:
             await self._liveness.stop()
         try:
-            await state.control.unregister_broker(
-                broker_id=state.node_id, incarnation=self._incarnation
+            await self.control.unregister_broker(
+                broker_id=self.node_id, incarnation=self._incarnation
             )
         except PenstockError as error:
-            logger.warning("unregistering broker %d failed: %s", state.node_id, error)
-        await state.control.close()
+            logger.warning("unregistering broker %d failed: %s", self.node_id, error)
+        await self.control.close()
+
+    async def posts_ended(self) -> None:
+        """Wait until the commits of sinks that are under way have ended."""
+        if self.sinks is not None:
+            await self.sinks.posts_ended()
 
     async def _stop_diskless(self) -> None:
         """After the last request: finish what is being written."""
         if self._noticing is not None:
             self._noticing.cancel()
-        if self.state.diskless is not None:
-            await self.state.diskless.stop()
+        if self.diskless is not None:
+            await self.diskless.stop()
 
     async def _finish_requests(self) -> None:
         loop = asyncio.get_running_loop()
@@ -283,10 +321,10 @@ class BrokerServer:
         if count >= self.settings.max_connections_per_ip:
             limit = self.settings.max_connections_per_ip
             return self._refuse(connection, "max.connections.per.ip", limit)
-        return not self.state.stopping
+        return not self.stopping.is_set()
 
     def _refuse(self, connection: Connection, name: str, limit: int) -> bool:
-        self.state.metrics.rejection(name)
+        self.metrics.rejection(name)
         self._warn(connection, name, f"connection refused, {name} = {limit} is reached")
         return False
 
@@ -309,13 +347,13 @@ class BrokerServer:
     def rejected(self, connection: Connection, error: Exception) -> None:
         """Bytes that cannot be trusted; the connection is about to be closed."""
         kind = type(error).__name__
-        self.state.metrics.rejection(kind)
+        self.metrics.rejection(kind)
         self._warn(connection, kind, str(error))
 
     # Time
 
     def _tick(self) -> None:
-        if self._loop is None or self.state.stopping:
+        if self._loop is None or self.stopping.is_set():
             return
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         now, looked = self.now(), self._looked
@@ -323,7 +361,7 @@ class BrokerServer:
         if now - looked < HELD_UP_SECONDS:
             self._end_overdue(now)
         try:
-            self.state.store.housekeeping(self.state.clock.now_ms())
+            self.store.housekeeping(self.clock.now_ms())
         except PenstockError:
             logger.exception("the store's housekeeping failed")
 
@@ -337,9 +375,9 @@ class BrokerServer:
         for connection in list(self._connections):
             reason = connection.overdue(now, idle_seconds)
             if reason is not None:
-                self.state.metrics.rejection("slow" if "frame" in reason else "idle")
+                self.metrics.rejection("slow" if "frame" in reason else "idle")
                 connection.close(reason)
-        for pending in [item for item in self.state.produce_waiting if item.deadline < now]:
+        for pending in [item for item in self.produce_waiting if item.deadline < now]:
             pending.expire()
 
     # What other brokers change
@@ -347,28 +385,27 @@ class BrokerServer:
     def _image_noticed(self) -> None:
         """Metadata changed elsewhere, or notices may have been missed: look, once at a time."""
         self._noticed = True
-        if self._loop is not None and self._noticing is None and not self.state.stopping:
+        if self._loop is not None and self._noticing is None and not self.stopping.is_set():
             self._noticing = self._loop.create_task(self._look())
 
     async def _look(self) -> None:
-        state = self.state
         try:
-            while self._noticed and not state.stopping:
+            while self._noticed and not self.stopping.is_set():
                 self._noticed = False
                 try:
-                    if state.image is not None:
-                        await state.refresh()
+                    if self.cluster.loaded is not None:
+                        await self.cluster.refresh()
                 except PenstockError as error:
                     logger.warning("metadata that others changed was not loaded: %s", error)
-                if state.diskless is not None:
-                    state.diskless.notices_lost()
-                state.fetch_hub.image_changed()
+                if self.diskless is not None:
+                    self.diskless.notices_lost()
+                self.fetch_hub.image_changed()
         finally:
             self._noticing = None
 
     def _marks_noticed(self, rows: Sequence[tuple[UUID, int, int, int]]) -> None:
-        if self.state.diskless is not None:
-            self.state.diskless.others_committed(rows)
+        if self.diskless is not None:
+            self.diskless.others_committed(rows)
 
     # Metrics
 
@@ -378,11 +415,11 @@ class BrokerServer:
         yield Sample(broker_metrics.BYTES_OUT, self.bytes_out)
         yield Sample(broker_metrics.CONNECTIONS, len(self._connections))
         yield Sample(broker_metrics.RECEIVE_BUFFER_BYTES, self.pool.received_bytes)
-        yield Sample(broker_metrics.LONG_POLLS, len(self.state.fetch_hub))
-        yield Sample(broker_metrics.FETCH_SESSIONS, len(self.state.fetch_sessions))
-        yield from self.state.metrics.samples()
-        yield from broker_metrics.log_samples(self.state)
-        yield from self.state.store.samples()
-        yield from self.state.switches.samples()
-        if self.state.diskless is not None:
-            yield from self.state.diskless.samples()
+        yield Sample(broker_metrics.LONG_POLLS, len(self.fetch_hub))
+        yield Sample(broker_metrics.FETCH_SESSIONS, len(self.fetch_sessions))
+        yield from self.metrics.samples()
+        yield from broker_metrics.log_samples(self.cluster, self.partitions)
+        yield from self.store.samples()
+        yield from self.switches.samples()
+        if self.diskless is not None:
+            yield from self.diskless.samples()

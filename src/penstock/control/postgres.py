@@ -21,7 +21,7 @@ themselves and expire by the database's clock.
 what was answered.
 
 Before `start`, `watch` names who is told of other brokers' changes: it is called on the loop, must
-not block, and would start a task that calls `BrokerState.refresh`.
+not block, and would start a task that calls `ClusterMetadata.refresh`.
 """
 
 from __future__ import annotations

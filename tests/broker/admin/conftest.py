@@ -1,19 +1,19 @@
-"""A broker's state with its admin interface listening."""
+"""A broker that is not started, with its admin interface listening."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 from penstock.broker.admin import AdminServer
-from penstock.broker.state import BrokerState
-from tests.broker.handlers.conftest import state
+from penstock.broker.server import BrokerServer
+from tests.broker.handlers.conftest import broker
 
-__all__ = ["admin", "state"]
+__all__ = ["admin", "broker"]
 
 
 @pytest.fixture
-async def admin(state: BrokerState) -> AsyncIterator[AdminServer]:
-    server = AdminServer(state)
+async def admin(broker: BrokerServer) -> AsyncIterator[AdminServer]:
+    server = AdminServer(broker.settings, broker)
     await server.start()
     yield server
     await server.stop()

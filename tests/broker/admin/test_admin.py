@@ -14,9 +14,10 @@ from penstock.base.http_listener import parse_address
 from penstock.base.metrics import Metric, Sample
 from penstock.broker.admin import AdminServer
 from penstock.broker.admin.app import build_app
-from penstock.broker.admin.health import Readiness
+from penstock.broker.admin.health import Parts, Readiness
 from penstock.broker.coordination.ownership import owner_of
-from penstock.broker.state import BrokerState
+from penstock.broker.parts import parts_of
+from penstock.broker.server import BrokerServer
 from tests.broker.handlers.test_topics import create, creation
 
 
@@ -57,35 +58,35 @@ async def test_healthy(admin: AdminServer) -> None:
         assert all(check["ok"] for check in answer["checks"])
 
 
-async def test_stopping_is_alive_but_not_ready(state: BrokerState, admin: AdminServer) -> None:
-    state.stopping = True
+async def test_stopping_is_alive_but_not_ready(broker: BrokerServer, admin: AdminServer) -> None:
+    broker.stopping.set()
     assert (await fetch(admin, "/livez"))[0] == 200
     status, answer = await fetch(admin, "/readyz")
     assert status == 503
     assert failing(answer) == {"serving": "the broker is stopping"}
 
 
-async def test_a_partition_without_a_log_is_named(state: BrokerState, admin: AdminServer) -> None:
-    await create(state, creation("orders", 2))
-    state.topics["orders"].partitions[1] = None
+async def test_a_partition_without_a_log_is_named(broker: BrokerServer, admin: AdminServer) -> None:
+    await create(broker, creation("orders", 2))
+    broker.partitions.topics["orders"].partitions[1] = None
     status, answer = await fetch(admin, "/health")
     assert status == 503
     assert "orders-1" in json.dumps(answer)
 
 
-async def test_metrics(state: BrokerState, admin: AdminServer) -> None:
+async def test_metrics(broker: BrokerServer, admin: AdminServer) -> None:
     metric = Metric(name="some_bytes", kind="gauge", doc="Some.", labels=("topic",))
-    state.registry.add(lambda: [Sample(metric, 3, ("a",))])
+    broker.registry.add(lambda: [Sample(metric, 3, ("a",))])
     status, text = await fetch(admin, "/metrics")
     assert status == 200
     assert 'some_bytes{topic="a"} 3.0' in text
 
 
-async def test_cluster_and_topics(state: BrokerState, admin: AdminServer) -> None:
-    await create(state, creation("orders", 2, configs=({"name": "retention.ms", "value": "9"},)))
+async def test_cluster_and_topics(broker: BrokerServer, admin: AdminServer) -> None:
+    await create(broker, creation("orders", 2, configs=({"name": "retention.ms", "value": "9"},)))
     status, cluster = await fetch(admin, "/v1/cluster")
     assert status == 200
-    assert cluster["cluster_id"] == state.metadata.cluster_id
+    assert cluster["cluster_id"] == broker.cluster.image.cluster_id
     assert (cluster["topic_count"], cluster["partition_count"]) == (1, 2)
     status, topics = await fetch(admin, "/v1/topics")
     assert [topic["topic"] for topic in topics["topics"]] == ["orders"]
@@ -95,11 +96,11 @@ async def test_cluster_and_topics(state: BrokerState, admin: AdminServer) -> Non
     assert topic["partitions"][0]["high_watermark"] == 0
 
 
-async def test_extents_of_an_empty_partition(state: BrokerState, admin: AdminServer) -> None:
-    await create(state, creation("orders"))
+async def test_extents_of_an_empty_partition(broker: BrokerServer, admin: AdminServer) -> None:
+    await create(broker, creation("orders"))
     status, answer = await fetch(admin, "/v1/topics/orders/partitions/0/extents")
     assert status == 200
-    assert answer["topic_id"] == str(state.topics["orders"].topic.topic_id)
+    assert answer["topic_id"] == str(broker.partitions.topics["orders"].topic.topic_id)
     assert answer["extents"] == []
     assert answer["machine_id"]
 
@@ -122,23 +123,23 @@ async def test_extents_of_an_empty_partition(state: BrokerState, admin: AdminSer
     ],
 )
 async def test_errors_are_json(
-    state: BrokerState, admin: AdminServer, path: str, status: int, error: str
+    broker: BrokerServer, admin: AdminServer, path: str, status: int, error: str
 ) -> None:
-    await create(state, creation("orders"))
+    await create(broker, creation("orders"))
     found, answer = await fetch(admin, path)
     assert (found, answer["error"]) == (status, error)
     assert answer["message"]
 
 
 async def test_a_group_of_another_broker_is_not_said_to_be_absent(
-    state: BrokerState, admin: AdminServer
+    broker: BrokerServer, admin: AdminServer
 ) -> None:
-    await state.control.register_broker(
+    await broker.control.register_broker(
         broker_id=2, host="127.0.0.1", port=9093, rack=None, incarnation=UUID(int=2)
     )
-    await state.refresh()
+    await broker.cluster.refresh()
     groups = [f"g{number}" for number in range(100)]
-    owners = {owner_of(state.metadata, name).broker_id: name for name in groups}
+    owners = {owner_of(broker.cluster.image, name).broker_id: name for name in groups}
     assert (await fetch(admin, f"/v1/groups/{owners[1]}"))[0] == 404
     status, answer = await fetch(admin, f"/v1/groups/{owners[2]}")
     assert (status, answer["error"]) == (421, "not_coordinator")
@@ -146,9 +147,9 @@ async def test_a_group_of_another_broker_is_not_said_to_be_absent(
 
 
 async def test_groups_that_may_be_anothers_now_are_no_empty_list(
-    state: BrokerState, admin: AdminServer
+    broker: BrokerServer, admin: AdminServer
 ) -> None:
-    state.coordinator.suspend()
+    broker.coordinator.suspend()
     for path in ("/v1/groups", "/v1/groups/g"):
         status, answer = await fetch(admin, path)
         assert (status, answer["error"]) == (503, "coordinator_not_available")
@@ -157,9 +158,9 @@ async def test_groups_that_may_be_anothers_now_are_no_empty_list(
 
 
 async def test_sizes_that_nobody_here_can_know_are_null(
-    state: BrokerState, admin: AdminServer
+    broker: BrokerServer, admin: AdminServer
 ) -> None:
-    await state.control.create_topic(
+    await broker.control.create_topic(
         name="far", topic_id=UUID(int=7), partitions=[[1]], configs={"diskless.enable": "true"}
     )
     _, answer = await fetch(admin, "/v1/topics")
@@ -168,9 +169,9 @@ async def test_sizes_that_nobody_here_can_know_are_null(
 
 
 async def test_every_route_refuses_parameters_that_it_does_not_know(
-    state: BrokerState, admin: AdminServer
+    broker: BrokerServer, admin: AdminServer
 ) -> None:
-    app: Any = build_app(state, Readiness(state))
+    app: Any = build_app(broker, Readiness(parts_of(Parts, broker)))
     routes = app._app.routes
     assert len(routes) >= 18
     for route in routes:
@@ -191,9 +192,9 @@ async def test_every_route_refuses_parameters_that_it_does_not_know(
     ],
 )
 async def test_says_which_parameters_there_are(
-    state: BrokerState, admin: AdminServer, method: str, path: str, named: str
+    broker: BrokerServer, admin: AdminServer, method: str, path: str, named: str
 ) -> None:
-    await create(state, creation("a"))
+    await create(broker, creation("a"))
     status, answer = await fetch(admin, path, method)
     assert (status, answer["error"]) == (400, "invalid_request")
     assert named in answer["message"]
@@ -208,10 +209,10 @@ async def test_refuses_large_bodies_and_other_methods(admin: AdminServer) -> Non
 
 
 async def test_a_failing_view_is_an_error_of_its_own(
-    state: BrokerState, admin: AdminServer
+    broker: BrokerServer, admin: AdminServer
 ) -> None:
-    await create(state, creation("orders"))
-    state.topics["orders"].partitions = None  # type: ignore[assignment]
+    await create(broker, creation("orders"))
+    broker.partitions.topics["orders"].partitions = None  # type: ignore[assignment]
     status, answer = await fetch(admin, "/v1/topics")
     assert (status, answer["error"]) == (500, "unknown_server_error")
     assert (await fetch(admin, "/v1/cluster"))[0] == 200

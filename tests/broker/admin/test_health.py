@@ -11,11 +11,13 @@ import pytest
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.admin import AdminServer
-from penstock.broker.admin.health import Readiness, check_disk
+from penstock.broker.admin.health import Parts, Readiness, check_disk
 from penstock.broker.limits import READINESS_KEPT_SECONDS
-from penstock.broker.state import BrokerState
+from penstock.broker.parts import parts_of
+from penstock.broker.server import BrokerServer
 from penstock.control import MemoryControlPlane
 from tests.broker.admin.test_admin import failing, fetch
+from tests.broker.handlers.conftest import give
 
 
 class Control(MemoryControlPlane):
@@ -48,21 +50,21 @@ class Clock:
 
 
 @pytest.fixture
-def control(state: BrokerState) -> Control:
+def control(broker: BrokerServer) -> Control:
     control = Control()
-    state.control = state.cluster.control = control
+    give(broker, control=control)
     return control
 
 
 @pytest.fixture
-def clock(state: BrokerState) -> Clock:
+def clock(broker: BrokerServer) -> Clock:
     clock = Clock()
-    state.clock = clock
+    give(broker, clock=clock)
     return clock
 
 
 async def test_a_control_plane_that_is_away_is_named(
-    state: BrokerState, control: Control, clock: Clock, admin: AdminServer
+    broker: BrokerServer, control: Control, clock: Clock, admin: AdminServer
 ) -> None:
     control.failure = UnavailableError("the database hides")
     for path in ("/readyz", "/health"):
@@ -76,9 +78,9 @@ async def test_a_control_plane_that_is_away_is_named(
 
 
 async def test_many_scrapes_are_one_question(
-    state: BrokerState, control: Control, clock: Clock
+    broker: BrokerServer, control: Control, clock: Clock
 ) -> None:
-    readiness = Readiness(state)
+    readiness = Readiness(parts_of(Parts, broker))
     control.open.clear()
     looks = [asyncio.ensure_future(readiness.look()) for _ in range(50)]
     while not control.pings:
@@ -93,9 +95,9 @@ async def test_many_scrapes_are_one_question(
 
 
 async def test_one_that_does_not_answer_is_asked_once(
-    state: BrokerState, control: Control, clock: Clock
+    broker: BrokerServer, control: Control, clock: Clock
 ) -> None:
-    readiness = Readiness(state)
+    readiness = Readiness(parts_of(Parts, broker))
     control.open.clear()
     for _ in range(2):
         health = await readiness.look()
@@ -115,16 +117,16 @@ async def test_one_that_does_not_answer_is_asked_once(
     assert look.cancelled()
 
 
-async def test_what_nobody_expected_is_a_cause_too(state: BrokerState, control: Control) -> None:
+async def test_what_nobody_expected_is_a_cause_too(broker: BrokerServer, control: Control) -> None:
     control.failure = ZeroDivisionError("of ours")
-    health = await Readiness(state).look()
+    health = await Readiness(parts_of(Parts, broker)).look()
     assert "of ours" in failing(health.as_json(1))["control plane"]
 
 
 async def test_a_data_directory_that_is_gone_is_named(
-    state: BrokerState, clock: Clock, admin: AdminServer
+    broker: BrokerServer, clock: Clock, admin: AdminServer
 ) -> None:
-    directory = Path(state.store.directory)
+    directory = Path(broker.store.directory)
     away = directory.with_name("away")
     directory.rename(away)
     try:

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.coordination.groups import HEARD_MS, Coordinator
+from penstock.broker.coordination.groups import HEARD_MS
 from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
-from penstock.broker.state import BrokerState
+from penstock.broker.server import BrokerServer
 from penstock.control import (
     Broker,
     CommittedOffset,
@@ -24,12 +24,12 @@ from penstock.control import (
     StaleMembership,
 )
 from tests.broker.handlers.calls import names
-from tests.broker.handlers.conftest import state
+from tests.broker.handlers.conftest import broker, give
 from tests.broker.handlers.test_groups import describe, heartbeat, join, leave, sync
 from tests.broker.handlers.test_offsets import commit, fetch, positions
 from tests.broker.handlers.test_topics import create, creation
 
-__all__ = ["state"]
+__all__ = ["broker"]
 
 MINUTE_MS = 60_000
 
@@ -69,7 +69,7 @@ class Clock:
         return self.ms / 1000
 
 
-async def take_over(state: BrokerState, control: Control) -> Control:
+async def take_over(broker: BrokerServer, control: Control) -> Control:
     """Give the state another control plane, with the same broker registered."""
     await control.register_broker(
         broker_id=1, host="127.0.0.1", port=9092, rack=None, incarnation=UUID(int=1)
@@ -77,22 +77,22 @@ async def take_over(state: BrokerState, control: Control) -> Control:
     await control.register_broker(
         broker_id=1, host="127.0.0.1", port=9093, rack=None, incarnation=UUID(int=2)
     )
-    state.control = state.cluster.control = control
-    await state.refresh()
+    give(broker, control=control)
+    await broker.cluster.refresh()
     return control
 
 
-async def restart(state: BrokerState) -> None:
-    await state.coordinator.stop()
-    state.coordinator = Coordinator(state)
+async def restart(broker: BrokerServer) -> None:
+    await broker.coordinator.stop()
+    give(broker)
 
 
-async def test_an_assignment_is_answered_once_it_is_saved(state: BrokerState) -> None:
-    control = await take_over(state, Control())
-    joined = await join(state, "g")
+async def test_an_assignment_is_answered_once_it_is_saved(broker: BrokerServer) -> None:
+    control = await take_over(broker, Control())
+    joined = await join(broker, "g")
     control.gate.clear()
-    waiting = asyncio.create_task(sync(state, "g", joined, {joined.member_id: b"mine"}))
-    assert await heartbeat(state, "g", 1, joined.member_id) == "none"
+    waiting = asyncio.create_task(sync(broker, "g", joined, {joined.member_id: b"mine"}))
+    assert await heartbeat(broker, "g", 1, joined.member_id) == "none"
     assert not waiting.done()
     control.gate.set()
     assert (await waiting).assignment == b"mine"
@@ -100,143 +100,143 @@ async def test_an_assignment_is_answered_once_it_is_saved(state: BrokerState) ->
     assert (record.group_id, record.generation) == ("g", 1)
 
 
-async def test_a_save_that_fails_is_an_error_to_the_member(state: BrokerState) -> None:
-    control = await take_over(state, Control())
-    joined = await join(state, "g")
+async def test_a_save_that_fails_is_an_error_to_the_member(broker: BrokerServer) -> None:
+    control = await take_over(broker, Control())
+    joined = await join(broker, "g")
     control.failure = ControlUnavailable("the disk is full")
-    answer = await sync(state, "g", joined, {joined.member_id: b"mine"})
+    answer = await sync(broker, "g", joined, {joined.member_id: b"mine"})
     assert names(answer.error_code) in ("coordinator_not_available", "rebalance_in_progress")
     control.failure = None
-    again = await join(state, "g", member=joined.member_id)
-    answer = await sync(state, "g", again, {joined.member_id: b"mine"})
+    again = await join(broker, "g", member=joined.member_id)
+    answer = await sync(broker, "g", again, {joined.member_id: b"mine"})
     assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
 
 
-async def test_another_coordinator_fences_this_one(state: BrokerState) -> None:
-    control = await take_over(state, Control())
-    joined = await join(state, "g")
+async def test_another_coordinator_fences_this_one(broker: BrokerServer) -> None:
+    control = await take_over(broker, Control())
+    joined = await join(broker, "g")
     other = GroupRecord(
         group_id="g", version=0, generation=7, protocol_type="consumer", protocol="", state=b"{}"
     )
     await control.save_group(other, expected_version=0)
-    answer = await sync(state, "g", joined, {joined.member_id: b"mine"})
+    answer = await sync(broker, "g", joined, {joined.member_id: b"mine"})
     assert names(answer.error_code) == "not_coordinator"
 
 
-async def test_members_go_on_after_a_restart(state: BrokerState) -> None:
-    joined = await join(state, "g")
-    await sync(state, "g", joined, {joined.member_id: b"mine"})
-    await restart(state)
-    assert await heartbeat(state, "g", 1, joined.member_id) == "none"
-    (group,) = await describe(state, "g")
+async def test_members_go_on_after_a_restart(broker: BrokerServer) -> None:
+    joined = await join(broker, "g")
+    await sync(broker, "g", joined, {joined.member_id: b"mine"})
+    await restart(broker)
+    assert await heartbeat(broker, "g", 1, joined.member_id) == "none"
+    (group,) = await describe(broker, "g")
     assert group.group_state == "Stable"
     assert group.members[0].member_assignment == b"mine"
 
 
-async def test_a_record_that_cannot_be_read_harms_no_other(state: BrokerState) -> None:
+async def test_a_record_that_cannot_be_read_harms_no_other(broker: BrokerServer) -> None:
     broken = GroupRecord(
         group_id="broken", version=0, generation=1, protocol_type="", protocol="", state=b"?"
     )
-    await state.control.save_group(broken, expected_version=0)
-    assert names((await join(state, "g")).error_code) == "none"
+    await broker.control.save_group(broken, expected_version=0)
+    assert names((await join(broker, "g")).error_code) == "none"
 
 
-async def test_sessions_expire(state: BrokerState) -> None:
+async def test_sessions_expire(broker: BrokerServer) -> None:
     clock = Clock()
-    state.clock = clock
-    await restart(state)
-    joined = await join(state, "g", session_ms=100)
-    await sync(state, "g", joined, {joined.member_id: b"mine"})
-    assert (await describe(state, "g"))[0].group_state == "Stable"
+    give(broker, clock=clock)
+    await restart(broker)
+    joined = await join(broker, "g", session_ms=100)
+    await sync(broker, "g", joined, {joined.member_id: b"mine"})
+    assert (await describe(broker, "g"))[0].group_state == "Stable"
     clock.ms += 101
     async with asyncio.timeout(60):
-        while (await describe(state, "g"))[0].group_state != "Empty":
+        while (await describe(broker, "g"))[0].group_state != "Empty":
             await asyncio.sleep(0.01)
 
 
 async def test_members_are_heard_before_they_expire_where_the_broker_was_held_up(
-    state: BrokerState,
+    broker: BrokerServer,
 ) -> None:
     clock = Clock()
-    state.clock = clock
-    await restart(state)
+    give(broker, clock=clock)
+    await restart(broker)
     members = {}
     for group in ("heard", "silent"):
-        joined = members[group] = await join(state, group)
-        await sync(state, group, joined, {joined.member_id: b"mine"})
-    coordinator = state.coordinator
+        joined = members[group] = await join(broker, group)
+        await sync(broker, group, joined, {joined.member_id: b"mine"})
+    coordinator = broker.coordinator
     core = coordinator._core
     assert core is not None
     clock.ms += 60_000
     coordinator._tick(core)  # before the heartbeats that lie in the sockets are read
-    assert await heartbeat(state, "heard", 1, members["heard"].member_id) == "none"
+    assert await heartbeat(broker, "heard", 1, members["heard"].member_id) == "none"
     clock.ms += HEARD_MS
     coordinator._tick(core)
-    heard, silent = await describe(state, "heard", "silent")
+    heard, silent = await describe(broker, "heard", "silent")
     assert (heard.group_state, silent.group_state) == ("Stable", "Empty")
 
 
-async def test_stopping_answers_those_who_wait(state: BrokerState) -> None:
-    first = await join(state, "g")
-    await sync(state, "g", first, {first.member_id: b"mine"})
-    waiting = asyncio.create_task(join(state, "g"))
-    while await heartbeat(state, "g", 1, first.member_id) == "none":
+async def test_stopping_answers_those_who_wait(broker: BrokerServer) -> None:
+    first = await join(broker, "g")
+    await sync(broker, "g", first, {first.member_id: b"mine"})
+    waiting = asyncio.create_task(join(broker, "g"))
+    while await heartbeat(broker, "g", 1, first.member_id) == "none":
         await asyncio.sleep(0)
-    await state.coordinator.stop()
+    await broker.coordinator.stop()
     assert names((await waiting).error_code) == "not_coordinator"
-    assert await heartbeat(state, "g", 1, first.member_id) == "coordinator_not_available"
+    assert await heartbeat(broker, "g", 1, first.member_id) == "coordinator_not_available"
 
 
-async def test_offsets_expire_after_their_group_was_last_seen(state: BrokerState) -> None:
+async def test_offsets_expire_after_their_group_was_last_seen(broker: BrokerServer) -> None:
     clock = Clock()
-    state.clock = clock
-    await restart(state)
-    retention_ms = state.settings.offsets_retention_minutes * MINUTE_MS
-    await create(state, creation("a"))
-    joined = await join(state, "g")
-    await sync(state, "g", joined, {joined.member_id: b"mine"})
+    give(broker, clock=clock)
+    await restart(broker)
+    retention_ms = broker.settings.offsets_retention_minutes * MINUTE_MS
+    await create(broker, creation("a"))
+    joined = await join(broker, "g")
+    await sync(broker, "g", joined, {joined.member_id: b"mine"})
     member = {"generation": joined.generation_id, "member": joined.member_id}
-    await commit(state, {"a": [(0, 5, "")]}, **cast("Any", member))
-    await commit(state, {"a": [(0, 6, "")]}, group="simple")
-    await commit(state, {"a": [(0, 7, "")]}, group="brief", version=4, retention_ms=1000)
+    await commit(broker, {"a": [(0, 5, "")]}, **cast("Any", member))
+    await commit(broker, {"a": [(0, 6, "")]}, group="simple")
+    await commit(broker, {"a": [(0, 7, "")]}, group="brief", version=4, retention_ms=1000)
 
     clock.ms += 2000
-    assert await heartbeat(state, "g", 1, joined.member_id) == "none"
-    assert await state.coordinator.expire_offsets() == 1
-    assert positions(await fetch(state, None, group="brief")) == []
+    assert await heartbeat(broker, "g", 1, joined.member_id) == "none"
+    assert await broker.coordinator.expire_offsets() == 1
+    assert positions(await fetch(broker, None, group="brief")) == []
 
     clock.ms += retention_ms
-    assert await state.coordinator.expire_offsets() == 1
-    assert positions(await fetch(state, None, group="simple")) == []
-    assert positions(await fetch(state, None)) == [[(0, 5, "")]]
+    assert await broker.coordinator.expire_offsets() == 1
+    assert positions(await fetch(broker, None, group="simple")) == []
+    assert positions(await fetch(broker, None)) == [[(0, 5, "")]]
 
-    await leave(state, "g", joined.member_id)
+    await leave(broker, "g", joined.member_id)
     clock.ms += retention_ms - 1
-    assert await state.coordinator.expire_offsets() == 0
+    assert await broker.coordinator.expire_offsets() == 0
     clock.ms += 1
-    assert await state.coordinator.expire_offsets() == 1
-    assert positions(await fetch(state, None)) == []
+    assert await broker.coordinator.expire_offsets() == 1
+    assert positions(await fetch(broker, None)) == []
     clock.ms += 10 * MINUTE_MS
-    await state.coordinator.expire_offsets()
+    await broker.coordinator.expire_offsets()
     async with asyncio.timeout(60):
-        while await state.coordinator.list_groups():
+        while await broker.coordinator.list_groups():
             await asyncio.sleep(0)
 
 
-async def test_members_keep_their_offsets(state: BrokerState) -> None:
+async def test_members_keep_their_offsets(broker: BrokerServer) -> None:
     clock = Clock()
-    state.clock = clock
-    await restart(state)
-    await create(state, creation("a"))
-    joined = await join(state, "g", session_ms=1_800_000)
-    await sync(state, "g", joined, {joined.member_id: b"mine"})
+    give(broker, clock=clock)
+    await restart(broker)
+    await create(broker, creation("a"))
+    joined = await join(broker, "g", session_ms=1_800_000)
+    await sync(broker, "g", joined, {joined.member_id: b"mine"})
     member = {"generation": joined.generation_id, "member": joined.member_id}
-    await commit(state, {"a": [(0, 5, "")]}, **cast("Any", member))
-    for _ in range(state.settings.offsets_retention_minutes // 20 + 5):
+    await commit(broker, {"a": [(0, 5, "")]}, **cast("Any", member))
+    for _ in range(broker.settings.offsets_retention_minutes // 20 + 5):
         clock.ms += 20 * MINUTE_MS
-        assert await heartbeat(state, "g", 1, joined.member_id) == "none"
-        assert await state.coordinator.expire_offsets() == 0
-    assert positions(await fetch(state, None)) == [[(0, 5, "")]]
+        assert await heartbeat(broker, "g", 1, joined.member_id) == "none"
+        assert await broker.coordinator.expire_offsets() == 0
+    assert positions(await fetch(broker, None)) == [[(0, 5, "")]]
 
 
 def test_every_key_has_one_owner() -> None:
@@ -260,28 +260,28 @@ def test_every_key_has_one_owner() -> None:
         owner_of(MetadataImage(version=1, cluster_id="c"), "g")
 
 
-async def test_other_coordinators_groups_are_refused(state: BrokerState) -> None:
+async def test_other_coordinators_groups_are_refused(broker: BrokerServer) -> None:
     for broker_id in (2, 3, 4):
-        await state.control.register_broker(
+        await broker.control.register_broker(
             broker_id=broker_id, host="h", port=1, rack=None, incarnation=UUID(int=broker_id)
         )
-    await state.refresh()
+    await broker.cluster.refresh()
     group = next(
         f"g{number}"
         for number in range(100)
-        if owner_of(state.metadata, f"g{number}").broker_id != 1
+        if owner_of(broker.cluster.image, f"g{number}").broker_id != 1
     )
-    await create(state, creation("a"))
-    assert names((await join(state, group)).error_code) == "not_coordinator"
-    assert await commit(state, {"a": [(0, 1, "")]}, group=group) == [["not_coordinator"]]
-    assert names((await fetch(state, None, group=group)).error_code) == "not_coordinator"
+    await create(broker, creation("a"))
+    assert names((await join(broker, group)).error_code) == "not_coordinator"
+    assert await commit(broker, {"a": [(0, 1, "")]}, group=group) == [["not_coordinator"]]
+    assert names((await fetch(broker, None, group=group)).error_code) == "not_coordinator"
 
 
-async def register(state: BrokerState, broker_id: int) -> None:
-    await state.control.register_broker(
+async def register(broker: BrokerServer, broker_id: int) -> None:
+    await broker.control.register_broker(
         broker_id=broker_id, host="h", port=1, rack=None, incarnation=UUID(int=broker_id)
     )
-    await state.refresh()
+    await broker.cluster.refresh()
 
 
 def owned_by(broker_id: int) -> str:
@@ -299,165 +299,165 @@ def owned_by(broker_id: int) -> str:
 
 
 async def test_groups_go_to_the_broker_that_comes_and_return_when_it_goes(
-    state: BrokerState,
+    broker: BrokerServer,
 ) -> None:
-    state.on_image.append(state.coordinator.image_changed)
+    broker.cluster.on_image.append(broker.coordinator.image_changed)
     mine, other = owned_by(1), owned_by(2)
     members = {}
     for group in (mine, other):
-        joined = members[group] = await join(state, group)
-        await sync(state, group, joined, {joined.member_id: b"mine"})
-    waiting = asyncio.create_task(join(state, other))
-    while await heartbeat(state, other, 1, members[other].member_id) == "none":
+        joined = members[group] = await join(broker, group)
+        await sync(broker, group, joined, {joined.member_id: b"mine"})
+    waiting = asyncio.create_task(join(broker, other))
+    while await heartbeat(broker, other, 1, members[other].member_id) == "none":
         await asyncio.sleep(0)
-    await register(state, 2)
+    await register(broker, 2)
     assert names((await waiting).error_code) == "not_coordinator"
-    assert [group.group_id for group in await state.coordinator.list_groups()] == [mine]
-    assert await heartbeat(state, mine, 1, members[mine].member_id) == "none"
+    assert [group.group_id for group in await broker.coordinator.list_groups()] == [mine]
+    assert await heartbeat(broker, mine, 1, members[mine].member_id) == "none"
 
-    (saved,) = [record for record in await state.control.groups() if record.group_id == other]
+    (saved,) = [record for record in await broker.control.groups() if record.group_id == other]
     moved = replace(saved, generation=saved.generation + 5)
-    await state.control.save_group(moved, expected_version=saved.version)
-    await state.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
-    await state.refresh()
-    assert await heartbeat(state, mine, 1, members[mine].member_id) == "none"
-    assert await heartbeat(state, other, 6, members[other].member_id) == "none"
+    await broker.control.save_group(moved, expected_version=saved.version)
+    await broker.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
+    await broker.cluster.refresh()
+    assert await heartbeat(broker, mine, 1, members[mine].member_id) == "none"
+    assert await heartbeat(broker, other, 6, members[other].member_id) == "none"
 
 
 async def test_what_others_own_is_neither_loaded_nor_expired_nor_deleted(
-    state: BrokerState,
+    broker: BrokerServer,
 ) -> None:
     clock = Clock()
-    state.clock = clock
+    give(broker, clock=clock)
     mine, other = owned_by(1), owned_by(2)
-    await create(state, creation("a"))
+    await create(broker, creation("a"))
     for group in (mine, other):
-        joined = await join(state, group)
-        await sync(state, group, joined, {joined.member_id: b"mine"})
-        await leave(state, group, joined.member_id)
-        await commit(state, {"a": [(0, 1, "")]}, group=group)
-    await restart(state)
-    await register(state, 2)
-    assert [group.group_id for group in await state.coordinator.list_groups()] == [mine]
+        joined = await join(broker, group)
+        await sync(broker, group, joined, {joined.member_id: b"mine"})
+        await leave(broker, group, joined.member_id)
+        await commit(broker, {"a": [(0, 1, "")]}, group=group)
+    await restart(broker)
+    await register(broker, 2)
+    assert [group.group_id for group in await broker.coordinator.list_groups()] == [mine]
     for _ in range(2):
-        clock.ms += (state.settings.offsets_retention_minutes + 10) * MINUTE_MS
-        await state.coordinator.expire_offsets()
+        clock.ms += (broker.settings.offsets_retention_minutes + 10) * MINUTE_MS
+        await broker.coordinator.expire_offsets()
     async with asyncio.timeout(60):
-        while len(await state.control.groups()) > 1:
+        while len(await broker.control.groups()) > 1:
             await asyncio.sleep(0)
-    assert [record.group_id for record in await state.control.groups()] == [other]
-    assert await state.control.offset_group_ids() == [other]
+    assert [record.group_id for record in await broker.control.groups()] == [other]
+    assert await broker.control.offset_group_ids() == [other]
 
 
-async def test_generations_rise_with_the_registered_epoch(state: BrokerState) -> None:
-    control = await take_over(state, Control())
-    joined = await join(state, "g")
-    await sync(state, "g", joined, {joined.member_id: b"mine"})
+async def test_generations_rise_with_the_registered_epoch(broker: BrokerServer) -> None:
+    control = await take_over(broker, Control())
+    joined = await join(broker, "g")
+    await sync(broker, "g", joined, {joined.member_id: b"mine"})
     (record,) = await control.groups()
     assert json.loads(record.state)["epoch"] == 2
 
 
 @pytest.mark.parametrize("stored", [True, False])
 async def test_a_save_of_unknown_outcome_does_not_fence_itself(
-    state: BrokerState, stored: bool
+    broker: BrokerServer, stored: bool
 ) -> None:
-    control = await take_over(state, Control())
-    joined = await join(state, "g")
+    control = await take_over(broker, Control())
+    joined = await join(broker, "g")
     control.failure = ControlUnavailable("the answer was lost")
     control.stores_before_it_fails = stored
-    answer = await sync(state, "g", joined, {joined.member_id: b"mine"})
+    answer = await sync(broker, "g", joined, {joined.member_id: b"mine"})
     assert (names(answer.error_code) == "none") is stored
     control.failure = None
-    again = await join(state, "g", member=joined.member_id)
-    answer = await sync(state, "g", again, {joined.member_id: b"mine"})
+    again = await join(broker, "g", member=joined.member_id)
+    answer = await sync(broker, "g", again, {joined.member_id: b"mine"})
     assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
 
 
 async def test_a_lost_answer_is_not_taken_for_another_coordinators_save(
-    state: BrokerState,
+    broker: BrokerServer,
 ) -> None:
-    control = await take_over(state, Control())
-    joined = await join(state, "g")
+    control = await take_over(broker, Control())
+    joined = await join(broker, "g")
     other = GroupRecord(
         group_id="g", version=0, generation=7, protocol_type="consumer", protocol="", state=b"{}"
     )
     await control.save_group(other, expected_version=0)
     control.failure = ControlUnavailable("the answer was lost")
-    answer = await sync(state, "g", joined, {joined.member_id: b"mine"})
+    answer = await sync(broker, "g", joined, {joined.member_id: b"mine"})
     assert names(answer.error_code) == "not_coordinator"
 
 
-async def test_commits_are_durable_and_many_at_a_time(state: BrokerState, tmp_path: Path) -> None:
+async def test_commits_are_durable_and_many_at_a_time(broker: BrokerServer, tmp_path: Path) -> None:
     control = SqliteControlPlane(tmp_path / "control.db")
     await control.start()
     try:
         offset = CommittedOffset(topic_id=UUID(int=1), topic="a", partition=0, offset=3)
-        state.control = state.cluster.control = control
-        await register(state, state.node_id)
+        give(broker, control=control)
+        await register(broker, broker.node_id)
         await asyncio.gather(
-            *(state.coordinator.commit(f"g{number}", [offset]) for number in range(200))
+            *(broker.coordinator.commit(f"g{number}", [offset]) for number in range(200))
         )
         assert len(await control.offset_group_ids()) == 200
     finally:
         await control.close()
 
 
-async def unheard(state: BrokerState, broker_id: int) -> None:
+async def unheard(broker: BrokerServer, broker_id: int) -> None:
     """Another broker comes, and this one has not heard of it."""
-    await state.control.register_broker(
+    await broker.control.register_broker(
         broker_id=broker_id, host="h", port=1, rack=None, incarnation=UUID(int=broker_id)
     )
 
 
 async def test_a_coordinator_that_has_not_heard_stores_nothing_of_others(
-    state: BrokerState,
+    broker: BrokerServer,
 ) -> None:
-    state.on_image.append(state.coordinator.image_changed)
-    await create(state, creation("a"))
+    broker.cluster.on_image.append(broker.coordinator.image_changed)
+    await create(broker, creation("a"))
     other = owned_by(2)
-    joined = await join(state, other)
-    await unheard(state, 2)
-    answer = await sync(state, other, joined, {joined.member_id: b"mine"})
+    joined = await join(broker, other)
+    await unheard(broker, 2)
+    answer = await sync(broker, other, joined, {joined.member_id: b"mine"})
     assert names(answer.error_code) == "not_coordinator"
-    assert await state.control.groups() == []
-    assert [broker.broker_id for broker in state.metadata.brokers] == [1, 2]
+    assert await broker.control.groups() == []
+    assert [broker.broker_id for broker in broker.cluster.image.brokers] == [1, 2]
 
-    await unheard(state, 3)
+    await unheard(broker, 3)
     offset = CommittedOffset(topic_id=UUID(int=1), topic="b", partition=0, offset=3)
     with pytest.raises(StaleMembership):
-        await state.coordinator.commit(other, [offset])
-    assert [broker.broker_id for broker in state.metadata.brokers] == [1, 2, 3]
-    await unheard(state, 4)
+        await broker.coordinator.commit(other, [offset])
+    assert [broker.broker_id for broker in broker.cluster.image.brokers] == [1, 2, 3]
+    await unheard(broker, 4)
     with pytest.raises(StaleMembership):
-        await state.coordinator.delete_offsets(other, [("b", 0)])
-    assert await state.control.offset_group_ids() == []
+        await broker.coordinator.delete_offsets(other, [("b", 0)])
+    assert await broker.control.offset_group_ids() == []
 
 
-async def test_a_group_that_stays_is_saved_although_brokers_came(state: BrokerState) -> None:
-    state.on_image.append(state.coordinator.image_changed)
+async def test_a_group_that_stays_is_saved_although_brokers_came(broker: BrokerServer) -> None:
+    broker.cluster.on_image.append(broker.coordinator.image_changed)
     mine = owned_by(1)
-    joined = await join(state, mine)
-    await unheard(state, 2)
-    answer = await sync(state, mine, joined, {joined.member_id: b"mine"})
+    joined = await join(broker, mine)
+    await unheard(broker, 2)
+    answer = await sync(broker, mine, joined, {joined.member_id: b"mine"})
     assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
-    assert [record.group_id for record in await state.control.groups()] == [mine]
+    assert [record.group_id for record in await broker.control.groups()] == [mine]
 
 
-async def test_a_group_that_was_anothers_unseen_is_loaded_again(state: BrokerState) -> None:
-    state.on_image.append(state.coordinator.image_changed)
+async def test_a_group_that_was_anothers_unseen_is_loaded_again(broker: BrokerServer) -> None:
+    broker.cluster.on_image.append(broker.coordinator.image_changed)
     mine, other, gone = owned_by(1), owned_by(2), owned_by(2) + "0"
     members = {}
     for group in (mine, other, gone):
-        joined = members[group] = await join(state, group)
-        await sync(state, group, joined, {joined.member_id: b"mine"})
-    await unheard(state, 2)
-    for record in await state.control.groups():
+        joined = members[group] = await join(broker, group)
+        await sync(broker, group, joined, {joined.member_id: b"mine"})
+    await unheard(broker, 2)
+    for record in await broker.control.groups():
         if record.group_id == other:
             moved = replace(record, generation=record.generation + 5)
-            await state.control.save_group(moved, expected_version=record.version)
-    await state.control.delete_group(gone)
-    await state.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
-    await state.refresh()
-    assert await heartbeat(state, mine, 1, members[mine].member_id) == "none"
-    assert await heartbeat(state, other, 6, members[other].member_id) == "none"
-    assert await heartbeat(state, gone, 1, members[gone].member_id) == "unknown_member_id"
+            await broker.control.save_group(moved, expected_version=record.version)
+    await broker.control.delete_group(gone)
+    await broker.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
+    await broker.cluster.refresh()
+    assert await heartbeat(broker, mine, 1, members[mine].member_id) == "none"
+    assert await heartbeat(broker, other, 6, members[other].member_id) == "none"
+    assert await heartbeat(broker, gone, 1, members[gone].member_id) == "unknown_member_id"

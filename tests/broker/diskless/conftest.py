@@ -83,7 +83,7 @@ class Cluster:
                 store_url="memory://objects",
             ),
         )
-        configs.bind(lambda: server.state.image)
+        configs.bind(lambda: server.cluster.loaded)
         self.brokers.append(server)
         await server.start()
         return server

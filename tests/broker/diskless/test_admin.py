@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from penstock.broker.admin.health import Readiness, alive
+from penstock.broker.admin.health import Parts, Readiness
+from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.diskless.serving import NotServing
 from tests.broker.admin.test_admin import fetch
@@ -76,16 +78,16 @@ async def test_a_broker_without_a_store_says_so(
     cluster: Cluster, broker: BrokerServer, create: Create
 ) -> None:
     await create("d")
-    readiness = Readiness(broker.state)
+    parts = parts_of(Parts, broker)
+    readiness = Readiness(parts)
     assert (await readiness.look()).good
-    service, broker.state.diskless = broker.state.diskless, None
-    checks = {check.name: check.cause for check in (await readiness.look()).checks}
-    assert "no object store" in checks["diskless"]
-    broker.state.diskless = service
+    without = await Readiness(dataclasses.replace(parts, diskless=None)).look()
+    assert "no object store" in {check.name: check.cause for check in without.checks}["diskless"]
+    service = broker.diskless
     assert service is not None
     service._serving.failed = NotServing("the bucket is gone")
     assert not (await readiness.look()).good
-    assert alive(broker.state).good
+    assert readiness.alive().good
 
 
 async def test_log_dirs_of_all_brokers_add_up(

@@ -62,7 +62,7 @@ async def test_a_topic_is_what_it_was_created_as(
     broker: BrokerServer, client: WireClient, create: Create, given: str, kept: bool
 ) -> None:
     assert (await create("t", diskless_enable=given)).error_code == 0
-    assert broker.state.topics["t"].diskless is kept
+    assert broker.partitions.topics["t"].diskless is kept
     assert (await configs_of(client, "t"))["diskless.enable"] == str(kept).lower()
 
 
@@ -138,7 +138,7 @@ async def test_new_topics_follow_the_brokers_default_unless_they_say(cluster: Cl
                 "timeout": 5000,
             },
         )
-    kinds = {name: topic.diskless for name, topic in broker.state.topics.items()}
+    kinds = {name: topic.diskless for name, topic in broker.partitions.topics.items()}
     assert kinds == {"plain": True, "auto": True, "local": False, "compacted": False}
 
 

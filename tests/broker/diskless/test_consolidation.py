@@ -80,7 +80,7 @@ async def test_a_consumer_gets_the_same_before_during_and_after(
     assert len(await kinds(cluster)) == REQUESTS
     age: dict[str, Any] = {"diskless_consolidation_min_age_ms": 0} if appended else {}
     consolidating = await cluster.start(**CONSOLIDATING, **age)
-    await consolidating.state.refresh()
+    await consolidating.cluster.refresh()
     async with asyncio.timeout(60):
         over = False
         while not over:
@@ -90,7 +90,7 @@ async def test_a_consumer_gets_the_same_before_during_and_after(
     assert await kinds(cluster) == ["segment"]
     # A broker that has read nothing yet, and those that knew the extents of before.
     fresh = await cluster.start(diskless_consolidation_interval_ms=0)
-    await fresh.state.refresh()
+    await fresh.cluster.refresh()
     for broker in cluster.brokers:
         reader = await cluster.connect(broker)
         for max_bytes in (1, 3_000, 1 << 20):

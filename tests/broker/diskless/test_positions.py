@@ -216,7 +216,7 @@ async def test_old_records_go_by_retention(cluster: Cluster, create: Create) -> 
     async with asyncio.timeout(60):
         while (await position(client, -2))[0] == 0:
             await asyncio.sleep(0.01)
-    assert broker.state.partition("t", 0).log_start_offset == 1
+    assert broker.partitions.partition("t", 0).log_start_offset == 1
 
 
 async def test_the_newest_record_where_a_header_promises_a_later_one(

@@ -66,7 +66,7 @@ async def test_a_consumer_at_the_end_is_woken_by_a_commit(
     other = await cluster.connect(broker)
     waiting = asyncio.create_task(fetched(other, "t", max_wait=30_000))
     async with asyncio.timeout(60):
-        while not len(broker.state.fetch_hub):
+        while not len(broker.fetch_hub):
             await asyncio.sleep(0)
     await client.produce("t", batch(b"a"))
     async with asyncio.timeout(60):
@@ -196,7 +196,7 @@ async def test_a_producer_gets_its_timeout_while_the_store_hangs(tmp_path: Any) 
         store.script.append("hangs")
         answer = await client.call("Produce", 9, request_of({("t", 0): batch(b"a")}, timeout=50))
         assert results_of(answer) == {("t", 0): (7, -1)}
-        assert not broker.state.produce_waiting
+        assert not broker.produce_waiting
         # It is written after all, as the answer allows, and what follows is behind it.
         store.forever.set()
         assert (await client.produce("t", batch(b"b"))).base_offset == 1
@@ -342,13 +342,13 @@ async def test_a_deleted_topic_ends_its_waiting_fetches(
     other = await cluster.connect(broker)
     waiting = asyncio.create_task(fetched(other, "t", max_wait=30_000))
     async with asyncio.timeout(60):
-        while not len(broker.state.fetch_hub):
+        while not len(broker.fetch_hub):
             await asyncio.sleep(0)
     await client.call("DeleteTopics", 5, {"topic_names": ["t"], "timeout": 5000})
     async with asyncio.timeout(60):
         assert (await waiting).error_code == 3
-    assert broker.state.diskless is not None
-    assert broker.state.diskless._partitions == {}
+    assert broker.diskless is not None
+    assert broker.diskless._partitions == {}
 
 
 async def test_a_stop_finishes_what_is_being_written(cluster: Cluster) -> None:
@@ -357,7 +357,7 @@ async def test_a_stop_finishes_what_is_being_written(cluster: Cluster) -> None:
     await client.call("CreateTopics", 7, _creation("t"))
     client.writer.write(client.frame("Produce", 9, produce_request("t", batch(b"a"))))
     async with asyncio.timeout(60):
-        while not broker.state.produce_waiting:
+        while not broker.produce_waiting:
             await asyncio.sleep(0)
     stopping = asyncio.create_task(broker.stop())
     answer = await client.response("Produce", 9)
@@ -392,7 +392,7 @@ async def test_an_object_store_that_is_away_is_named_and_taken_up_when_it_is_bac
         refused = await client.produce("t", batch(b"a"))
         assert refused.error_code == 56
         assert "the bucket does not answer" in refused.error_message
-        service = broker.state.diskless
+        service = broker.diskless
         assert service is not None
         assert "the bucket does not answer" in service.failure
         store.away = False

@@ -28,7 +28,7 @@ class Pair:
         for broker in self.brokers:
             self.clients.append(await self.cluster.connect(broker))
         await self.clients[0].call("CreateTopics", 7, _creation("t"))
-        await self.brokers[1].state.refresh()
+        await self.brokers[1].cluster.refresh()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_positions_and_the_end_are_asked_for(pair: Pair) -> None:
 async def test_who_waits_at_the_other_broker_is_woken_by_a_look(pair: Pair) -> None:
     waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=30_000))
     async with asyncio.timeout(60):
-        while not len(pair.brokers[1].state.fetch_hub):
+        while not len(pair.brokers[1].fetch_hub):
             await asyncio.sleep(0.001)
     await pair.clients[0].produce("t", batch(b"a"))
     async with asyncio.timeout(60):
@@ -116,7 +116,7 @@ async def test_a_notice_wakes_who_waits(cluster: Cluster, monkeypatch: pytest.Mo
     await pair.start()
     waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=30_000))
     async with asyncio.timeout(60):
-        while not len(pair.brokers[1].state.fetch_hub):
+        while not len(pair.brokers[1].fetch_hub):
             await asyncio.sleep(0.001)
     await pair.clients[0].produce("t", batch(b"a"))
     async with asyncio.timeout(60):
@@ -129,16 +129,16 @@ async def test_a_notice_of_the_image_brings_topics(cluster: Cluster) -> None:
     await pair.clients[0].call("CreateTopics", 7, _creation("u"))
     pair.brokers[1]._image_noticed()
     async with asyncio.timeout(60):
-        while "u" not in pair.brokers[1].state.topics:
+        while "u" not in pair.brokers[1].partitions.topics:
             await asyncio.sleep(0.001)
     assert (await pair.clients[1].produce("u", batch(b"a"))).base_offset == 0
 
 
 async def test_a_broker_that_stops_is_no_leader_any_more(pair: Pair) -> None:
     await pair.brokers[0].stop()
-    await pair.brokers[1].state.refresh()
-    state = pair.brokers[1].state
-    shown = state.shown(state.topics["t"].topic)
+    await pair.brokers[1].cluster.refresh()
+    left = pair.brokers[1]
+    shown = left.cluster.shown(left.partitions.topics["t"].topic)
     assert [one.leader for one in shown] == [2]
     assert (await pair.clients[1].produce("t", batch(b"a"))).error_code == 0
 

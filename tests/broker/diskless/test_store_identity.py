@@ -14,7 +14,8 @@ import asyncpg
 import pytest
 
 from penstock.base.pause import pause
-from penstock.broker.admin.health import Health, Readiness, alive
+from penstock.broker.admin.health import Health, Parts, Readiness
+from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.diskless import service as service_module
 from penstock.diskless.errors import StoreMismatch
@@ -36,7 +37,7 @@ Serve = Callable[..., Awaitable[Serving]]
 
 
 async def health(broker: BrokerServer) -> Health:
-    readiness = Readiness(broker.state)
+    readiness = Readiness(parts_of(Parts, broker))
     try:
         return await readiness.look()
     finally:
@@ -303,7 +304,7 @@ async def test_a_running_broker_is_not_ready_while_its_store_is_another(cluster:
     store = cluster.objects = MemoryStore()
     broker = await cluster.start(diskless_mark_interval_ms=10)
     client = await cluster.connect(broker)
-    service = broker.state.diskless
+    service = broker.diskless
     assert service is not None
     await client.call("CreateTopics", 7, _creation("t"))
     assert (await client.produce("t", batch(b"v"))).error_code == 0
@@ -315,7 +316,7 @@ async def test_a_running_broker_is_not_ready_while_its_store_is_another(cluster:
     causes = {one.name: one.cause for one in (await health(broker)).checks if one.cause}
     assert set(causes) == {"diskless", "object store"}
     assert all("has no identity" in cause for cause in causes.values())
-    assert alive(broker.state).good
+    assert Readiness(parts_of(Parts, broker)).alive().good
     refused = await client.produce("t", batch(b"lost"))
     assert refused.error_code == INCONSISTENT
     await put_back(store, kept)
@@ -349,7 +350,7 @@ async def test_a_store_that_was_away_at_the_start_is_looked_at_before_the_first_
     monkeypatch.setattr(service_module, "pause", paused)
     broker = await cluster.start()
     client = await cluster.connect(broker)
-    service = broker.state.diskless
+    service = broker.diskless
     assert service is not None
     assert "the bucket does not answer" in service.failure
     assert service.mismatch is None

@@ -87,7 +87,7 @@ async def test_records_offsets_and_configs_stay(
         "77777777",
     )
     assert not list(cluster.root.glob("*/t-0"))
-    assert not broker.state.store.partitions
+    assert not broker.store.partitions
 
 
 async def test_retry_across_the_switch_is_a_duplicate(client: WireClient, local: Create) -> None:
@@ -151,7 +151,7 @@ async def test_old_epochs_end_where_the_log_does(
     await switched(client)
     metadata = await client.call("Metadata", 9, {"topics": [{"name": "t"}]})
     [shown] = metadata.topics[0].partitions
-    assert (shown.leader_id, shown.leader_epoch) == (broker.state.node_id, 1)
+    assert (shown.leader_id, shown.leader_epoch) == (broker.node_id, 1)
     stale = await client.fetch("t", current_leader_epoch=0)
     assert stale.error_code == FENCED_LEADER_EPOCH
     answer = await client.call(
@@ -185,7 +185,7 @@ async def test_what_cannot_become_diskless_says_why(
     await client.produce("s", batch(b"a"))
     lane = SinkLane(
         topic="s",
-        topic_id=broker.state.topics["s"].topic.topic_id,
+        topic_id=broker.partitions.topics["s"].topic.topic_id,
         partition=0,
         producer_id=1,
         base_sequence=0,
@@ -197,7 +197,7 @@ async def test_what_cannot_become_diskless_says_why(
     assert refused.error_code == INVALID_CONFIG
     assert "query 'q' has not finished its commit of batch 1" in refused.error_message
     assert (await client.produce("s", batch(b"b"))).base_offset == 1
-    assert not broker.state.topics["s"].diskless
+    assert not broker.partitions.topics["s"].diskless
 
 
 async def test_store_that_fails_leaves_a_local_topic(
@@ -248,7 +248,7 @@ async def test_fence_stays_until_the_commit_is_known(
     async def lossy(switch: TopicSwitch) -> Any:
         calls.append(switch)
         refused.append((await other.produce("t", batch(b"x"))).error_code)
-        assert isinstance(broker.state.local_log("t", 0).fence, NotLeader)
+        assert isinstance(broker.partitions.local_log("t", 0).fence, NotLeader)
         if len(calls) == 1:
             raise ControlUnavailable("nothing came back")
         answer = await real(switch)
@@ -284,7 +284,7 @@ async def test_request_that_does_not_wait_is_joined(
     waiting = await altered(client, "t", diskless_enable="true")
     assert waiting.error_code == TIMED_OUT
     assert "is becoming diskless: copying" in waiting.error_message
-    view = broker.state.switches.view(broker.state.topics["t"].topic.topic_id)
+    view = broker.switches.view(broker.partitions.topics["t"].topic.topic_id)
     assert view is not None
     assert (view["state"], view["copied_bytes"]) == ("copying", 0)
     assert (await client.produce("t", batch(b"b"))).base_offset == 1
@@ -292,10 +292,9 @@ async def test_request_that_does_not_wait_is_joined(
     monkeypatch.setattr(desk, "SWITCH_WAIT_SECONDS", 60.0)
     await switched(client)
     assert await records(client) == [0, 1]
-    assert broker.state.switches.view(broker.state.topics["t"].topic.topic_id) is None
+    assert broker.switches.view(broker.partitions.topics["t"].topic.topic_id) is None
     values = {
-        (sample.metric.name, sample.labels): sample.value
-        for sample in broker.state.switches.samples()
+        (sample.metric.name, sample.labels): sample.value for sample in broker.switches.samples()
     }
     assert values["penstock_topic_switches_total", ("done",)] == 1
     assert values["penstock_topic_switches_running", ()] == 0

@@ -39,8 +39,8 @@ class House:
         await self.clients[0].create("t", PARTITIONS)
         await self.add()
         for broker in self.brokers:
-            await broker.state.refresh()
-        leaders = [one.leader for one in self.brokers[0].state.topics["t"].topic.partitions]
+            await broker.cluster.refresh()
+        leaders = [one.leader for one in self.brokers[0].partitions.topics["t"].topic.partitions]
         assert sorted(leaders) == [1, 1, 2, 2]
         self.leaders = leaders
 
@@ -75,14 +75,14 @@ class House:
 
     async def diskless(self) -> list[bool]:
         for broker in self.brokers:
-            await broker.state.refresh()
-        return [broker.state.topics["t"].diskless for broker in self.brokers]
+            await broker.cluster.refresh()
+        return [broker.partitions.topics["t"].diskless for broker in self.brokers]
 
     async def settled(self) -> None:
         """Wait until no broker is at a switch any more."""
-        topic_id = self.brokers[0].state.topics["t"].topic.topic_id
+        topic_id = self.brokers[0].partitions.topics["t"].topic.topic_id
         async with asyncio.timeout(60):
-            while any(broker.state.switches.view(topic_id) for broker in self.brokers):
+            while any(broker.switches.view(topic_id) for broker in self.brokers):
                 await self.clients[0].fetch("t", max_wait=10)
 
     async def assert_local(self) -> None:
@@ -119,10 +119,10 @@ async def test_any_broker_may_be_asked(house: House, asked: int) -> None:
     answer = await altered(house.clients[asked], "t", diskless_enable="true", retention_ms="77")
     assert (answer.error_code, answer.error_message) == (0, None)
     await house.assert_diskless(2)
-    topic = house.brokers[1].state.topics["t"].topic
+    topic = house.brokers[1].partitions.topics["t"].topic
     assert topic.configs["retention.ms"] == "77"
     assert {one.leader_epoch for one in topic.partitions} == {1}
-    assert not any(broker.state.store.partitions for broker in house.brokers)
+    assert not any(broker.store.partitions for broker in house.brokers)
 
 
 async def test_two_that_are_asked_do_it_once(house: House) -> None:
@@ -137,25 +137,25 @@ async def test_broker_that_has_not_heard_of_the_switch_may_be_asked(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait for shares that nobody would bring any more."""
-    third = house.brokers[2].state
+    third = house.brokers[2]
 
     async def nothing() -> None:
         """Nothing."""
 
     monkeypatch.setattr(third.switches, "look", nothing)
     assert (await altered(house.clients[0], "t", diskless_enable="true")).error_code == 0
-    assert not third.topics["t"].diskless
+    assert not third.partitions.topics["t"].diskless
     answer = await altered(house.clients[2], "t", diskless_enable="true")
     assert (answer.error_code, answer.error_message) == (0, None)
-    assert third.topics["t"].diskless
+    assert third.partitions.topics["t"].diskless
     await house.assert_diskless(2)
 
 
 async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: House) -> None:
     """As one that was stored when the broker had given up; producers are not kept out for it."""
-    state = house.brokers[0].state
-    assert state.diskless is not None
-    request = state.diskless.switching.request(state.topics["t"].topic)
+    broker = house.brokers[0]
+    assert broker.diskless is not None
+    request = broker.diskless.switching.request(broker.partitions.topics["t"].topic)
     await house.cluster.control.open_switch(request)
     async with asyncio.timeout(60):
         while await house.cluster.control.running_switches():
@@ -219,7 +219,7 @@ async def test_broker_that_cannot_says_why(house: House, monkeypatch: pytest.Mon
 
 async def test_broker_that_is_away_is_named(house: House) -> None:
     await house.brokers[1].stop()
-    await house.brokers[0].state.refresh()
+    await house.brokers[0].cluster.refresh()
     answer = await altered(house.clients[0], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
     assert "broker 2, which leads partitions of it, is away" in answer.error_message
@@ -312,7 +312,7 @@ async def test_share_whose_answer_is_lost_is_brought_again(house: House, patched
 
 async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
     """Its successor, or anybody else, lets the producers in."""
-    topic_id = house.brokers[0].state.topics["t"].topic.topic_id
+    topic_id = house.brokers[0].partitions.topics["t"].topic.topic_id
     plane = house.cluster.control
     await plane.register_broker(broker_id=9, host="h", port=9, rack=None, incarnation=topic_id)
     request = SwitchRequest(topic_id, topic_id, 9, topic_id)
@@ -324,7 +324,7 @@ async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
             while (await house.produce(partition)).error_code != NOT_LEADER:
                 pass
     await plane.unregister_broker(broker_id=9, incarnation=topic_id)
-    await house.brokers[0].state.refresh()
+    await house.brokers[0].cluster.refresh()
     async with asyncio.timeout(60):
         while await plane.running_switches():
             await house.clients[0].fetch("t", max_wait=10)
@@ -338,7 +338,7 @@ def joins_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing() -> None:
         """Nothing."""
 
-    monkeypatch.setattr(house.brokers[1].state.switches, "look", nothing)
+    monkeypatch.setattr(house.brokers[1].switches, "look", nothing)
     monkeypatch.setattr(coordinating, "SWITCH_JOIN_SECONDS", 0.3)
 
 

@@ -10,7 +10,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.dispatch import handler_of
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import error_of
-from penstock.broker.state import BrokerState
+from penstock.broker.server import BrokerServer
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
@@ -23,7 +23,7 @@ def versions(api_name: str) -> range:
 
 
 async def call(
-    state: BrokerState,
+    broker: BrokerServer,
     api_name: str,
     version: int,
     request: Mapping[str, Any],
@@ -43,7 +43,7 @@ async def call(
     entity, end = decoder(api_name, version, "request")(sent, 0)
     assert end == len(sent)
     try:
-        answer = handler_of(api)(state, context, entity)
+        answer = handler_of(api, broker)(context, entity)
         if inspect.iscoroutine(answer):
             answer = await answer
     except PenstockError as error:

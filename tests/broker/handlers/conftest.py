@@ -1,16 +1,18 @@
-"""A broker's state on real parts, without the connections."""
+"""A broker of real parts, without the connections."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.coordination.groups import Coordinator
+from penstock.broker.coordination.groups import Coordinator, CoordinatorParts
+from penstock.broker.parts import parts_of
+from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.state import BrokerState
 from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import MemoryControlPlane
 from penstock.storage import LogStore, StorageSettings
@@ -25,13 +27,14 @@ QUICK = {
 
 
 @pytest.fixture
-async def state(tmp_path: Path) -> AsyncIterator[BrokerState]:
+async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
+    """A broker that is not started: its parts work, and nobody can connect to it."""
     settings = load(BrokerSettings, QUICK)
     configs = TopicConfigs(settings)
     store = LogStore.open(
         tmp_path, StorageSettings(), clock=SYSTEM_CLOCK, config_of=configs.config_of
     )
-    state = BrokerState(
+    broker = BrokerServer(
         settings=settings,
         control=MemoryControlPlane(),
         store=store,
@@ -39,14 +42,23 @@ async def state(tmp_path: Path) -> AsyncIterator[BrokerState]:
         randomness=SYSTEM_RANDOMNESS,
         registry=Registry(),
     )
-    configs.bind(lambda: state.image)
-    state.coordinator = Coordinator(state)
-    await state.control.start()
-    await state.control.register_broker(
+    configs.bind(lambda: broker.cluster.loaded)
+    await broker.control.start()
+    await broker.control.register_broker(
         broker_id=1, host="127.0.0.1", port=9092, rack=None, incarnation=SYSTEM_RANDOMNESS.uuid()
     )
-    await state.refresh()
-    yield state
-    await state.coordinator.stop()
+    await broker.cluster.refresh()
+    yield broker
+    await broker.coordinator.stop()
     store.close()
-    await state.control.close()
+    await broker.control.close()
+
+
+def give(broker: BrokerServer, *, control: Any = None, clock: Any = None) -> None:
+    """Replace parts of a broker that is not started, in all that were made of them."""
+    if control is not None:
+        broker.control = broker.cluster.control = control
+        broker.topic_admin._control = broker.producer_ids._control = control
+    if clock is not None:
+        broker.clock = clock
+    broker.coordinator = Coordinator(parts_of(CoordinatorParts, broker))

@@ -51,7 +51,7 @@ class RunningBroker:
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
         )
-        configs.bind(lambda: server.state.image)
+        configs.bind(lambda: server.cluster.loaded)
         await server.start()
 
     def restart(self) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.state import BrokerState
+from penstock.broker.server import BrokerServer
 from tests.broker.handlers.calls import call, names, versions
 from tests.broker.handlers.test_topics import create, creation
 
@@ -13,7 +13,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 async def describe(
-    state: BrokerState,
+    broker: BrokerServer,
     *resources: tuple[int, str, list[str] | None],
     version: int = 4,
     synonyms: bool = False,
@@ -27,11 +27,11 @@ async def describe(
         "include_synonyms": synonyms,
         "include_documentation": documentation,
     }
-    return (await call(state, "DescribeConfigs", version, request)).results
+    return (await call(broker, "DescribeConfigs", version, request)).results
 
 
 async def alter(
-    state: BrokerState, *resources: tuple[int, str, Any], validate_only: bool = False
+    broker: BrokerServer, *resources: tuple[int, str, Any], validate_only: bool = False
 ) -> list[str]:
     request = {
         "resources": [
@@ -47,15 +47,15 @@ async def alter(
         ],
         "validate_only": validate_only,
     }
-    response = await call(state, "IncrementalAlterConfigs", 1, request)
+    response = await call(broker, "IncrementalAlterConfigs", 1, request)
     return [names(answer.error_code) for answer in response.responses]
 
 
 @pytest.mark.parametrize("version", versions("DescribeConfigs"))
-async def test_describes_a_topic(state: BrokerState, version: int) -> None:
-    await create(state, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
+async def test_describes_a_topic(broker: BrokerServer, version: int) -> None:
+    await create(broker, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
     (result,) = await describe(
-        state, (TOPIC, "a", None), version=version, synonyms=True, documentation=True
+        broker, (TOPIC, "a", None), version=version, synonyms=True, documentation=True
     )
     assert (result.resource_type, result.resource_name) == (TOPIC, "a")
     by_name = {config.name: config for config in result.configs}
@@ -68,9 +68,9 @@ async def test_describes_a_topic(state: BrokerState, version: int) -> None:
         assert by_name["retention.ms"].documentation
 
 
-async def test_describes_by_keys_and_without_extras(state: BrokerState) -> None:
-    await create(state, creation("a"))
-    (result,) = await describe(state, (TOPIC, "a", ["segment.bytes", "no.such"]))
+async def test_describes_by_keys_and_without_extras(broker: BrokerServer) -> None:
+    await create(broker, creation("a"))
+    (result,) = await describe(broker, (TOPIC, "a", ["segment.bytes", "no.such"]))
     (config,) = result.configs
     assert (config.name, config.value, config.synonyms, config.documentation) == (
         "segment.bytes",
@@ -80,9 +80,9 @@ async def test_describes_by_keys_and_without_extras(state: BrokerState) -> None:
     )
 
 
-async def test_describes_brokers(state: BrokerState) -> None:
+async def test_describes_brokers(broker: BrokerServer) -> None:
     own, cluster, other, text = await describe(
-        state, (BROKER, "1", None), (BROKER, "", None), (BROKER, "2", None), (BROKER, "x", None)
+        broker, (BROKER, "1", None), (BROKER, "", None), (BROKER, "2", None), (BROKER, "x", None)
     )
     by_name = {config.name: config for config in own.configs}
     assert by_name["node.id"].read_only
@@ -104,20 +104,20 @@ async def test_describes_brokers(state: BrokerState) -> None:
     ],
 )
 async def test_describes_the_address_that_clients_are_told(
-    state: BrokerState, advertised: tuple[str, int], shown: str
+    broker: BrokerServer, advertised: tuple[str, int], shown: str
 ) -> None:
-    state.advertised = advertised
-    (result,) = await describe(state, (BROKER, "1", ["advertised.listeners"]))
+    broker.identity.advertised = advertised
+    (result,) = await describe(broker, (BROKER, "1", ["advertised.listeners"]))
     (config,) = result.configs
     assert (config.value, config.config_source, config.read_only) == (shown, 4, True)
 
 
-async def test_lists_what_has_configurations(state: BrokerState) -> None:
-    await create(state, creation("b"), creation("a"))
+async def test_lists_what_has_configurations(broker: BrokerServer) -> None:
+    await create(broker, creation("b"), creation("a"))
 
     async def listed(version: int, *types: int) -> list[tuple[int, str]]:
         request = {"resource_types": types}
-        response = await call(state, "ListConfigResources", version, request)
+        response = await call(broker, "ListConfigResources", version, request)
         assert names(response.error_code) == "none"
         return [(item.resource_type, item.resource_name) for item in response.config_resources]
 
@@ -126,13 +126,13 @@ async def test_lists_what_has_configurations(state: BrokerState) -> None:
     assert await listed(1, TOPIC) == topics
     assert await listed(1, BROKER, 8, 16, 32) == brokers
     assert await listed(0) == []
-    response = await call(state, "ListConfigResources", 1, {"resource_types": [TOPIC, 7]})
+    response = await call(broker, "ListConfigResources", 1, {"resource_types": [TOPIC, 7]})
     assert (names(response.error_code), response.config_resources) == ("unsupported_version", ())
 
 
-async def test_describe_refuses_what_is_not_there(state: BrokerState) -> None:
+async def test_describe_refuses_what_is_not_there(broker: BrokerServer) -> None:
     results = await describe(
-        state, (TOPIC, "gone", None), (TOPIC, "a b", None), (LOGGER, "1", None)
+        broker, (TOPIC, "gone", None), (TOPIC, "a b", None), (LOGGER, "1", None)
     )
     assert [names(result.error_code) for result in results] == [
         "unknown_topic_or_partition",
@@ -141,10 +141,10 @@ async def test_describe_refuses_what_is_not_there(state: BrokerState) -> None:
     ]
 
 
-async def test_incremental_changes(state: BrokerState) -> None:
-    await create(state, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
+async def test_incremental_changes(broker: BrokerServer) -> None:
+    await create(broker, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
     outcome = await alter(
-        state,
+        broker,
         (
             TOPIC,
             "a",
@@ -156,20 +156,20 @@ async def test_incremental_changes(state: BrokerState) -> None:
         ),
     )
     assert outcome == ["none"]
-    assert state.topics["a"].topic.configs == {
+    assert broker.partitions.topics["a"].topic.configs == {
         "segment.bytes": "2097152",
         "cleanup.policy": "delete,compact",
     }
-    assert await alter(state, (TOPIC, "a", [("cleanup.policy", SUBTRACT, "delete")])) == ["none"]
-    log = state.partition("a", 0)
+    assert await alter(broker, (TOPIC, "a", [("cleanup.policy", SUBTRACT, "delete")])) == ["none"]
+    log = broker.partitions.partition("a", 0)
     assert log.config.cleanup_policy == ("compact",)
     assert log.config.segment_bytes == 2_097_152
 
 
 async def test_a_change_without_effect_is_made_and_told(
-    state: BrokerState, caplog: pytest.LogCaptureFixture
+    broker: BrokerServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await create(state, creation("a"))
+    await create(broker, creation("a"))
     compact = {"name": "cleanup.policy", "config_operation": SET, "value": "compact"}
     unclean = {"name": "unclean.leader.election.enable", "config_operation": SET, "value": "true"}
     usual = {"name": "preallocate", "config_operation": SET, "value": "false"}
@@ -177,7 +177,7 @@ async def test_a_change_without_effect_is_made_and_told(
     async def told(kind: int, name: str, *configs: dict[str, Any]) -> str | None:
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
         request = {"resources": [resource], "validate_only": False}
-        (answer,) = (await call(state, "IncrementalAlterConfigs", 1, request)).responses
+        (answer,) = (await call(broker, "IncrementalAlterConfigs", 1, request)).responses
         assert names(answer.error_code) == "none"
         found: str | None = answer.error_message
         return found
@@ -186,7 +186,7 @@ async def test_a_change_without_effect_is_made_and_told(
     assert said is not None
     assert "cleanup.policy = 'compact': compact has no effect: nothing is compacted yet" in said
     assert "preallocate" not in said
-    assert state.partition("a", 0).config.cleanup_policy == ("compact",)
+    assert broker.partitions.partition("a", 0).config.cleanup_policy == ("compact",)
     # What was told once is not told again with the next change.
     assert await told(TOPIC, "a", compact) is None
     said = await told(BROKER, "", unclean)
@@ -196,22 +196,22 @@ async def test_a_change_without_effect_is_made_and_told(
     assert "topic a: setting cleanup.policy" in caplog.text
 
 
-async def test_a_promise_that_cannot_be_kept_is_refused(state: BrokerState) -> None:
-    await create(state, creation("a"))
+async def test_a_promise_that_cannot_be_kept_is_refused(broker: BrokerServer) -> None:
+    await create(broker, creation("a"))
     outcome = await alter(
-        state,
+        broker,
         (TOPIC, "a", [("remote.storage.enable", SET, "true")]),
         (BROKER, "", [("log.local.retention.ms", SET, "60000")]),
     )
     assert outcome == ["invalid_config", "invalid_config"]
-    assert state.topics["a"].topic.configs == {}
-    assert await alter(state, (TOPIC, "a", [("remote.storage.enable", SET, "false")])) == ["none"]
+    assert broker.partitions.topics["a"].topic.configs == {}
+    assert await alter(broker, (TOPIC, "a", [("remote.storage.enable", SET, "false")])) == ["none"]
 
 
-async def test_incremental_changes_are_refused_one_by_one(state: BrokerState) -> None:
-    await create(state, creation("a"), creation("b"), creation("c"))
+async def test_incremental_changes_are_refused_one_by_one(broker: BrokerServer) -> None:
+    await create(broker, creation("a"), creation("b"), creation("c"))
     outcome = await alter(
-        state,
+        broker,
         (TOPIC, "a", [("retention.ms", SET, "soon")]),
         (TOPIC, "b", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")]),
         (TOPIC, "gone", [("retention.ms", SET, "1")]),
@@ -230,38 +230,38 @@ async def test_incremental_changes_are_refused_one_by_one(state: BrokerState) ->
         "invalid_request",
     ]
     repeated = (TOPIC, "a", [("retention.ms", SET, "1")])
-    assert await alter(state, repeated, repeated) == ["invalid_request", "invalid_request"]
-    assert state.topics["a"].topic.configs == {}
+    assert await alter(broker, repeated, repeated) == ["invalid_request", "invalid_request"]
+    assert broker.partitions.topics["a"].topic.configs == {}
 
 
-async def test_validate_only_changes_nothing(state: BrokerState) -> None:
-    await create(state, creation("a"))
+async def test_validate_only_changes_nothing(broker: BrokerServer) -> None:
+    await create(broker, creation("a"))
     asked = (TOPIC, "a", [("retention.ms", SET, "1")])
-    assert await alter(state, asked, validate_only=True) == ["none"]
-    assert state.topics["a"].topic.configs == {}
+    assert await alter(broker, asked, validate_only=True) == ["none"]
+    assert broker.partitions.topics["a"].topic.configs == {}
 
 
-async def test_broker_defaults_reach_topics(state: BrokerState) -> None:
-    await create(state, creation("a"))
-    assert await alter(state, (BROKER, "", [("log.retention.hours", SET, "2")])) == ["none"]
-    assert state.partition("a", 0).config.retention_ms == 7_200_000
-    assert await alter(state, (BROKER, "1", [("log.retention.ms", SET, "9")])) == ["none"]
-    assert state.partition("a", 0).config.retention_ms == 9
-    (result,) = await describe(state, (TOPIC, "a", ["retention.ms"]), synonyms=True)
+async def test_broker_defaults_reach_topics(broker: BrokerServer) -> None:
+    await create(broker, creation("a"))
+    assert await alter(broker, (BROKER, "", [("log.retention.hours", SET, "2")])) == ["none"]
+    assert broker.partitions.partition("a", 0).config.retention_ms == 7_200_000
+    assert await alter(broker, (BROKER, "1", [("log.retention.ms", SET, "9")])) == ["none"]
+    assert broker.partitions.partition("a", 0).config.retention_ms == 9
+    (result,) = await describe(broker, (TOPIC, "a", ["retention.ms"]), synonyms=True)
     assert [(s.name, s.source) for s in result.configs[0].synonyms] == [
         ("log.retention.ms", 2),
         ("log.retention.hours", 3),
         ("log.retention.hours", 5),
     ]
-    (cluster,) = await describe(state, (BROKER, "", None))
+    (cluster,) = await describe(broker, (BROKER, "", None))
     assert [(config.name, config.value) for config in cluster.configs] == [
         ("log.retention.hours", "2")
     ]
 
 
 @pytest.mark.parametrize("version", versions("AlterConfigs"))
-async def test_the_old_request_replaces_everything(state: BrokerState, version: int) -> None:
-    await create(state, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
+async def test_the_old_request_replaces_everything(broker: BrokerServer, version: int) -> None:
+    await create(broker, creation("a", configs=({"name": "retention.ms", "value": "5"},)))
     request = {
         "resources": [
             {
@@ -272,6 +272,6 @@ async def test_the_old_request_replaces_everything(state: BrokerState, version: 
         ],
         "validate_only": False,
     }
-    response = await call(state, "AlterConfigs", version, request)
+    response = await call(broker, "AlterConfigs", version, request)
     assert names(response.responses[0].error_code) == "none"
-    assert state.topics["a"].topic.configs == {"segment.bytes": "2097152"}
+    assert broker.partitions.topics["a"].topic.configs == {"segment.bytes": "2097152"}

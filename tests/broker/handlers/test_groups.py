@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.state import BrokerState
+from penstock.broker.server import BrokerServer
 from tests.broker.handlers.calls import call, names, versions
 
 
@@ -18,7 +18,7 @@ def subscription(*topics: str) -> bytes:
 
 
 async def join(
-    state: BrokerState,
+    broker: BrokerServer,
     group: str,
     *,
     version: int = 9,
@@ -40,15 +40,15 @@ async def join(
         "protocols": [{"name": name, "metadata": subscription(*topics)} for name in protocols],
         "reason": None,
     }
-    response = await call(state, "JoinGroup", version, request)
+    response = await call(broker, "JoinGroup", version, request)
     if again and names(response.error_code) == "member_id_required":
         request["member_id"] = response.member_id
-        response = await call(state, "JoinGroup", version, request)
+        response = await call(broker, "JoinGroup", version, request)
     return response
 
 
 async def sync(
-    state: BrokerState,
+    broker: BrokerServer,
     group: str,
     joined: Any,
     assignments: Mapping[str, bytes],
@@ -66,11 +66,11 @@ async def sync(
             for member, assignment in assignments.items()
         ],
     }
-    return await call(state, "SyncGroup", version, request)
+    return await call(broker, "SyncGroup", version, request)
 
 
 async def heartbeat(
-    state: BrokerState, group: str, generation: int, member: str, version: int = 4
+    broker: BrokerServer, group: str, generation: int, member: str, version: int = 4
 ) -> str:
     request = {
         "group_id": group,
@@ -78,53 +78,53 @@ async def heartbeat(
         "member_id": member,
         "group_instance_id": None,
     }
-    return names((await call(state, "Heartbeat", version, request)).error_code)
+    return names((await call(broker, "Heartbeat", version, request)).error_code)
 
 
-async def leave(state: BrokerState, group: str, *members: str, version: int = 5) -> list[str]:
+async def leave(broker: BrokerServer, group: str, *members: str, version: int = 5) -> list[str]:
     request = {
         "group_id": group,
         "member_id": members[0],
         "members": [{"member_id": member, "group_instance_id": None} for member in members],
     }
-    response = await call(state, "LeaveGroup", version, request)
+    response = await call(broker, "LeaveGroup", version, request)
     if version < 3:
         return [names(response.error_code)]
     return [names(member.error_code) for member in response.members]
 
 
-async def describe(state: BrokerState, *groups: str, version: int = 6) -> Any:
+async def describe(broker: BrokerServer, *groups: str, version: int = 6) -> Any:
     request = {"groups": groups, "include_authorized_operations": True}
-    return (await call(state, "DescribeGroups", version, request)).groups
+    return (await call(broker, "DescribeGroups", version, request)).groups
 
 
 @pytest.mark.parametrize("version", versions("FindCoordinator"))
-async def test_finds_coordinators(state: BrokerState, version: int) -> None:
+async def test_finds_coordinators(broker: BrokerServer, version: int) -> None:
     request: dict[str, Any] = {"key": "g", "key_type": 0, "coordinator_keys": ["g", "h"]}
-    response = await call(state, "FindCoordinator", version, request)
+    response = await call(broker, "FindCoordinator", version, request)
     found = response.coordinators if version >= 4 else [response]
     assert [(c.node_id, c.host, c.port) for c in found] == [(1, "127.0.0.1", 9092)] * len(found)
     if version >= 4:
         assert [c.key for c in found] == ["g", "h"]
 
 
-async def test_finds_no_coordinators_of_other_kinds(state: BrokerState) -> None:
+async def test_finds_no_coordinators_of_other_kinds(broker: BrokerServer) -> None:
     request: dict[str, Any] = {"key": "g", "key_type": 7, "coordinator_keys": ["g"]}
-    response = await call(state, "FindCoordinator", 3, request)
+    response = await call(broker, "FindCoordinator", 3, request)
     assert (names(response.error_code), response.node_id) == ("invalid_request", -1)
-    response = await call(state, "FindCoordinator", 4, request)
+    response = await call(broker, "FindCoordinator", 4, request)
     assert names(response.coordinators[0].error_code) == "invalid_request"
 
 
 @pytest.mark.parametrize("version", versions("JoinGroup"))
-async def test_joins(state: BrokerState, version: int) -> None:
-    first = await join(state, "g", version=version, again=False)
+async def test_joins(broker: BrokerServer, version: int) -> None:
+    first = await join(broker, "g", version=version, again=False)
     if version >= 4:
         assert names(first.error_code) == "member_id_required"
         assert first.member_id.startswith("tests-")
         assert (first.generation_id, first.leader, first.members) == (-1, "", ())
         assert first.protocol_name == (None if version >= 7 else "")
-        first = await join(state, "g", version=version, member=first.member_id)
+        first = await join(broker, "g", version=version, member=first.member_id)
     assert names(first.error_code) == "none"
     assert (first.generation_id, first.leader) == (1, first.member_id)
     assert first.protocol_name == "range"
@@ -134,57 +134,57 @@ async def test_joins(state: BrokerState, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions("SyncGroup"))
-async def test_syncs(state: BrokerState, version: int) -> None:
-    joined = await join(state, "g")
-    answer = await sync(state, "g", joined, {joined.member_id: b"mine"}, version=version)
+async def test_syncs(broker: BrokerServer, version: int) -> None:
+    joined = await join(broker, "g")
+    answer = await sync(broker, "g", joined, {joined.member_id: b"mine"}, version=version)
     assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
     if version >= 5:
         assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
 
 
 @pytest.mark.parametrize("version", versions("Heartbeat"))
-async def test_heartbeats(state: BrokerState, version: int) -> None:
-    joined = await join(state, "g")
-    await sync(state, "g", joined, {})
-    assert await heartbeat(state, "g", 1, joined.member_id, version) == "none"
-    assert await heartbeat(state, "g", 2, joined.member_id, version) == "illegal_generation"
-    assert await heartbeat(state, "g", 1, "stranger", version) == "unknown_member_id"
-    assert await heartbeat(state, "nobody", 1, "m", version) == "unknown_member_id"
-    assert await heartbeat(state, "", 1, "m", version) == "invalid_group_id"
+async def test_heartbeats(broker: BrokerServer, version: int) -> None:
+    joined = await join(broker, "g")
+    await sync(broker, "g", joined, {})
+    assert await heartbeat(broker, "g", 1, joined.member_id, version) == "none"
+    assert await heartbeat(broker, "g", 2, joined.member_id, version) == "illegal_generation"
+    assert await heartbeat(broker, "g", 1, "stranger", version) == "unknown_member_id"
+    assert await heartbeat(broker, "nobody", 1, "m", version) == "unknown_member_id"
+    assert await heartbeat(broker, "", 1, "m", version) == "invalid_group_id"
 
 
 @pytest.mark.parametrize("version", versions("LeaveGroup"))
-async def test_leaves(state: BrokerState, version: int) -> None:
-    joined = await join(state, "g")
-    assert await leave(state, "g", "stranger", version=version) == ["unknown_member_id"]
-    assert await leave(state, "g", joined.member_id, version=version) == ["none"]
-    (group,) = await describe(state, "g")
+async def test_leaves(broker: BrokerServer, version: int) -> None:
+    joined = await join(broker, "g")
+    assert await leave(broker, "g", "stranger", version=version) == ["unknown_member_id"]
+    assert await leave(broker, "g", joined.member_id, version=version) == ["none"]
+    (group,) = await describe(broker, "g")
     assert group.group_state == "Empty"
 
 
-async def test_two_members_share_a_group(state: BrokerState) -> None:
-    first = await join(state, "g")
-    await sync(state, "g", first, {first.member_id: b"all"})
-    waiting = asyncio.create_task(join(state, "g"))
-    while await heartbeat(state, "g", 1, first.member_id) == "none":
+async def test_two_members_share_a_group(broker: BrokerServer) -> None:
+    first = await join(broker, "g")
+    await sync(broker, "g", first, {first.member_id: b"all"})
+    waiting = asyncio.create_task(join(broker, "g"))
+    while await heartbeat(broker, "g", 1, first.member_id) == "none":
         await asyncio.sleep(0)
-    assert await heartbeat(state, "g", 1, first.member_id) == "rebalance_in_progress"
-    again = await join(state, "g", member=first.member_id)
+    assert await heartbeat(broker, "g", 1, first.member_id) == "rebalance_in_progress"
+    again = await join(broker, "g", member=first.member_id)
     second = await waiting
     assert (again.generation_id, second.generation_id) == (2, 2)
     assert again.leader == second.leader == first.member_id
     assert len(again.members) == 2
     assert second.members == ()
-    follower = asyncio.create_task(sync(state, "g", second, {}))
-    leader = await sync(state, "g", again, {first.member_id: b"one", second.member_id: b"two"})
+    follower = asyncio.create_task(sync(broker, "g", second, {}))
+    leader = await sync(broker, "g", again, {first.member_id: b"one", second.member_id: b"two"})
     assert (leader.assignment, (await follower).assignment) == (b"one", b"two")
 
 
 @pytest.mark.parametrize("version", versions("DescribeGroups"))
-async def test_describes(state: BrokerState, version: int) -> None:
-    joined = await join(state, "g")
-    await sync(state, "g", joined, {joined.member_id: b"mine"})
-    known, unknown = await describe(state, "g", "nobody", version=version)
+async def test_describes(broker: BrokerServer, version: int) -> None:
+    joined = await join(broker, "g")
+    await sync(broker, "g", joined, {joined.member_id: b"mine"})
+    known, unknown = await describe(broker, "g", "nobody", version=version)
     assert (known.group_state, known.protocol_type, known.protocol_data) == (
         "Stable",
         "consumer",
@@ -200,37 +200,37 @@ async def test_describes(state: BrokerState, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions("ListGroups"))
-async def test_lists(state: BrokerState, version: int) -> None:
-    joined = await join(state, "g")
-    await sync(state, "g", joined, {})
-    await leave(state, "h", (await join(state, "h")).member_id)
-    response = await call(state, "ListGroups", version, {"states_filter": []})
+async def test_lists(broker: BrokerServer, version: int) -> None:
+    joined = await join(broker, "g")
+    await sync(broker, "g", joined, {})
+    await leave(broker, "h", (await join(broker, "h")).member_id)
+    response = await call(broker, "ListGroups", version, {"states_filter": []})
     assert [(g.group_id, g.protocol_type) for g in response.groups] == [
         ("g", "consumer"),
         ("h", "consumer"),
     ]
     if version >= 4:
-        response = await call(state, "ListGroups", version, {"states_filter": ["stable"]})
+        response = await call(broker, "ListGroups", version, {"states_filter": ["stable"]})
         assert [g.group_id for g in response.groups] == ["g"]
     if version >= 5:
         for kind, found in (("classic", 2), ("Consumer", 0)):
             request = {"states_filter": [], "types_filter": [kind]}
-            response = await call(state, "ListGroups", version, request)
+            response = await call(broker, "ListGroups", version, request)
             assert len(response.groups) == found
 
 
 @pytest.mark.parametrize("version", versions("DeleteGroups"))
-async def test_deletes(state: BrokerState, version: int) -> None:
-    await join(state, "busy")
-    await leave(state, "idle", (await join(state, "idle")).member_id)
+async def test_deletes(broker: BrokerServer, version: int) -> None:
+    await join(broker, "busy")
+    await leave(broker, "idle", (await join(broker, "idle")).member_id)
     request = {"groups_names": ["busy", "idle", "nobody"]}
-    response = await call(state, "DeleteGroups", version, request)
+    response = await call(broker, "DeleteGroups", version, request)
     assert {r.group_id: names(r.error_code) for r in response.results} == {
         "busy": "non_empty_group",
         "idle": "none",
         "nobody": "group_id_not_found",
     }
-    (group,) = await describe(state, "idle")
+    (group,) = await describe(broker, "idle")
     assert group.group_state == "Dead"
 
 
@@ -243,26 +243,26 @@ async def test_deletes(state: BrokerState, version: int) -> None:
         ({"member": "stranger"}, "unknown_member_id"),
     ],
 )
-async def test_refuses_to_join(state: BrokerState, more: dict[str, Any], code: str) -> None:
-    assert names((await join(state, "g", **more)).error_code) == code
-    assert names((await join(state, "")).error_code) == "invalid_group_id"
+async def test_refuses_to_join(broker: BrokerServer, more: dict[str, Any], code: str) -> None:
+    assert names((await join(broker, "g", **more)).error_code) == code
+    assert names((await join(broker, "")).error_code) == "invalid_group_id"
 
 
 @pytest.mark.parametrize("version", versions("ListGroups"))
 async def test_a_list_that_may_be_anothers_now_is_an_error(
-    state: BrokerState, version: int
+    broker: BrokerServer, version: int
 ) -> None:
-    state.coordinator.suspend()
+    broker.coordinator.suspend()
     request = {"states_filter": (), "types_filter": ()}
-    listed = await call(state, "ListGroups", version, request)
+    listed = await call(broker, "ListGroups", version, request)
     assert names(listed.error_code) == "coordinator_not_available"
 
 
 @pytest.mark.parametrize("version", versions("DescribeGroups"))
 async def test_a_group_that_may_be_anothers_now_is_not_dead(
-    state: BrokerState, version: int
+    broker: BrokerServer, version: int
 ) -> None:
-    state.coordinator.suspend()
+    broker.coordinator.suspend()
     request = {"groups": ["g"], "include_authorized_operations": False}
-    (group,) = (await call(state, "DescribeGroups", version, request)).groups
+    (group,) = (await call(broker, "DescribeGroups", version, request)).groups
     assert (names(group.error_code), group.group_state) == ("coordinator_not_available", "")

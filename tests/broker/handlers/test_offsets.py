@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.state import BrokerState
+from penstock.broker.server import BrokerServer
 from tests.broker.handlers.calls import call, names, versions
 from tests.broker.handlers.test_groups import join, sync
 from tests.broker.handlers.test_topics import create, creation
@@ -14,15 +14,15 @@ from tests.broker.handlers.test_topics import create, creation
 Positions = Sequence[tuple[int, int, str | None]]
 
 
-def _named(state: BrokerState, version: int, name: str) -> dict[str, Any]:
+def _named(broker: BrokerServer, version: int, name: str) -> dict[str, Any]:
     if version < 10:
         return {"name": name}
-    known = state.topics.get(name)
+    known = broker.partitions.topics.get(name)
     return {"topic_id": known.topic.topic_id if known else UUID(int=77)}
 
 
 async def commit(
-    state: BrokerState,
+    broker: BrokerServer,
     topics: Mapping[str, Positions],
     *,
     version: int = 9,
@@ -39,7 +39,7 @@ async def commit(
         "retention_time": retention_ms,
         "topics": [
             {
-                **_named(state, version, name),
+                **_named(broker, version, name),
                 "partitions": [
                     {
                         "partition_index": index,
@@ -53,12 +53,12 @@ async def commit(
             for name, positions in topics.items()
         ],
     }
-    response = await call(state, "OffsetCommit", version, request)
+    response = await call(broker, "OffsetCommit", version, request)
     return [[names(p.error_code) for p in topic.partitions] for topic in response.topics]
 
 
 async def fetch(
-    state: BrokerState,
+    broker: BrokerServer,
     topics: Mapping[str, Sequence[int]] | None,
     *,
     version: int = 9,
@@ -68,14 +68,14 @@ async def fetch(
         None
         if topics is None
         else [
-            {**_named(state, version, name), "partition_indexes": indexes}
+            {**_named(broker, version, name), "partition_indexes": indexes}
             for name, indexes in topics.items()
         ]
     )
     request: dict[str, Any] = {"group_id": group, "topics": asked, "require_stable": True}
     if version >= 8:
         request["groups"] = [{"group_id": group, "topics": asked}]
-    response = await call(state, "OffsetFetch", version, request)
+    response = await call(broker, "OffsetFetch", version, request)
     return response.groups[0] if version >= 8 else response
 
 
@@ -87,11 +87,11 @@ def positions(answer: Any) -> list[list[tuple[int, int, str]]]:
 
 
 @pytest.mark.parametrize("version", versions("OffsetCommit"))
-async def test_commits_what_can_be_committed(state: BrokerState, version: int) -> None:
-    await create(state, creation("a", 3))
+async def test_commits_what_can_be_committed(broker: BrokerServer, version: int) -> None:
+    await create(broker, creation("a", 3))
     gone = "unknown_topic_id" if version >= 10 else "unknown_topic_or_partition"
     outcome = await commit(
-        state,
+        broker,
         {
             "a": [(0, 5, "note"), (1, 6, None), (2, 7, "x" * 65), (3, 8, "")],
             "gone": [(0, 1, "")],
@@ -102,44 +102,44 @@ async def test_commits_what_can_be_committed(state: BrokerState, version: int) -
         ["none", "none", "offset_metadata_too_large", "unknown_topic_or_partition"],
         [gone],
     ]
-    answer = await fetch(state, {"a": [0, 1, 2]})
+    answer = await fetch(broker, {"a": [0, 1, 2]})
     assert positions(answer) == [[(0, 5, "note"), (1, 6, ""), (2, -1, "")]]
     epochs = [p.committed_leader_epoch for p in answer.topics[0].partitions]
     assert epochs == [3 if version >= 6 else -1] * 2 + [-1]
 
 
 @pytest.mark.parametrize("version", versions("OffsetFetch"))
-async def test_fetches_named_partitions(state: BrokerState, version: int) -> None:
-    await create(state, creation("a", 2))
-    await commit(state, {"a": [(0, 5, "note")]})
-    answer = await fetch(state, {"a": [0, 1, 9], "gone": [0]}, version=version)
+async def test_fetches_named_partitions(broker: BrokerServer, version: int) -> None:
+    await create(broker, creation("a", 2))
+    await commit(broker, {"a": [(0, 5, "note")]})
+    answer = await fetch(broker, {"a": [0, 1, 9], "gone": [0]}, version=version)
     assert positions(answer) == [[(0, 5, "note"), (1, -1, ""), (9, -1, "")], [(0, -1, "")]]
     codes = [names(topic.partitions[0].error_code) for topic in answer.topics]
     assert codes == ["none", "unknown_topic_id" if version >= 10 else "none"]
 
 
 @pytest.mark.parametrize("version", [v for v in versions("OffsetFetch") if v >= 2])
-async def test_fetches_every_partition_of_a_group(state: BrokerState, version: int) -> None:
-    await create(state, creation("b"), creation("a", 2))
-    await commit(state, {"b": [(0, 1, "")], "a": [(1, 2, "")]})
-    answer = await fetch(state, None, version=version)
+async def test_fetches_every_partition_of_a_group(broker: BrokerServer, version: int) -> None:
+    await create(broker, creation("b"), creation("a", 2))
+    await commit(broker, {"b": [(0, 1, "")], "a": [(1, 2, "")]})
+    answer = await fetch(broker, None, version=version)
     assert positions(answer) == [[(1, 2, "")], [(0, 1, "")]]
     if version >= 10:
         assert [topic.topic_id for topic in answer.topics] == [
-            state.topics[name].topic.topic_id for name in ("a", "b")
+            broker.partitions.topics[name].topic.topic_id for name in ("a", "b")
         ]
-    assert positions(await fetch(state, None, version=version, group="nobody")) == []
+    assert positions(await fetch(broker, None, version=version, group="nobody")) == []
 
 
-async def test_many_groups_at_once(state: BrokerState) -> None:
-    await create(state, creation("a"))
-    await commit(state, {"a": [(0, 1, "")]}, group="one")
-    await commit(state, {"a": [(0, 2, "")]}, group="two")
+async def test_many_groups_at_once(broker: BrokerServer) -> None:
+    await create(broker, creation("a"))
+    await commit(broker, {"a": [(0, 1, "")]}, group="one")
+    await commit(broker, {"a": [(0, 2, "")]}, group="two")
     request = {
         "groups": [{"group_id": group, "topics": None} for group in ("one", "two", "three")],
         "require_stable": False,
     }
-    response = await call(state, "OffsetFetch", 8, request)
+    response = await call(broker, "OffsetFetch", 8, request)
     assert [(g.group_id, positions(g)) for g in response.groups] == [
         ("one", [[(0, 1, "")]]),
         ("two", [[(0, 2, "")]]),
@@ -147,10 +147,10 @@ async def test_many_groups_at_once(state: BrokerState) -> None:
     ]
 
 
-async def test_a_group_that_only_commits_is_listed(state: BrokerState) -> None:
-    await create(state, creation("a"))
-    await commit(state, {"a": [(0, 1, "")]}, group="simple")
-    response = await call(state, "ListGroups", 5, {"states_filter": [], "types_filter": []})
+async def test_a_group_that_only_commits_is_listed(broker: BrokerServer) -> None:
+    await create(broker, creation("a"))
+    await commit(broker, {"a": [(0, 1, "")]}, group="simple")
+    response = await call(broker, "ListGroups", 5, {"states_filter": [], "types_filter": []})
     assert [(g.group_id, g.group_state, g.group_type) for g in response.groups] == [
         ("simple", "Empty", "classic")
     ]
@@ -161,27 +161,27 @@ async def test_a_group_that_only_commits_is_listed(state: BrokerState) -> None:
     [(2, "fresh", "illegal_generation"), (9, "fresh", "group_id_not_found")],
 )
 async def test_members_of_nowhere_cannot_commit(
-    state: BrokerState, version: int, group: str, code: str
+    broker: BrokerServer, version: int, group: str, code: str
 ) -> None:
-    await create(state, creation("a"))
+    await create(broker, creation("a"))
     outcome = await commit(
-        state, {"a": [(0, 1, "")]}, version=version, group=group, generation=3, member="m"
+        broker, {"a": [(0, 1, "")]}, version=version, group=group, generation=3, member="m"
     )
     assert outcome == [[code]]
 
 
-async def test_members_are_fenced(state: BrokerState) -> None:
-    await create(state, creation("a"))
-    joined = await join(state, "g")
-    await sync(state, "g", joined, {joined.member_id: b"x"})
+async def test_members_are_fenced(broker: BrokerServer) -> None:
+    await create(broker, creation("a"))
+    joined = await join(broker, "g")
+    await sync(broker, "g", joined, {joined.member_id: b"x"})
     good = {"generation": joined.generation_id, "member": joined.member_id}
-    assert await commit(state, {"a": [(0, 1, "")]}, **good) == [["none"]]
+    assert await commit(broker, {"a": [(0, 1, "")]}, **good) == [["none"]]
     stale = {**good, "generation": 9}
-    assert await commit(state, {"a": [(0, 2, "")]}, **stale) == [["illegal_generation"]]
+    assert await commit(broker, {"a": [(0, 2, "")]}, **stale) == [["illegal_generation"]]
     stranger = {**good, "member": "stranger"}
-    assert await commit(state, {"a": [(0, 2, "")]}, **stranger) == [["unknown_member_id"]]
-    assert await commit(state, {"a": [(0, 2, "")]}) == [["unknown_member_id"]]
-    assert positions(await fetch(state, {"a": [0]})) == [[(0, 1, "")]]
+    assert await commit(broker, {"a": [(0, 2, "")]}, **stranger) == [["unknown_member_id"]]
+    assert await commit(broker, {"a": [(0, 2, "")]}) == [["unknown_member_id"]]
+    assert positions(await fetch(broker, {"a": [0]})) == [[(0, 1, "")]]
 
 
 def deletion(group: str, *topics: str) -> dict[str, Any]:
@@ -191,34 +191,34 @@ def deletion(group: str, *topics: str) -> dict[str, Any]:
     }
 
 
-async def test_deletes_offsets(state: BrokerState) -> None:
-    await create(state, creation("a"), creation("b"))
-    await commit(state, {"a": [(0, 1, "")], "b": [(0, 2, "")]})
-    response = await call(state, "OffsetDelete", 0, deletion("g", "a", "gone"))
+async def test_deletes_offsets(broker: BrokerServer) -> None:
+    await create(broker, creation("a"), creation("b"))
+    await commit(broker, {"a": [(0, 1, "")], "b": [(0, 2, "")]})
+    response = await call(broker, "OffsetDelete", 0, deletion("g", "a", "gone"))
     assert [names(t.partitions[0].error_code) for t in response.topics] == [
         "none",
         "unknown_topic_or_partition",
     ]
-    assert positions(await fetch(state, None)) == [[(0, 2, "")]]
+    assert positions(await fetch(broker, None)) == [[(0, 2, "")]]
 
 
-async def test_keeps_offsets_that_are_in_use(state: BrokerState) -> None:
-    await create(state, creation("a"), creation("b"))
-    joined = await join(state, "g", topics=("a",))
-    await sync(state, "g", joined, {joined.member_id: b"x"})
-    response = await call(state, "OffsetDelete", 0, deletion("g", "a", "b"))
+async def test_keeps_offsets_that_are_in_use(broker: BrokerServer) -> None:
+    await create(broker, creation("a"), creation("b"))
+    joined = await join(broker, "g", topics=("a",))
+    await sync(broker, "g", joined, {joined.member_id: b"x"})
+    response = await call(broker, "OffsetDelete", 0, deletion("g", "a", "b"))
     assert [names(t.partitions[0].error_code) for t in response.topics] == [
         "group_subscribed_to_topic",
         "none",
     ]
-    response = await call(state, "OffsetDelete", 0, deletion("nobody", "a"))
+    response = await call(broker, "OffsetDelete", 0, deletion("nobody", "a"))
     assert names(response.error_code) == "group_id_not_found"
 
 
-async def test_offsets_go_with_their_topic(state: BrokerState) -> None:
-    await create(state, creation("a"))
-    await commit(state, {"a": [(0, 1, "")]})
+async def test_offsets_go_with_their_topic(broker: BrokerServer) -> None:
+    await create(broker, creation("a"))
+    await commit(broker, {"a": [(0, 1, "")]})
     request = {"timeout": 1000, "topic_names": ["a"]}
-    await call(state, "DeleteTopics", 5, request)
-    await create(state, creation("a"))
-    assert positions(await fetch(state, {"a": [0]})) == [[(0, -1, "")]]
+    await call(broker, "DeleteTopics", 5, request)
+    await create(broker, creation("a"))
+    assert positions(await fetch(broker, {"a": [0]})) == [[(0, -1, "")]]

@@ -9,9 +9,10 @@ from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.limits import LOGS_CHANGED_PER_TURN
-from penstock.broker.state import BrokerState
+from penstock.broker.server import BrokerServer
 from penstock.control import ControlUnavailable, MemoryControlPlane, MetadataImage, Topic
 from tests.broker.handlers.calls import call, names, versions
+from tests.broker.handlers.conftest import give
 
 
 def creation(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> dict[str, Any]:
@@ -26,42 +27,42 @@ def creation(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> di
 
 
 async def create(
-    state: BrokerState, *topics: dict[str, Any], version: int = 7, validate_only: bool = False
+    broker: BrokerServer, *topics: dict[str, Any], version: int = 7, validate_only: bool = False
 ) -> Any:
     request = {"topics": topics, "timeout": 1000, "validate_only": validate_only}
-    return (await call(state, "CreateTopics", version, request)).topics
+    return (await call(broker, "CreateTopics", version, request)).topics
 
 
 @pytest.mark.parametrize("version", versions("CreateTopics"))
-async def test_creates_topics(state: BrokerState, version: int) -> None:
+async def test_creates_topics(broker: BrokerServer, version: int) -> None:
     configs = ({"name": "retention.ms", "value": "60000"},)
     answers = await create(
-        state, creation("a", 3, configs=configs), creation("b", -1, -1), version=version
+        broker, creation("a", 3, configs=configs), creation("b", -1, -1), version=version
     )
     assert [(answer.name, names(answer.error_code)) for answer in answers] == [
         ("a", "none"),
         ("b", "none"),
     ]
-    assert len(state.topics["a"].partitions) == 3
-    assert state.topics["a"].topic.configs == {"retention.ms": "60000"}
+    assert len(broker.partitions.topics["a"].partitions) == 3
+    assert broker.partitions.topics["a"].topic.configs == {"retention.ms": "60000"}
     if version >= 5:
         assert (answers[0].num_partitions, answers[0].replication_factor) == (3, 1)
         shown = {config.name: config for config in answers[0].configs}
         assert (shown["retention.ms"].value, shown["retention.ms"].config_source) == ("60000", 1)
         assert shown["segment.bytes"].config_source == 5
     if version >= 7:
-        assert answers[0].topic_id == state.topics["a"].topic.topic_id
+        assert answers[0].topic_id == broker.partitions.topics["a"].topic.topic_id
 
 
 @pytest.mark.parametrize("version", versions("CreateTopics"))
 async def test_says_which_configurations_have_no_effect(
-    state: BrokerState, version: int, caplog: pytest.LogCaptureFixture
+    broker: BrokerServer, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def configs(**values: str) -> Any:
         return [{"name": k.replace("_", "."), "value": v} for k, v in values.items()]
 
     answers = await create(
-        state,
+        broker,
         creation("compacted", configs=configs(cleanup_policy="compact", preallocate="true")),
         creation("plain", configs=configs(cleanup_policy="delete", delete_retention_ms="86400000")),
         creation("tiered", configs=configs(remote_storage_enable="true")),
@@ -70,7 +71,7 @@ async def test_says_which_configurations_have_no_effect(
     )
     codes = [names(answer.error_code) for answer in answers]
     assert codes == ["none", "none", "invalid_config", "invalid_config"]
-    assert sorted(state.topics) == ["compacted", "plain"]
+    assert sorted(broker.partitions.topics) == ["compacted", "plain"]
     (record,) = caplog.records
     assert record.getMessage().startswith("topic compacted: setting cleanup.policy = 'compact'")
     if version >= 1:
@@ -82,7 +83,9 @@ async def test_says_which_configurations_have_no_effect(
         assert "local.retention.bytes = '5': it has no effect" in said[3]
 
 
-async def test_others_get_their_turns_while_many_partitions_come_and_go(state: BrokerState) -> None:
+async def test_others_get_their_turns_while_many_partitions_come_and_go(
+    broker: BrokerServer,
+) -> None:
     turns = 0
     running = True
 
@@ -93,66 +96,66 @@ async def test_others_get_their_turns_while_many_partitions_come_and_go(state: B
             asyncio.get_running_loop().call_soon(turn)
 
     count = 40 * LOGS_CHANGED_PER_TURN
-    await create(state, creation("small"))
+    await create(broker, creation("small"))
     asyncio.get_running_loop().call_soon(turn)
     made = []
-    state.on_image.append(lambda: made.append(turns))
+    broker.cluster.on_image.append(lambda: made.append(turns))
     before = turns
-    await create(state, creation("large", count))
+    await create(broker, creation("large", count))
     assert made[0] - before >= 40
-    assert sum(log is not None for log in state.topics["large"].partitions) == count
+    assert sum(log is not None for log in broker.partitions.topics["large"].partitions) == count
     before = turns
     request = {"topics": [{"name": "large", "topic_id": None}], "timeout": 1000}
-    await call(state, "DeleteTopics", 6, request)
+    await call(broker, "DeleteTopics", 6, request)
     running = False
     assert turns - before >= 40
-    assert list(state.store.partitions) == [TopicPartition("small", 0)]
+    assert list(broker.store.partitions) == [TopicPartition("small", 0)]
 
 
 async def test_a_deletion_that_is_given_up_is_finished_by_the_next_refresh(
-    state: BrokerState,
+    broker: BrokerServer,
 ) -> None:
     count = 20 * LOGS_CHANGED_PER_TURN
-    await create(state, creation("a", count))
+    await create(broker, creation("a", count))
     request = {"topics": [{"name": "a", "topic_id": None}], "timeout": 1000}
-    given_up = asyncio.create_task(call(state, "DeleteTopics", 6, request))
-    while len(state.store.partitions) == count and not given_up.done():
+    given_up = asyncio.create_task(call(broker, "DeleteTopics", 6, request))
+    while len(broker.store.partitions) == count and not given_up.done():
         await asyncio.sleep(0)
-    assert "a" not in state.topics
+    assert "a" not in broker.partitions.topics
     given_up.cancel()
     with pytest.raises(asyncio.CancelledError):
         await given_up
-    assert state.store.partitions
-    await state.refresh()
-    assert not state.store.partitions
+    assert broker.store.partitions
+    await broker.cluster.refresh()
+    assert not broker.store.partitions
 
 
-async def test_a_refresh_that_is_given_up_is_taken_up_by_the_next(state: BrokerState) -> None:
-    given_up = asyncio.create_task(create(state, creation("a", 20 * LOGS_CHANGED_PER_TURN)))
-    while not (state.store.partitions or given_up.done()):
+async def test_a_refresh_that_is_given_up_is_taken_up_by_the_next(broker: BrokerServer) -> None:
+    given_up = asyncio.create_task(create(broker, creation("a", 20 * LOGS_CHANGED_PER_TURN)))
+    while not (broker.store.partitions or given_up.done()):
         await asyncio.sleep(0)
-    assert "a" not in state.topics
-    other = asyncio.create_task(state.refresh())
+    assert "a" not in broker.partitions.topics
+    other = asyncio.create_task(broker.cluster.refresh())
     await asyncio.sleep(0)
     given_up.cancel()
     await other
-    assert all(log is not None for log in state.topics["a"].partitions)
-    assert len(state.store.partitions) == 20 * LOGS_CHANGED_PER_TURN
+    assert all(log is not None for log in broker.partitions.topics["a"].partitions)
+    assert len(broker.store.partitions) == 20 * LOGS_CHANGED_PER_TURN
     with pytest.raises(asyncio.CancelledError):
         await given_up
 
 
-async def test_validate_only_creates_nothing(state: BrokerState) -> None:
-    (answer,) = await create(state, creation("a", 3), validate_only=True)
+async def test_validate_only_creates_nothing(broker: BrokerServer) -> None:
+    (answer,) = await create(broker, creation("a", 3), validate_only=True)
     assert names(answer.error_code) == "none"
     assert answer.num_partitions == 3
-    assert state.topics == {}
+    assert broker.partitions.topics == {}
 
 
-async def test_refuses_each_topic_by_itself(state: BrokerState) -> None:
-    await create(state, creation("old"))
+async def test_refuses_each_topic_by_itself(broker: BrokerServer) -> None:
+    await create(broker, creation("old"))
     answers = await create(
-        state,
+        broker,
         creation("old"),
         creation("bad name"),
         creation("a.b"),
@@ -178,38 +181,38 @@ async def test_refuses_each_topic_by_itself(state: BrokerState) -> None:
     messages = {answer.name: answer.error_message for answer in answers}
     assert "t3" in messages["t3"]
     assert "soon" in messages["t3"]
-    assert set(state.topics) == {"old", "a.b", "good"}
+    assert set(broker.partitions.topics) == {"old", "a.b", "good"}
 
 
 @pytest.mark.parametrize("version", versions("DeleteTopics"))
-async def test_deletes_topics(state: BrokerState, version: int) -> None:
-    await create(state, creation("a"), creation("b"))
+async def test_deletes_topics(broker: BrokerServer, version: int) -> None:
+    await create(broker, creation("a"), creation("b"))
     asked = ["a", "gone", "a", "b"]
     request: dict[str, Any] = {"timeout": 1000, "topic_names": asked}
     if version >= 6:
         request["topics"] = [{"name": name} for name in asked]
-    answers = (await call(state, "DeleteTopics", version, request)).responses
+    answers = (await call(broker, "DeleteTopics", version, request)).responses
     assert {answer.name: names(answer.error_code) for answer in answers} == {
         "a": "invalid_request",
         "gone": "unknown_topic_or_partition",
         "b": "none",
     }
-    assert set(state.topics) == {"a"}
+    assert set(broker.partitions.topics) == {"a"}
 
 
-async def test_deletes_topics_by_id(state: BrokerState) -> None:
-    await create(state, creation("a"), creation("b"))
-    a, b = (state.topics[name].topic.topic_id for name in ("a", "b"))
+async def test_deletes_topics_by_id(broker: BrokerServer) -> None:
+    await create(broker, creation("a"), creation("b"))
+    a, b = (broker.partitions.topics[name].topic.topic_id for name in ("a", "b"))
     request = {
         "timeout": 1000,
         "topics": [
             {"name": None, "topic_id": a},
             {"name": "b", "topic_id": b},
             {"name": None, "topic_id": None},
-            {"name": None, "topic_id": state.randomness.uuid()},
+            {"name": None, "topic_id": broker.randomness.uuid()},
         ],
     }
-    answers = (await call(state, "DeleteTopics", 6, request)).responses
+    answers = (await call(broker, "DeleteTopics", 6, request)).responses
     assert [names(answer.error_code) for answer in answers] == [
         "none",
         "invalid_request",
@@ -217,12 +220,12 @@ async def test_deletes_topics_by_id(state: BrokerState) -> None:
         "unknown_topic_id",
     ]
     assert answers[0].name == "a"
-    assert set(state.topics) == {"b"}
+    assert set(broker.partitions.topics) == {"b"}
 
 
 @pytest.mark.parametrize("version", versions("CreatePartitions"))
-async def test_adds_partitions(state: BrokerState, version: int) -> None:
-    await create(state, creation("a", 2), creation("b", 2))
+async def test_adds_partitions(broker: BrokerServer, version: int) -> None:
+    await create(broker, creation("a", 2), creation("b", 2))
     request = {
         "topics": [
             {"name": "a", "count": 4, "assignments": None},
@@ -232,31 +235,31 @@ async def test_adds_partitions(state: BrokerState, version: int) -> None:
         "timeout": 1000,
         "validate_only": False,
     }
-    answers = (await call(state, "CreatePartitions", version, request)).results
+    answers = (await call(broker, "CreatePartitions", version, request)).results
     assert [names(answer.error_code) for answer in answers] == [
         "none",
         "invalid_partitions",
         "unknown_topic_or_partition",
     ]
-    assert len(state.topics["a"].partitions) == 4
+    assert len(broker.partitions.topics["a"].partitions) == 4
 
 
-async def test_validates_more_partitions(state: BrokerState) -> None:
-    await create(state, creation("a", 2))
+async def test_validates_more_partitions(broker: BrokerServer) -> None:
+    await create(broker, creation("a", 2))
     request = {
         "topics": [{"name": "a", "count": 3, "assignments": [{"broker_ids": [1]}]}],
         "timeout": 1000,
         "validate_only": True,
     }
-    (answer,) = (await call(state, "CreatePartitions", 3, request)).results
+    (answer,) = (await call(broker, "CreatePartitions", 3, request)).results
     assert names(answer.error_code) == "none"
-    assert len(state.topics["a"].partitions) == 2
+    assert len(broker.partitions.topics["a"].partitions) == 2
 
 
 @pytest.mark.parametrize("version", versions("DeleteRecords"))
-async def test_delete_records_names_each_partition(state: BrokerState, version: int) -> None:
+async def test_delete_records_names_each_partition(broker: BrokerServer, version: int) -> None:
     compacted = ({"name": "cleanup.policy", "value": "compact"},)
-    await create(state, creation("a"), creation("k", configs=compacted))
+    await create(broker, creation("a"), creation("k", configs=compacted))
 
     def partition(index: int, offset: int) -> dict[str, int]:
         return {"partition_index": index, "offset": offset}
@@ -268,7 +271,7 @@ async def test_delete_records_names_each_partition(state: BrokerState, version: 
         ],
         "timeout": 1000,
     }
-    first, second = (await call(state, "DeleteRecords", version, request)).topics
+    first, second = (await call(broker, "DeleteRecords", version, request)).topics
     assert [(p.low_watermark, names(p.error_code)) for p in first.partitions] == [
         (0, "none"),
         (-1, "offset_out_of_range"),
@@ -277,19 +280,19 @@ async def test_delete_records_names_each_partition(state: BrokerState, version: 
     assert names(second.partitions[0].error_code) == "policy_violation"
 
 
-async def test_metadata_know_what_another_broker_has_just_created(state: BrokerState) -> None:
-    state.metadata_cache = MetadataCache()
+async def test_metadata_know_what_another_broker_has_just_created(broker: BrokerServer) -> None:
+    broker.metadata_cache = MetadataCache()
     asked = {
         "topics": ({"topic_id": None, "name": "new"},),
         "allow_auto_topic_creation": False,
         "include_topic_authorized_operations": False,
     }
-    (unknown,) = (await call(state, "Metadata", 12, asked)).topics
+    (unknown,) = (await call(broker, "Metadata", 12, asked)).topics
     assert names(unknown.error_code) == "unknown_topic_or_partition"
-    created = await state.control.create_topic(
+    created = await broker.control.create_topic(
         name="new", topic_id=SYSTEM_RANDOMNESS.uuid(), partitions=[[1]], configs={}
     )
-    (known,) = (await call(state, "Metadata", 12, asked)).topics
+    (known,) = (await call(broker, "Metadata", 12, asked)).topics
     assert (names(known.error_code), known.topic_id) == ("none", created.topic_id)
 
 
@@ -305,10 +308,10 @@ class AwayControl(MemoryControlPlane):
 
 @pytest.mark.parametrize("create", [False, True])
 async def test_a_topic_that_cannot_be_looked_for_is_not_said_to_be_unknown(
-    state: BrokerState, create: bool
+    broker: BrokerServer, create: bool
 ) -> None:
-    state.metadata_cache = MetadataCache()
-    state.control = state.cluster.control = AwayControl()
+    broker.metadata_cache = MetadataCache()
+    give(broker, control=AwayControl())
     unheard_of = SYSTEM_RANDOMNESS.uuid()
     topics: list[dict[str, Any]] = [
         {"topic_id": None, "name": "new"},
@@ -321,7 +324,7 @@ async def test_a_topic_that_cannot_be_looked_for_is_not_said_to_be_unknown(
         "allow_auto_topic_creation": create,
         "include_topic_authorized_operations": False,
     }
-    answers = (await call(state, "Metadata", 12, asked)).topics
+    answers = (await call(broker, "Metadata", 12, asked)).topics
     codes = {answer.topic_id or answer.name: names(answer.error_code) for answer in answers}
     expected: dict[Any, str] = {
         "new": "leader_not_available",

@@ -14,11 +14,11 @@ import pytest
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.fetch.operation import FetchHub
+from penstock.broker.parts import parts_of
+from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.sinks import Committed, SinkService
+from penstock.broker.sinks import Committed, SinkParts, SinkService
 from penstock.broker.sinks.manifest import parse_post
-from penstock.broker.state import BrokerState
 from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import ControlUnavailable, MemoryControlPlane, SinkCommit
 from penstock.records.columnar import decode_batches
@@ -106,7 +106,7 @@ class House:
             config_of=configs.config_of,
             files=self.files,
         )
-        self.state = BrokerState(
+        self.broker = BrokerServer(
             settings=settings,
             control=self.control,
             store=self.store,
@@ -114,13 +114,12 @@ class House:
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
         )
-        configs.bind(lambda: self.state.image)
+        configs.bind(lambda: self.broker.cluster.loaded)
         loop = asyncio.get_running_loop()
-        self.state.fetch_hub = FetchHub(self.state)
-        self.state.commits.attach(loop.call_soon)
+        self.broker.commits.attach(loop.call_soon)
         await self.serve_objects(configs)
-        await self.state.refresh()
-        self.sinks = SinkService(self.state)
+        await self.broker.cluster.refresh()
+        self.sinks = SinkService(parts_of(SinkParts, self.broker))
         await self.sinks.start()
         return self
 
@@ -144,11 +143,11 @@ class House:
             name=name, topic_id=topic_id, partitions=[[1]] * partitions, configs=configs or {}
         )
         self.topic_ids[name] = str(topic_id)
-        await self.state.refresh()
+        await self.broker.cluster.refresh()
 
     async def delete_topic(self, name: str) -> None:
-        await self.control.delete_topic(self.state.topics[name].topic.topic_id)
-        await self.state.refresh()
+        await self.control.delete_topic(self.broker.partitions.topics[name].topic.topic_id)
+        await self.broker.cluster.refresh()
 
     def stage(
         self, name: str, parts: Sequence[Part], *, records_per_batch: int = 10, codec: int = 0
@@ -166,7 +165,7 @@ class House:
         return await self.sinks.post(query=query, batch_id=batch, owner=owner, manifest=manifest)
 
     def values(self, topic: str, partition: int = 0) -> list[str]:
-        log = self.state.local_log(topic, partition)
+        log = self.broker.partitions.local_log(topic, partition)
         found: list[str] = []
         offset = log.log_start_offset
         while offset < log.high_watermark:

@@ -69,11 +69,11 @@ class DisklessHouse(House):
 
     async def serve_objects(self, configs: TopicConfigs) -> None:
         self.incarnation = SYSTEM_RANDOMNESS.uuid()
-        node = self.state.node_id
+        node = self.broker.node_id
         await self.control.register_broker(
             broker_id=node, host="h", port=9, rack=None, incarnation=self.incarnation
         )
-        self.service = self.state.diskless = self.state.partitions.diskless = DisklessService(
+        self.service = self.broker.diskless = self.broker.partitions.diskless = DisklessService(
             load(DisklessSettings, self.diskless),
             load(FetchSettings, {}),
             plane=self.control,
@@ -104,7 +104,7 @@ class DisklessHouse(House):
 
     async def remote_values(self, topic: str, partition: int = 0) -> list[str]:
         """What a reader finds in a diskless partition: by the index, from the store."""
-        topic_id = self.state.topics[topic].topic.topic_id
+        topic_id = self.broker.partitions.topics[topic].topic.topic_id
         extents = await self.control.extents(topic_id, partition, start=0, end=2**40, limit=1000)
         found: list[str] = []
         for extent in extents:

@@ -199,7 +199,7 @@ async def test_a_commit_whose_answer_never_came_is_found(house: DisklessHouse, l
     with pytest.raises(NotFinished, match="not made"):
         await house.post(0, staged(house, 0, local=local))
     # Nobody posts again: consumers are told all the same.
-    partition = house.service.partitions_of(house.state.topics["d"].topic)[1]
+    partition = house.service.partitions_of(house.broker.partitions.topics["d"].topic)[1]
     await house.until(lambda: partition.high_watermark == 40)
     assert "d-1" in house.woken
     await house.settled()
@@ -252,7 +252,7 @@ async def test_a_topic_that_goes_after_the_intent_is_left_out(house: DisklessHou
     house.control.script = ["deleted"]
     with pytest.raises(NotFinished, match="there is no topic of id"):
         await house.post(0, blobs)
-    await house.state.refresh()
+    await house.broker.cluster.refresh()
     await house.settled()
     await check(house, 1, local=True)
     assert house.sinks.counters.skipped == 1
@@ -278,7 +278,7 @@ async def test_a_broker_that_was_replaced_commits_nothing(
     house: DisklessHouse, local: bool
 ) -> None:
     await house.control.register_broker(
-        broker_id=house.state.node_id, host="h", port=9, rack=None, incarnation=UUID(int=5)
+        broker_id=house.broker.node_id, host="h", port=9, rack=None, incarnation=UUID(int=5)
     )
     with pytest.raises(NotFinished, match="registered by a newer incarnation"):
         await house.post(0, staged(house, 0, local=local))
@@ -310,7 +310,7 @@ async def test_batches_get_the_codec_of_the_topic(house: DisklessHouse) -> None:
     await house.topic("z", 1, {**DISKLESS, "compression.type": "zstd"})
     await house.post(0, [house.stage("z", [Part("z", 0, values(0, "z0"))])])
     assert await house.remote_values("z") == values(0, "z0")
-    topic_id = house.state.topics["z"].topic.topic_id
+    topic_id = house.broker.partitions.topics["z"].topic.topic_id
     [extent] = await house.control.extents(topic_id, 0, start=0, end=99, limit=9)
     data = await house.objects.get(extent.key, extent.byte_offset, extent.size_bytes)
     headers = split_batches(data)

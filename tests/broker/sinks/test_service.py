@@ -349,7 +349,7 @@ async def test_producers_of_open_intents_do_not_expire(tmp_path: Path) -> None:
     house.clock.ahead_ms = 30 * 86_400_000
     await house.start()
     assert house.sinks.open_intents == 1
-    log = house.state.local_log("t", 0)
+    log = house.broker.partitions.local_log("t", 0)
     log.load()
     assert len(log.producers()) == 2
     house.clock.ahead_ms += 10
@@ -382,7 +382,7 @@ async def test_a_log_that_lost_its_end_gets_a_new_producer(house: House, open_in
     blob = house.stage("b", [Part("t", 0, values(2))])
     if open_intent:
         original = house.control.on_save
-        known = house.state.local_log("t", 0).producer_states
+        known = house.broker.partitions.local_log("t", 0).producer_states
         producers = dict(known._producers)
         known._producers.clear()  # at the intent nothing is known, at the drive the old end is
 
@@ -405,10 +405,10 @@ async def test_limits_that_shrink_after_the_intent_do_not_stop_it(house: House) 
     house.files.refuse = True
     with pytest.raises(NotFinished):
         await house.post(0, [blob])
-    topic_id = house.state.topics["t"].topic.topic_id
+    topic_id = house.broker.partitions.topics["t"].topic.topic_id
     configs = {"max.message.bytes": "100", "message.timestamp.before.max.ms": "1000000000000"}
     await house.control.set_topic_configs(topic_id=topic_id, configs=configs, expected=None)
-    await house.state.refresh()
+    await house.broker.cluster.refresh()
     house.files.refuse = False
     await house.settled()
     assert len(house.values("t")) == 50
@@ -560,7 +560,7 @@ async def test_others_append_in_between(house: House) -> None:
     blob = house.stage("b", [Part("t", 0, big)], records_per_batch=20)
     post = asyncio.create_task(house.post(0, [blob]))
     other, _ = encode(house, ["other"])
-    log = house.state.local_log("t", 0)
+    log = house.broker.partitions.local_log("t", 0)
     appended = 0
     while not post.done():
         if log.log_end_offset and appended < 5:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,16 +27,17 @@ from starlette.routing import Route
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.http_listener import wrong_parameters
 from penstock.base.metrics import render
-from penstock.broker.admin import consolidation, sinks, views
-from penstock.broker.admin.extents import partition_extents
-from penstock.broker.admin.health import Health, Readiness, alive
-from penstock.broker.admin.metrics import group_samples
+from penstock.broker.admin import consolidation, extents, metrics, sinks, views
+from penstock.broker.admin.health import Health, Readiness
+from penstock.broker.parts import parts_of
 from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from penstock.broker.state import BrokerState
+    from penstock.base.metrics import Registry
+    from penstock.base.system import Clock
+    from penstock.broker.settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +61,26 @@ _STATUS_OF_CODE: Final = {
 }
 _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 
-View = Callable[["BrokerState", Request], Awaitable[Any]]
+View = Callable[[Any, Request], Awaitable[Any]]
+"""Takes its room's parts."""
 
 
-def build_app(state: BrokerState, readiness: Readiness) -> ASGIApp:
-    """The ASGI application over one broker's state."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the application itself uses."""
 
+    settings: BrokerSettings
+    node_id: int
+    clock: Clock
+    registry: Registry
+
+
+def build_app(broker: object, readiness: Readiness) -> ASGIApp:
+    """The ASGI application of one broker, which has the parts that the views name."""
     app = Starlette(
-        routes=_routes(state, readiness), exception_handlers={HTTPException: _http_error}
+        routes=_routes(broker, readiness), exception_handlers={HTTPException: _http_error}
     )
-    settings = state.settings
+    settings = parts_of(Parts, broker).settings
     return _BodyLimit(
         app,
         settings.admin_request_max_bytes,
@@ -80,49 +92,54 @@ def build_app(state: BrokerState, readiness: Readiness) -> ASGIApp:
     )
 
 
-def _routes(state: BrokerState, readiness: Readiness) -> list[Route]:
+def _routes(broker: object, readiness: Readiness) -> list[Route]:
+    own = parts_of(Parts, broker)
+    viewed = parts_of(views.Parts, broker)
+    objects = parts_of(consolidation.Parts, broker)
+    staged = parts_of(sinks.Parts, broker)
+
     async def living() -> Health:
-        return alive(state)
+        return readiness.alive()
 
     return [
-        _route("/health", _health(state, readiness.look)),
-        _route("/livez", _health(state, living)),
-        _route("/readyz", _health(state, readiness.look)),
-        _route("/metrics", _metrics(state)),
-        _route("/v1/cluster", _json(state, views.cluster)),
-        _route("/v1/topics", _json(state, views.topics)),
-        _route("/v1/topics/{topic}", _json(state, views.topic)),
+        _route("/health", _health(own, readiness.look)),
+        _route("/livez", _health(own, living)),
+        _route("/readyz", _health(own, readiness.look)),
+        _route("/metrics", _metrics(own.registry, parts_of(metrics.Parts, broker))),
+        _route("/v1/cluster", _json(viewed, views.cluster)),
+        _route("/v1/topics", _json(viewed, views.topics)),
+        _route("/v1/topics/{topic}", _json(viewed, views.topic)),
         _route(
             "/v1/topics/{topic}/partitions/{partition}/extents",
-            _json(state, partition_extents),
+            _json(parts_of(extents.Parts, broker), extents.partition_extents),
             ("start", "end"),
         ),
-        _route("/v1/groups", _json(state, views.groups)),
-        _route("/v1/groups/{group:path}", _json(state, views.group)),
-        _route("/v1/diskless/backlogs", _json(state, consolidation.backlogs)),
+        _route("/v1/groups", _json(viewed, views.groups)),
+        _route("/v1/groups/{group:path}", _json(viewed, views.group)),
+        _route("/v1/diskless/backlogs", _json(objects, consolidation.backlogs)),
         _route(
             "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
-            _json(state, consolidation.lease),
+            _json(objects, consolidation.lease),
             ("start", "all_ages"),
             methods=["POST"],
         ),
         _route(
             "/v1/diskless/topics/{topic_id}/partitions/{partition}/segments",
-            _json(state, consolidation.accept),
+            _json(objects, consolidation.accept),
             methods=["POST"],
         ),
-        _route("/v1/staging", _json(state, sinks.staging)),
-        _route("/v1/staging/{name}", _json(state, sinks.upload, 201), methods=["PUT"]),
-        _route("/v1/sinks", _json(state, sinks.sinks)),
+        _route("/v1/staging", _json(staged, sinks.staging)),
+        _route("/v1/staging/{name}", _json(staged, sinks.upload, 201), methods=["PUT"]),
+        _route("/v1/sinks", _json(staged, sinks.sinks)),
         _route(
             "/v1/sinks/{query:path}/commits/{batch}",
-            _json(state, sinks.commit),
+            _json(staged, sinks.commit),
             methods=["POST"],
         ),
-        _route("/v1/sinks/{query:path}", _json(state, sinks.sink)),
+        _route("/v1/sinks/{query:path}", _json(staged, sinks.sink)),
         _route(
             "/v1/sinks/{query:path}",
-            _json(state, sinks.forget),
+            _json(staged, sinks.forget),
             ("abandon",),
             methods=["DELETE"],
         ),
@@ -167,12 +184,10 @@ def status_of(error: PenstockError) -> int:
     return 500
 
 
-def _json(
-    state: BrokerState, view: View, status: int = 200
-) -> Callable[[Request], Awaitable[Response]]:
+def _json(parts: Any, view: View, status: int = 200) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            return json_response(await view(state, request), status)
+            return json_response(await view(parts, request), status)
         except PenstockError as error:
             return error_response(error)
         except Exception:
@@ -189,21 +204,21 @@ def _json(
 
 
 def _health(
-    state: BrokerState, look: Callable[[], Awaitable[Health]]
+    parts: Parts, look: Callable[[], Awaitable[Health]]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         report = await look()
-        response = json_response(report.as_json(state.node_id), 200 if report.good else 503)
+        response = json_response(report.as_json(parts.node_id), 200 if report.good else 503)
         # `penstock doctor` compares clocks by it.
-        response.headers["date"] = formatdate(state.clock.now_ms() / 1000, usegmt=True)
+        response.headers["date"] = formatdate(parts.clock.now_ms() / 1000, usegmt=True)
         return response
 
     return endpoint
 
 
-def _metrics(state: BrokerState) -> Callable[[Request], Awaitable[Response]]:
+def _metrics(registry: Registry, groups: metrics.Parts) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        samples = [*state.registry.collect(), *await group_samples(state)]
+        samples = [*registry.collect(), *await metrics.group_samples(groups)]
         text = await asyncio.to_thread(render, samples)
         return Response(text, headers={"content-type": METRICS_TYPE})
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
@@ -32,12 +33,20 @@ from penstock.diskless.formats.extent_json import extent_from_json, extent_to_js
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.state import BrokerState
+    from penstock.broker.partition_registry import PartitionRegistry
     from penstock.control.batch_index.values import PartitionKey
     from penstock.diskless.service import DisklessService
 
 SEGMENT_POST_BYTES_MAX: Final = 64 << 20
 """Body of a segment that is handed in: the extents that it replaces, and its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these views use."""
+
+    partitions: PartitionRegistry
+    diskless: DisklessService | None
 
 
 class BadSegment(InvalidError):
@@ -46,12 +55,12 @@ class BadSegment(InvalidError):
     code: ClassVar[str] = "invalid_request"
 
 
-async def backlogs(state: BrokerState, request: Request) -> dict[str, Any]:
+async def backlogs(parts: Parts, request: Request) -> dict[str, Any]:
     """The partitions with something to consolidate, the most first."""
-    found = await _service(state).work_queue.backlogs()
+    found = await _service(parts).work_queue.backlogs()
     rows = []
     for one in found:
-        topic = state.topics_by_id.get(one.topic_id.bytes)
+        topic = parts.partitions.topics_by_id.get(one.topic_id.bytes)
         if topic is not None:
             rows.append(
                 {
@@ -66,9 +75,9 @@ async def backlogs(state: BrokerState, request: Request) -> dict[str, Any]:
     return {"partitions": rows}
 
 
-async def lease(state: BrokerState, request: Request) -> dict[str, Any]:
+async def lease(parts: Parts, request: Request) -> dict[str, Any]:
     """A run of one partition from `start` on, and a key to write its segment under."""
-    service, key = _service(state), _key(state, request)
+    service, key = _service(parts), _key(parts, request)
     query = request.query_params
     start = number("start", query.get("start", "0"), LONG_MAX)
     found = await service.work_queue.lease(key, start, all_ages=flag(query, "all_ages"))
@@ -80,9 +89,9 @@ async def lease(state: BrokerState, request: Request) -> dict[str, Any]:
     }
 
 
-async def accept(state: BrokerState, request: Request) -> dict[str, Any]:
+async def accept(parts: Parts, request: Request) -> dict[str, Any]:
     """Put a segment in the place of a run."""
-    service, key = _service(state), _key(state, request)
+    service, key = _service(parts), _key(parts, request)
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -108,20 +117,20 @@ def _swap(key: PartitionKey, body: bytes) -> SegmentSwap:
         raise BadSegment(f"the body is not in the form expected: {error!r}") from None
 
 
-def _service(state: BrokerState) -> DisklessService:
-    if state.diskless is None:
+def _service(parts: Parts) -> DisklessService:
+    if parts.diskless is None:
         raise NoObjectStore("this broker has no object store")
-    return state.diskless
+    return parts.diskless
 
 
-def _key(state: BrokerState, request: Request) -> PartitionKey:
+def _key(parts: Parts, request: Request) -> PartitionKey:
     text = request.path_params["topic_id"]
     index = number("partition", request.path_params["partition"], INT_MAX)
     try:
-        topic = state.topics_by_id.get(UUID(text).bytes)
+        topic = parts.partitions.topics_by_id.get(UUID(text).bytes)
     except ValueError:
         topic = None
     if topic is None or not topic.diskless:
         raise UnknownTopicId(f"there is no diskless topic of id {text[:40]}")
-    partition = state.partition_of(topic, index)
+    partition = parts.partitions.partition_of(topic, index)
     return partition.topic_id, index

@@ -11,6 +11,7 @@ the last. It is the store that a reader opens, by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +26,8 @@ from penstock.records import OffsetOutOfRange
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.state import BrokerState
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
     from penstock.partitions import Partition
     from penstock.records.extents import Extent
 
@@ -36,6 +38,14 @@ OBJECT_LAYOUTS_PER_PAGE_BYTES: Final = 4 << 20
 """What the layouts of one answer take together before base64; one extent's may take more."""
 
 MACHINE_ID_FILES: Final = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these views use."""
+
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
 
 
 class BadParameter(InvalidError):
@@ -107,14 +117,14 @@ def first_page(extents: Sequence[Extent]) -> Sequence[Extent]:
     return extents[: max(1, count)]
 
 
-async def partition_extents(state: BrokerState, request: Request) -> dict[str, Any]:
+async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
     """One page of where a range lies. A store's URL never has credentials in it."""
     topic = request.path_params["topic"]
     index = number("partition", request.path_params["partition"], INT_MAX)
-    place = state.topics.get(topic)
+    place = parts.partitions.topics.get(topic)
     if place is None or index >= len(place.partitions):
-        await state.refresh()  # another broker may have made it just now
-    partition = state.partition(topic, index)
+        await parts.cluster.refresh()  # another broker may have made it just now
+    partition = parts.partitions.partition(topic, index)
     await look_up_marks([partition])  # another broker may have committed what the reader heard of
     start, end = wanted(partition, request.query_params)
     page: Sequence[Extent] = ()

@@ -25,7 +25,12 @@ from penstock.base.errors import PenstockError
 from penstock.broker.limits import FREE_BYTES_MIN, READINESS_KEPT_SECONDS, READINESS_PROBE_SECONDS
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
+    from penstock.base.system import Clock
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.control import ControlPlane
+    from penstock.diskless.service import DisklessService
+    from penstock.storage import LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +69,25 @@ class Health:
         }
 
 
-def alive(state: BrokerState) -> Health:
-    """Whether a restart is not what is needed; from memory alone."""
-    return Health(checks=tuple(check for check in _known(state) if check.vital))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the checks look at."""
+
+    node_id: int
+    control: ControlPlane
+    store: LogStore
+    clock: Clock
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    diskless: DisklessService | None
+    stopping: asyncio.Event
 
 
 class Readiness:
     """The looks at what a broker needs; belongs to the event loop. `stop` gives up what waits."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._probes = (
             _Probe("control plane", self._control),
             _Probe("object store", self._objects),
@@ -85,11 +99,15 @@ class Readiness:
 
     async def look(self) -> Health:
         """All checks, those of memory as of now, the others at most as old as they are kept."""
-        if self._state.clock.monotonic() - self._found_at >= READINESS_KEPT_SECONDS:
+        if self._parts.clock.monotonic() - self._found_at >= READINESS_KEPT_SECONDS:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look())
             await asyncio.shield(self._looking)
-        return Health(checks=(*_known(self._state), *self._found))
+        return Health(checks=(*_known(self._parts), *self._found))
+
+    def alive(self) -> Health:
+        """Whether a restart is not what is needed; from memory alone."""
+        return Health(checks=tuple(check for check in _known(self._parts) if check.vital))
 
     async def stop(self) -> None:
         """Give up what waits for an answer. Idempotent."""
@@ -101,18 +119,18 @@ class Readiness:
 
     async def _look(self) -> None:
         self._found = tuple(await asyncio.gather(*(probe.check() for probe in self._probes)))
-        self._found_at = self._state.clock.monotonic()
+        self._found_at = self._parts.clock.monotonic()
 
     async def _control(self) -> None:
         # In half of the time, so that what it says comes before the time is over.
-        await self._state.control.ping(READINESS_PROBE_SECONDS / 2)
+        await self._parts.control.ping(READINESS_PROBE_SECONDS / 2)
 
     async def _objects(self) -> None:
-        if self._state.diskless is not None:
-            await self._state.diskless.probe()
+        if self._parts.diskless is not None:
+            await self._parts.diskless.probe()
 
     async def _disk(self) -> None:
-        await asyncio.to_thread(check_disk, self._state.store.directory, FREE_BYTES_MIN)
+        await asyncio.to_thread(check_disk, self._parts.store.directory, FREE_BYTES_MIN)
 
 
 class _Probe:
@@ -161,35 +179,37 @@ def check_disk(directory: str, free_bytes_min: int) -> None:
         )
 
 
-def _known(state: BrokerState) -> tuple[Check, ...]:
+def _known(parts: Parts) -> tuple[Check, ...]:
     """What the broker knows of itself; asks nobody."""
-    failed = state.store.failed
+    failed = parts.store.failed
     return (
         Check(name="storage", vital=True, cause="" if failed is None else str(failed)),
         Check(
             name="metadata",
-            cause="" if state.image is not None else "the metadata has not been loaded yet",
+            cause=""
+            if parts.cluster.loaded is not None
+            else "the metadata has not been loaded yet",
         ),
-        Check(name="diskless", cause=_diskless(state)),
-        Check(name="partitions", cause=_missing_logs(state)),
-        Check(name="serving", cause="the broker is stopping" if state.stopping else ""),
+        Check(name="diskless", cause=_diskless(parts)),
+        Check(name="partitions", cause=_missing_logs(parts)),
+        Check(name="serving", cause="the broker is stopping" if parts.stopping.is_set() else ""),
     )
 
 
-def _diskless(state: BrokerState) -> str:
-    if state.diskless is not None:
-        return state.diskless.failure
-    if any(topic.diskless for topic in state.topics.values()):
+def _diskless(parts: Parts) -> str:
+    if parts.diskless is not None:
+        return parts.diskless.failure
+    if any(topic.diskless for topic in parts.partitions.topics.values()):
         return "there are diskless topics, and this broker has no object store"
     return ""
 
 
-def _missing_logs(state: BrokerState) -> str:
+def _missing_logs(parts: Parts) -> str:
     missing = [
         f"{name}-{partition.index}"
-        for name, topic in state.topics.items()
+        for name, topic in parts.partitions.topics.items()
         for partition, log in zip(topic.topic.partitions, topic.partitions, strict=True)
-        if log is None and partition.leader == state.node_id and not topic.diskless
+        if log is None and partition.leader == parts.node_id and not topic.diskless
     ]
     if not missing:
         return ""

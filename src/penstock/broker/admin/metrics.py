@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Metric, Sample
-from penstock.broker.coordination.groups import coordinator_of
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
+    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.control import ControlPlane
 
 logger = logging.getLogger(__name__)
 
@@ -53,37 +55,37 @@ GROUPS_MISSING: Final = Metric(
 )
 
 
-async def group_samples(state: BrokerState) -> list[Sample]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these metrics are made of."""
+
+    control: ControlPlane
+    partitions: PartitionRegistry
+    coordinator: Coordinator
+
+
+async def group_samples(parts: Parts) -> list[Sample]:
     """Members, offsets and lag of every group of this coordinator; none where one is missing."""
     try:
         async with asyncio.timeout(GROUPS_SECONDS):
-            return [Sample(GROUPS_MISSING, 0), *await _groups(state)]
+            return [Sample(GROUPS_MISSING, 0), *await _groups(parts)]
     except (PenstockError, TimeoutError) as error:
         logger.warning("a scrape goes without groups: %s", str(error) or "they took too long")
         return [Sample(GROUPS_MISSING, 1)]
 
 
-async def _groups(state: BrokerState) -> list[Sample]:
+async def _groups(parts: Parts) -> list[Sample]:
     samples: list[Sample] = []
-    coordinator = coordinator_of(state)
+    coordinator = parts.coordinator
     for group in (await coordinator.list_groups())[:GROUPS_MAX]:
         name = group.group_id
         described = await coordinator.describe(name)
         members = len(described.members) if described is not None else 0
         samples.append(Sample(GROUP_MEMBERS, members, (name,)))
-        for offset in await state.control.committed_offsets(name, None):
+        for offset in await parts.control.committed_offsets(name, None):
             labels = (name, offset.topic, str(offset.partition))
             samples.append(Sample(GROUP_OFFSET, offset.offset, labels))
-            end = high_watermark(state, offset.topic, offset.partition)
+            end = parts.partitions.high_watermark(offset.topic, offset.partition)
             if end is not None:
                 samples.append(Sample(GROUP_LAG, max(0, end - offset.offset), labels))
     return samples
-
-
-def high_watermark(state: BrokerState, topic: str, partition: int) -> int | None:
-    """The end of a partition for consumers; None where this broker does not lead it."""
-    found = state.topics.get(topic)
-    if found is None or not 0 <= partition < len(found.partitions):
-        return None
-    log = found.partitions[partition]
-    return None if log is None or log.high_watermark < 0 else log.high_watermark

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.http_listener import HttpListener, parse_address
+from penstock.broker.admin import health
 from penstock.broker.admin.health import Readiness
+from penstock.broker.parts import parts_of
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
+    from penstock.broker.settings import BrokerSettings
 
 SETTING: Final = "admin.listener"
 
@@ -20,9 +22,11 @@ SETTING: Final = "admin.listener"
 class AdminServer:
     """The admin interface of one broker: `start`, `address`, `stop`."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
-        self._readiness = Readiness(state)
+    def __init__(self, settings: BrokerSettings, broker: object) -> None:
+        """`broker` has the parts that the views name."""
+        self._settings = settings
+        self._broker = broker
+        self._readiness = Readiness(parts_of(health.Parts, broker))
         self._listener = HttpListener()
 
     @property
@@ -38,9 +42,9 @@ class AdminServer:
         """
         from penstock.broker.admin.app import build_app
 
-        settings = self._state.settings
+        settings = self._settings
         return await self._listener.start(
-            build_app(self._state, self._readiness),
+            build_app(self._broker, self._readiness),
             parse_address(settings.admin_listener, setting=SETTING),
             connections_max=settings.admin_max_connections,
         )

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
@@ -34,23 +35,30 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.broker.sinks import SinkService
-    from penstock.broker.state import BrokerState
-    from penstock.control import SinkCommit
+    from penstock.control import ControlPlane, SinkCommit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these views use."""
+
+    control: ControlPlane
+    sinks: SinkService | None
 
 
 class UploadCut(InvalidError):
     """The client went away in the middle of an upload."""
 
 
-def _sinks(state: BrokerState) -> SinkService:
-    if state.sinks is None:
+def _sinks(parts: Parts) -> SinkService:
+    if parts.sinks is None:
         raise StagingUnavailable("sink.staging.directory is not set: nothing can be staged here")
-    return state.sinks
+    return parts.sinks
 
 
-async def staging(state: BrokerState, request: Request) -> dict[str, Any]:
+async def staging(parts: Parts, request: Request) -> dict[str, Any]:
     """Where to stage, while there is room."""
-    area = _sinks(state).area
+    area = _sinks(parts).area
     await area.check_room()
     return {
         "directory": str(area.directory),
@@ -60,9 +68,9 @@ async def staging(state: BrokerState, request: Request) -> dict[str, Any]:
     }
 
 
-async def upload(state: BrokerState, request: Request) -> dict[str, Any]:
+async def upload(parts: Parts, request: Request) -> dict[str, Any]:
     """Stage a blob from the body."""
-    area = _sinks(state).area
+    area = _sinks(parts).area
     chunks = _chunks(request)
     try:
         done = await area.upload(request.path_params["name"], chunks)
@@ -77,9 +85,9 @@ async def upload(state: BrokerState, request: Request) -> dict[str, Any]:
     return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
 
 
-async def commit(state: BrokerState, request: Request) -> dict[str, Any]:
+async def commit(parts: Parts, request: Request) -> dict[str, Any]:
     """Commit one batch of a query."""
-    sinks = _sinks(state)
+    sinks = _sinks(parts)
     query = check_query(request.path_params["query"])
     batch_id = number("batch", request.path_params["batch"], LONG_MAX)
     body = bytearray()
@@ -108,22 +116,22 @@ async def commit(state: BrokerState, request: Request) -> dict[str, Any]:
     }
 
 
-async def sinks(state: BrokerState, request: Request) -> list[dict[str, Any]]:
+async def sinks(parts: Parts, request: Request) -> list[dict[str, Any]]:
     """The newest commit of every query."""
-    return [_described(row) for row in await state.control.sink_commits()]
+    return [_described(row) for row in await parts.control.sink_commits()]
 
 
-async def sink(state: BrokerState, request: Request) -> dict[str, Any]:
+async def sink(parts: Parts, request: Request) -> dict[str, Any]:
     """The newest commit of one query."""
     query = check_query(request.path_params["query"])
-    return _described(await _sinks(state).commit_of(query))
+    return _described(await _sinks(parts).commit_of(query))
 
 
-async def forget(state: BrokerState, request: Request) -> dict[str, Any]:
+async def forget(parts: Parts, request: Request) -> dict[str, Any]:
     """Forget a query; answers what was known."""
     query = check_query(request.path_params["query"])
     abandon = flag(request.query_params, "abandon")
-    return _described(await _sinks(state).forget(query, abandon=abandon))
+    return _described(await _sinks(parts).forget(query, abandon=abandon))
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:

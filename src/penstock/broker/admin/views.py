@@ -6,28 +6,42 @@ coordinator, their offsets from the control plane.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.admin.metrics import high_watermark
-from penstock.broker.coordination.groups import GroupIdNotFound, coordinator_of
+from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicOrPartition
 from penstock.partitions import look_up_marks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.partition_registry import ServedTopic
-    from penstock.broker.state import BrokerState
-    from penstock.control import CommittedOffset
+    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry, ServedTopic
+    from penstock.broker.switching import TopicSwitches
+    from penstock.control import CommittedOffset, ControlPlane
 
 
-async def cluster(state: BrokerState, request: Request) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these views use."""
+
+    node_id: int
+    control: ControlPlane
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    coordinator: Coordinator
+    switches: TopicSwitches
+
+
+async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
     """Brokers, counts, and which broker answers."""
-    await state.refresh()
-    image = state.metadata
+    await parts.cluster.refresh()
+    image = parts.cluster.image
     return {
         "cluster_id": image.cluster_id,
-        "node_id": state.node_id,
+        "node_id": parts.node_id,
         "metadata_version": image.version,
         "brokers": [
             {
@@ -44,35 +58,36 @@ async def cluster(state: BrokerState, request: Request) -> dict[str, Any]:
     }
 
 
-async def topics(state: BrokerState, request: Request) -> dict[str, Any]:
+async def topics(parts: Parts, request: Request) -> dict[str, Any]:
     """Every topic, with what its partitions on this broker hold altogether."""
-    await state.refresh()
-    await look_up_marks(one for topic in state.topics.values() for one in topic.partitions)
-    return {"topics": [_summary(state.topics[name]) for name in sorted(state.topics)]}
+    await parts.cluster.refresh()
+    topics = parts.partitions.topics
+    await look_up_marks(one for topic in topics.values() for one in topic.partitions)
+    return {"topics": [_summary(topics[name]) for name in sorted(topics)]}
 
 
-async def topic(state: BrokerState, request: Request) -> dict[str, Any]:
+async def topic(parts: Parts, request: Request) -> dict[str, Any]:
     """One topic, partition by partition; offsets are null where another broker leads.
 
     `switch` says how far a local topic is that becomes diskless; null for all others.
     """
-    await state.refresh()
+    await parts.cluster.refresh()
     name = request.path_params["topic"]
-    found = state.topics.get(name)
+    found = parts.partitions.topics.get(name)
     if found is None:
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
     await look_up_marks(found.partitions)
     return {
         **_summary(found),
         "configs": dict(found.topic.configs),
-        "switch": state.switches.view(found.topic.topic_id),
-        "partitions": [_partition(state, found, index) for index in range(len(found.partitions))],
+        "switch": parts.switches.view(found.topic.topic_id),
+        "partitions": [_partition(parts, found, index) for index in range(len(found.partitions))],
     }
 
 
-async def groups(state: BrokerState, request: Request) -> dict[str, Any]:
+async def groups(parts: Parts, request: Request) -> dict[str, Any]:
     """Every consumer group of this coordinator."""
-    listed = await coordinator_of(state).list_groups()
+    listed = await parts.coordinator.list_groups()
     return {
         "groups": [
             {
@@ -85,16 +100,16 @@ async def groups(state: BrokerState, request: Request) -> dict[str, Any]:
     }
 
 
-async def group(state: BrokerState, request: Request) -> dict[str, Any]:
+async def group(parts: Parts, request: Request) -> dict[str, Any]:
     """One group: its members, and its offsets with their lag; only its coordinator knows it."""
     group_id = request.path_params["group"]
-    coordinator = coordinator_of(state)
+    coordinator = parts.coordinator
     coordinator.check_owner(group_id)
     described = await coordinator.describe(group_id)
     if described is None:
         raise GroupIdNotFound(f"there is no group {group_id!r}")
-    offsets = await state.control.committed_offsets(group_id, None)
-    rows = [_position(state, offset) for offset in offsets]
+    offsets = await parts.control.committed_offsets(group_id, None)
+    rows = [_position(parts, offset) for offset in offsets]
     return {
         "group_id": group_id,
         "state": described.state,
@@ -114,15 +129,15 @@ async def group(state: BrokerState, request: Request) -> dict[str, Any]:
     }
 
 
-def _summary(state: ServedTopic) -> dict[str, Any]:
-    logs = [log for log in state.partitions if log is not None]
-    partitions = state.topic.partitions
-    unknown = state.diskless and not logs  # this broker has no object store
+def _summary(served: ServedTopic) -> dict[str, Any]:
+    logs = [log for log in served.partitions if log is not None]
+    partitions = served.topic.partitions
+    unknown = served.diskless and not logs  # this broker has no object store
     return {
-        "topic": state.topic.name,
-        "topic_id": str(state.topic.topic_id),
-        "internal": state.topic.internal,
-        "diskless": state.diskless,
+        "topic": served.topic.name,
+        "topic_id": str(served.topic.topic_id),
+        "internal": served.topic.internal,
+        "diskless": served.diskless,
         "partition_count": len(partitions),
         "replication_factor": len(partitions[0].replicas) if partitions else 0,
         "size_bytes": None if unknown else sum(log.size_bytes for log in logs),
@@ -134,8 +149,8 @@ def _summary(state: ServedTopic) -> dict[str, Any]:
     }
 
 
-def _partition(state: BrokerState, topic: ServedTopic, index: int) -> dict[str, Any]:
-    partition, log = state.shown(topic.topic)[index], topic.partitions[index]
+def _partition(parts: Parts, topic: ServedTopic, index: int) -> dict[str, Any]:
+    partition, log = parts.cluster.shown(topic.topic)[index], topic.partitions[index]
     row: dict[str, Any] = {
         "partition": index,
         "leader": partition.leader,
@@ -155,8 +170,8 @@ def _partition(state: BrokerState, topic: ServedTopic, index: int) -> dict[str, 
     return row
 
 
-def _position(state: BrokerState, offset: CommittedOffset) -> dict[str, Any]:
-    end = high_watermark(state, offset.topic, offset.partition)
+def _position(parts: Parts, offset: CommittedOffset) -> dict[str, Any]:
+    end = parts.partitions.high_watermark(offset.topic, offset.partition)
     return {
         "topic": offset.topic,
         "partition": offset.partition,

@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.base.errors import BugError, InvalidError, PenstockError
@@ -66,7 +66,10 @@ from penstock.broker.limits import HELD_UP_SECONDS
 from penstock.control import CommittedOffset, GroupRecord, StaleGroup, StaleMembership
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
+    from penstock.base.system import Clock
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.settings import BrokerSettings
+    from penstock.control import ControlPlane
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +92,15 @@ class GroupIdNotFound(InvalidError):
     code: ClassVar[str] = "group_id_not_found"
 
 
-def coordinator_of(state: BrokerState) -> Coordinator:
-    """The coordinator of a broker."""
-    return state.coordinator
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorParts:
+    """What the coordinator of groups uses."""
+
+    settings: BrokerSettings
+    node_id: int
+    control: ControlPlane
+    clock: Clock
+    cluster: ClusterMetadata
 
 
 def _unanswered(response: Response) -> PenstockError:
@@ -104,9 +113,9 @@ def _unanswered(response: Response) -> PenstockError:
 class Coordinator:
     """The group coordinator of one broker; belongs to the event-loop thread."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
-        clock = state.clock
+    def __init__(self, parts: CoordinatorParts) -> None:
+        self._parts = parts
+        clock = parts.clock
         self._monotonic = clock.monotonic
         self._wall_offset_ms = clock.now_ms() - int(clock.monotonic() * 1000)
         self._core: GroupCoordinator | None = None
@@ -160,13 +169,13 @@ class Coordinator:
         Raises:
             NotCoordinator, CoordinatorNotAvailable: it does not, or nobody does.
         """
-        owner = owner_of(self._state.metadata, group_id)
-        if owner.broker_id != self._state.node_id:
+        owner = owner_of(self._parts.cluster.image, group_id)
+        if owner.broker_id != self._parts.node_id:
             raise NotCoordinator(f"broker {owner.broker_id} coordinates group {group_id!r}")
 
     def _owns(self, group_id: str) -> bool:
-        image = self._state.metadata
-        return bool(image.brokers) and owner_of(image, group_id).broker_id == self._state.node_id
+        image = self._parts.cluster.image
+        return bool(image.brokers) and owner_of(image, group_id).broker_id == self._parts.node_id
 
     async def list_groups(
         self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
@@ -203,21 +212,23 @@ class Coordinator:
             StaleMembership: brokers have come or gone; as for clients, another one coordinates.
         """
         try:
-            await self._state.control.commit_offsets(
-                group_id=group_id, offsets=offsets, membership=self._state.metadata.membership
+            await self._parts.control.commit_offsets(
+                group_id=group_id, offsets=offsets, membership=self._parts.cluster.image.membership
             )
         except StaleMembership:
-            await self._state.refresh()
+            await self._parts.cluster.refresh()
             raise
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
         """Forget offsets of a group that this broker owns; raises as `commit`."""
         try:
-            await self._state.control.delete_offsets(
-                group_id=group_id, partitions=partitions, membership=self._state.metadata.membership
+            await self._parts.control.delete_offsets(
+                group_id=group_id,
+                partitions=partitions,
+                membership=self._parts.cluster.image.membership,
             )
         except StaleMembership:
-            await self._state.refresh()
+            await self._parts.cluster.refresh()
             raise
 
     async def subscribed(self, group_id: str, topics: Iterable[str]) -> frozenset[str] | Refused:
@@ -273,16 +284,16 @@ class Coordinator:
 
     async def _stored_as(self, effect: SaveGroup) -> int:
         """The version of a saved group; saved anew where brokers changed and it is still ours."""
-        group_id, state = effect.record.group_id, self._state
+        group_id, parts = effect.record.group_id, self._parts
         for attempt in range(SAVE_ATTEMPTS_MAX):
             try:
-                return await state.control.save_group(
+                return await parts.control.save_group(
                     effect.record,
                     expected_version=effect.expected_version,
-                    membership=state.metadata.membership,
+                    membership=parts.cluster.image.membership,
                 )
             except StaleMembership:
-                await state.refresh()
+                await parts.cluster.refresh()
                 if not self._owns(group_id) or attempt + 1 == SAVE_ATTEMPTS_MAX:
                     raise
         raise BugError(f"group {group_id!r} was neither saved nor refused")
@@ -314,15 +325,15 @@ class Coordinator:
         return 0 if stored is None else stored.version
 
     async def _stored(self, group_id: str) -> GroupRecord | None:
-        records = await self._state.control.groups()
+        records = await self._parts.control.groups()
         return next((record for record in records if record.group_id == group_id), None)
 
     async def _remove(self, core: GroupCoordinator, effect: RemoveGroup) -> None:
         event: Event
         try:
             self.check_owner(effect.group_id)
-            await self._state.control.delete_group(
-                effect.group_id, membership=self._state.metadata.membership
+            await self._parts.control.delete_group(
+                effect.group_id, membership=self._parts.cluster.image.membership
             )
             event = GroupRemoved(group_id=effect.group_id)
         except PenstockError as error:
@@ -356,9 +367,13 @@ class Coordinator:
     def image_changed(self) -> None:
         """Brokers may have come or gone: hand over what others own, load what this one owns."""
         core = self._core
-        if core is None or self._stopped or self._state.metadata.membership == self._membership:
+        if (
+            core is None
+            or self._stopped
+            or self._parts.cluster.image.membership == self._membership
+        ):
             return
-        self._membership = self._state.metadata.membership
+        self._membership = self._parts.cluster.image.membership
         for group_id in core.group_ids():
             if not self._owns(group_id):
                 self._active_ms.pop(group_id, None)
@@ -370,20 +385,20 @@ class Coordinator:
 
     async def _loaded(self) -> GroupCoordinator:
         """Load the groups that this broker owns, and does not know or not as they are."""
-        control = self._state.control
+        control = self._parts.control
         first = self._core is None
         while True:
-            membership = self._state.metadata.membership
+            membership = self._parts.cluster.image.membership
             known = {} if self._core is None else self._core.versions()
             records = await control.groups()
             with_offsets = await control.offset_group_ids()
-            if membership == self._state.metadata.membership:
+            if membership == self._parts.cluster.image.membership:
                 break
         core = self._core = self._core or self._new_core()
         self._membership = membership
         self._forget_changed(core, known, records)
         self._restore(core, records, with_offsets)
-        self._loaded_ms = self._state.clock.now_ms()
+        self._loaded_ms = self._parts.clock.now_ms()
         self._ready = True
         self._arm(core)
         if first:
@@ -406,8 +421,8 @@ class Coordinator:
                     self._perform(core, effect)
 
     def _new_core(self) -> GroupCoordinator:
-        settings = self._state.settings
-        registered = self._state.metadata.broker(self._state.node_id)
+        settings = self._parts.settings
+        registered = self._parts.cluster.image.broker(self._parts.node_id)
         return GroupCoordinator(
             GroupLimits(
                 groups_max=settings.groups_max,
@@ -459,7 +474,7 @@ class Coordinator:
         self._arm(core)
 
     def _plan_housekeeping(self) -> None:
-        seconds = self._state.settings.offsets_retention_check_interval_ms / 1000
+        seconds = self._parts.settings.offsets_retention_check_interval_ms / 1000
         self._housekeeper = asyncio.get_running_loop().call_later(seconds, self._keep_house)
 
     def _keep_house(self) -> None:
@@ -482,8 +497,8 @@ class Coordinator:
         deletes such offsets. Returns how many offsets were deleted.
         """
         core = await self._load()
-        control, now_ms = self._state.control, self._state.clock.now_ms()
-        retention_ms = self._state.settings.offsets_retention_minutes * 60_000
+        control, now_ms = self._parts.control, self._parts.clock.now_ms()
+        retention_ms = self._parts.settings.offsets_retention_minutes * 60_000
         limit = OFFSETS_EXPIRED_AT_ONCE_MAX
         deleted = await control.expire_offsets(now_ms=now_ms, limit=limit)
         for group in await self.list_groups():

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
@@ -49,7 +50,13 @@ from penstock.wire.kafka.fetch import (
 from penstock.wire.kafka.framing import response_prefix
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
+    import asyncio
+
+    from penstock.base.system import Clock
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.metrics import RequestMetrics
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.settings import BrokerSettings
     from penstock.partitions import Partition
     from penstock.storage import Read
 
@@ -62,8 +69,7 @@ READ_COMMITTED: Final = 1
 class FetchHub:
     """The waiting fetch requests of a broker."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self._waiting: dict[object, dict[FetchOperation, None]] = {}
         self._operations: dict[FetchOperation, None] = {}
         self._woken: dict[FetchOperation, None] = {}
@@ -139,24 +145,37 @@ class FetchHub:
             operation.expire()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchParts:
+    """What a fetch uses."""
+
+    fetch_hub: FetchHub
+    settings: BrokerSettings
+    node_id: int
+    clock: Clock
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    metrics: RequestMetrics
+    stopping: asyncio.Event
+
+
 class FetchOperation:
     """A fetch request between its arrival and its answer."""
 
     __slots__ = (
-        "_committed", "_context", "_found", "_hub", "_later", "_plan", "_request", "_size",
-        "_sources", "_state", "_timer",
+        "_committed", "_context", "_found", "_hub", "_later", "_parts", "_plan", "_request",
+        "_size", "_sources", "_timer",
     )  # fmt: skip
 
     def __init__(
         self,
-        state: BrokerState,
-        hub: FetchHub,
+        parts: FetchParts,
         context: RequestContext,
         request: FetchRequest,
         plan: Plan,
     ) -> None:
-        self._state = state
-        self._hub = hub
+        self._parts = parts
+        self._hub = parts.fetch_hub
         self._context = context
         self._request = request
         self._plan = plan
@@ -170,7 +189,12 @@ class FetchOperation:
     def start(self) -> None:
         """Answer at once if there is enough, else wait."""
         seconds = self._request.max_wait_ms / 1000
-        if self._plan.error or self._satisfied(None) or seconds <= 0 or self._state.stopping:
+        if (
+            self._plan.error
+            or self._satisfied(None)
+            or seconds <= 0
+            or self._parts.stopping.is_set()
+        ):
             self._answer()
             return
         self._timer = self._hub.add(self, self._sources, seconds)
@@ -203,14 +227,14 @@ class FetchOperation:
         found = self._found = {}
         self._size = 0
         news = False
-        budget = min(self._request.max_bytes, self._state.settings.fetch_max_bytes)
+        budget = min(self._request.max_bytes, self._parts.settings.fetch_max_bytes)
         sources: list[object] = []
-        image_count, committed = self._state.image_count, self._committed
+        generation, committed = self._parts.partitions.generation, self._committed
         rack = self._request.rack
         for partition in self._in_turn():
             try:
                 source = partition.source
-                if source is None or partition.image_count != image_count:
+                if source is None or partition.generation != generation:
                     source = self._source(partition)
                 sources.append(source.source)
                 end = source.last_stable_offset if committed else source.high_watermark
@@ -249,18 +273,18 @@ class FetchOperation:
         return partitions[start:] + partitions[:start]
 
     def _source(self, partition: FetchPartition) -> Partition:
-        state, key = self._state, partition.key
+        partitions, key = self._parts.partitions, partition.key
         partition.source = None
         if self._context.version >= TOPIC_IDS_FROM:
-            topic = state.topics_by_id.get(key)
+            topic = partitions.topics_by_id.get(key)
             if topic is None:
                 raise UnknownTopicId(f"there is no topic of id {key.hex()}")
         else:
-            topic = state.topics_by_name.get(key)
+            topic = partitions.topics_by_name.get(key)
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {key!r}")
-        partition.source = state.partition_of(topic, partition.index)
-        partition.image_count = state.image_count
+        partition.source = partitions.partition_of(topic, partition.index)
+        partition.generation = partitions.generation
         return partition.source
 
     def _read(
@@ -275,8 +299,8 @@ class FetchOperation:
         if partition.leader_epoch >= 0:
             check_epoch(source, partition.leader_epoch)
         if source.everywhere and self._request.rack:
-            state, key = self._state, (source.topic_id, partition.index)
-            nearer = preferred(state.metadata, self._request.rack, state.node_id, key)
+            parts, key = self._parts, (source.topic_id, partition.index)
+            nearer = preferred(parts.cluster.image, self._request.rack, parts.node_id, key)
             if nearer >= 0:
                 answer = self._headers(source, partition)
                 answer.preferred_replica = nearer
@@ -346,12 +370,12 @@ class FetchOperation:
         header_version = 1 if context.version >= FLEXIBLE_FROM else 0
         prefix = response_prefix(context.correlation_id, header_version, writer.size_bytes)
         context.reply((prefix, *pieces))
-        self._state.metrics.answered(context, self._state.clock.monotonic())
+        self._parts.metrics.answered(context, self._parts.clock.monotonic())
 
     def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
         """A partition that has nothing to read: left out of a session's answer if unchanged."""
         source = partition.source
-        if source is None or partition.image_count != self._state.image_count:
+        if source is None or partition.generation != self._parts.partitions.generation:
             try:
                 source = self._source(partition)
             except PenstockError as error:
@@ -366,7 +390,7 @@ class FetchOperation:
 
     def _remember(self, partition: FetchPartition, answer: PartitionAnswer) -> None:
         if answer.error:
-            self._state.metrics.failed(self._context, answer.error)
+            self._parts.metrics.failed(self._context, answer.error)
         partition.sent_error = answer.error
         partition.sent_high_watermark = answer.high_watermark
         partition.sent_log_start_offset = answer.log_start_offset

@@ -52,11 +52,11 @@ _NOTHING: Final[Told] = {}
 class FetchPartition:
     """One partition of a request or of a session, and what its last answer said.
 
-    `source` is what the topic and index led to when the state's `image_count` was the one here.
+    `source` is what the topic and index led to when the registry's `generation` was the one here.
     """
 
     __slots__ = (
-        "image_count", "index", "key", "leader_epoch", "max_bytes", "offset", "sent_error",
+        "generation", "index", "key", "leader_epoch", "max_bytes", "offset", "sent_error",
         "sent_high_watermark", "sent_log_start_offset", "source",
     )  # fmt: skip
 
@@ -67,7 +67,7 @@ class FetchPartition:
         self.sent_log_start_offset = -1
         self.index, self.leader_epoch, self.offset, _, self.max_bytes = row
         self.source: Partition | None = None
-        self.image_count = -1
+        self.generation = -1
 
     def update(self, row: PartitionRequest) -> None:
         """Take over what a later request says; at another position an error is news again."""

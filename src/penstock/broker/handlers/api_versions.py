@@ -9,14 +9,13 @@ from functools import cache
 from typing import Any
 
 from penstock.broker.context import RequestContext
-from penstock.broker.state import BrokerState
 from penstock.wire.kafka.apis import API_VERSIONS, APIS
 from penstock.wire.kafka.encoder import encoder
 
 _NAME = APIS[API_VERSIONS].name
 
 
-def api_versions(state: BrokerState, context: RequestContext, request: Any) -> bytes:
+def api_versions(context: RequestContext, request: Any) -> bytes:
     """Answer with the table; encoded once per version."""
     return answer_body(context.version, 0)
 

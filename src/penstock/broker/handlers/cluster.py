@@ -10,7 +10,8 @@ Source: KIP-700, KIP-919, KIP-1073 (DescribeCluster); KIP-966 and Kafka's
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError, InvalidTopicName
 from penstock.base.ids import validate_topic_name
@@ -19,13 +20,24 @@ from penstock.broker.context import RequestContext
 from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number
 from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from penstock.broker.state import BrokerState
 from penstock.control import MetadataImage, Partition, Topic
+
+if TYPE_CHECKING:
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.settings import BrokerSettings
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 
 Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    settings: BrokerSettings
+    cluster: ClusterMetadata
 
 
 class MismatchedEndpointType(InvalidError):
@@ -40,14 +52,14 @@ class UnsupportedEndpointType(InvalidError):
     code: ClassVar[str] = "unsupported_endpoint_type"
 
 
-async def describe_cluster(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def describe_cluster(parts: Parts, context: RequestContext, request: Any) -> Entry:
     endpoint_type = getattr(request, "endpoint_type", BROKERS)
     if endpoint_type == CONTROLLERS:
         raise MismatchedEndpointType("this endpoint knows brokers (1), not controllers (2)")
     if endpoint_type != BROKERS:
         raise UnsupportedEndpointType(f"there is no endpoint type {endpoint_type}")
-    await state.refresh()
-    image = state.metadata
+    await parts.cluster.refresh()
+    image = parts.cluster.image
     asked = request.include_cluster_authorized_operations
     return {
         "endpoint_type": endpoint_type,
@@ -67,23 +79,21 @@ async def describe_cluster(state: BrokerState, context: RequestContext, request:
     }
 
 
-async def describe_topic_partitions(
-    state: BrokerState, context: RequestContext, request: Any
-) -> Entry:
-    await state.refresh()
-    names, first = _range(state.metadata, request)
-    limit = state.settings.max_request_partition_size_limit
+async def describe_topic_partitions(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    await parts.cluster.refresh()
+    names, first = _range(parts.cluster.image, request)
+    limit = parts.settings.max_request_partition_size_limit
     left = max(1, min(limit, request.response_partition_limit))
     topics: list[Entry] = []
     for name in names:
         if left == 0:
             return _page(topics, name, 0)
-        topic = state.metadata.topics.get(name)
+        topic = parts.cluster.image.topics.get(name)
         if topic is None:
             topics.append(_unknown(name))
             continue
         end = min(len(topic.partitions), first + left)
-        partitions = state.shown(topic, rack_of(context.client_id, state.metadata))
+        partitions = parts.cluster.shown(topic, rack_of(context.client_id, parts.cluster.image))
         topics.append(_described(topic, partitions[first:end]))
         left -= max(0, end - first)
         if end < len(topic.partitions):

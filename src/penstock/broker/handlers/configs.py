@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import validate_topic_name
@@ -42,12 +42,16 @@ from penstock.broker.context import RequestContext
 from penstock.broker.diskless import check_change, is_diskless, kept
 from penstock.broker.errors import UnknownTopicOrPartition, error_of
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.state import BrokerState
-from penstock.broker.switching import check_switch
-from penstock.broker.topic_admin import levels_of
 from penstock.control import StaleConfigs, StaleTopic, Topic
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
 from penstock.wire.kafka.errors import UnsupportedVersion
+
+if TYPE_CHECKING:
+    from penstock.broker.identity import Identity
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.switching import TopicSwitches
+    from penstock.broker.topic_admin import TopicAdmin
+    from penstock.control import ControlPlane
 
 logger = logging.getLogger(__name__)
 
@@ -66,25 +70,38 @@ Configs = Mapping[str, str | None]
 Computed = Callable[[Levels, Mapping[str, str]], Configs]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    settings: BrokerSettings
+    node_id: int
+    control: ControlPlane
+    cluster: ClusterMetadata
+    switches: TopicSwitches
+    identity: Identity
+    topic_admin: TopicAdmin
+
+
 # -- DescribeConfigs ------------------------------------------------------------------------
 
 
-async def describe_configs(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    await state.refresh()
+async def describe_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    await parts.cluster.refresh()
     synonyms = request.include_synonyms
     documentation = getattr(request, "include_documentation", False)
     return {
         "results": [
-            _described(state, resource, synonyms=synonyms, documentation=documentation)
+            _described(parts, resource, synonyms=synonyms, documentation=documentation)
             for resource in request.resources
         ]
     }
 
 
-def _described(state: BrokerState, resource: Any, *, synonyms: bool, documentation: bool) -> Entry:
+def _described(parts: Parts, resource: Any, *, synonyms: bool, documentation: bool) -> Entry:
     answer = _named(resource)
     try:
-        entries = _entries(state, resource)
+        entries = _entries(parts, resource)
     except PenstockError as error:
         return {**answer, **_failed(error), "configs": ()}
     answer["configs"] = [
@@ -93,25 +110,25 @@ def _described(state: BrokerState, resource: Any, *, synonyms: bool, documentati
     return answer
 
 
-def _entries(state: BrokerState, resource: Any) -> list[ConfigEntry]:
+def _entries(parts: Parts, resource: Any) -> list[ConfigEntry]:
     kind, name = resource.resource_type, resource.resource_name
     keys = resource.configuration_keys or None
-    levels = levels_of(state)
+    levels = parts.topic_admin.levels()
     if kind == TOPIC:
-        return describe_topic(levels, _topic(state, name).configs, keys)
+        return describe_topic(levels, _topic(parts, name).configs, keys)
     if kind != BROKER:
         raise BadRequest(f"resource type {kind} is not served, only topics (2) and brokers (4)")
     if not name:
         return describe_cluster_defaults(levels, keys)
-    _check_broker_name(state, name)
-    return describe_broker(replace(levels, file=(_told(state),)), keys)
+    _check_broker_name(parts, name)
+    return describe_broker(replace(levels, file=(_told(parts),)), keys)
 
 
-def _told(state: BrokerState) -> BrokerSettings:
+def _told(parts: Parts) -> BrokerSettings:
     """The settings, with the address that clients are really told: found, where none is set."""
-    host, port = state.advertised
+    host, port = parts.identity.advertised
     shown = f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
-    return replace(state.settings, advertised_listeners=(shown,))
+    return replace(parts.settings, advertised_listeners=(shown,))
 
 
 def _entry(entry: ConfigEntry, *, synonyms: bool, documentation: bool) -> Entry:
@@ -132,32 +149,32 @@ def _entry(entry: ConfigEntry, *, synonyms: bool, documentation: bool) -> Entry:
     }
 
 
-def _topic(state: BrokerState, name: str) -> Topic:
+def _topic(parts: Parts, name: str) -> Topic:
     validate_topic_name(name)
-    topic = state.metadata.topics.get(name)
+    topic = parts.cluster.image.topics.get(name)
     if topic is None:
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
     return topic
 
 
-def _check_broker_name(state: BrokerState, name: str) -> None:
+def _check_broker_name(parts: Parts, name: str) -> None:
     if not name.isascii() or not name.isdigit():
         raise BadRequest(f"broker name {name!r} is not a whole number")
-    if int(name) != state.node_id:
-        raise BadRequest(f"broker {name} was asked for, this is broker {state.node_id}")
+    if int(name) != parts.node_id:
+        raise BadRequest(f"broker {name} was asked for, this is broker {parts.node_id}")
 
 
 # -- ListConfigResources --------------------------------------------------------------------
 
 
-async def list_config_resources(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def list_config_resources(parts: Parts, context: RequestContext, request: Any) -> Entry:
     """What has configurations; version 0 asks for client metrics alone."""
     kinds = frozenset(getattr(request, "resource_types", (CLIENT_METRICS,)) or RESOURCE_TYPES)
     unknown = sorted(kinds.difference(RESOURCE_TYPES))
     if unknown:
         raise UnsupportedVersion(f"there are no configurations of resource types {unknown}")
-    await state.refresh()
-    image = state.metadata
+    await parts.cluster.refresh()
+    image = parts.cluster.image
     names = {
         TOPIC: sorted(image.topics),
         BROKER: [str(broker.broker_id) for broker in image.brokers],
@@ -184,7 +201,7 @@ class _Alteration:
     broker: Computed
 
 
-async def alter_configs(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def alter_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
     def replaced(resource: Any) -> _Alteration:
         check_unique(config.name for config in resource.configs)
         configs = {config.name: config.value for config in resource.configs}
@@ -194,12 +211,10 @@ async def alter_configs(state: BrokerState, context: RequestContext, request: An
             broker=lambda levels, current: configs,
         )
 
-    return await _alter(state, request, replaced)
+    return await _alter(parts, request, replaced)
 
 
-async def incremental_alter_configs(
-    state: BrokerState, context: RequestContext, request: Any
-) -> Entry:
+async def incremental_alter_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
     def changed(resource: Any) -> _Alteration:
         changes = tuple(_change(config) for config in resource.configs)
         return _Alteration(
@@ -208,7 +223,7 @@ async def incremental_alter_configs(
             broker=lambda levels, current: apply_broker_changes(levels, current, changes),
         )
 
-    return await _alter(state, request, changed)
+    return await _alter(parts, request, changed)
 
 
 def _change(config: Any) -> Change:
@@ -221,16 +236,16 @@ def _change(config: Any) -> Change:
     return Change(name=config.name, operation=operation, value=config.value)
 
 
-async def _alter(state: BrokerState, request: Any, read: Callable[[Any], _Alteration]) -> Entry:
+async def _alter(parts: Parts, request: Any, read: Callable[[Any], _Alteration]) -> Entry:
     counts = Counter((item.resource_type, item.resource_name) for item in request.resources)
-    await state.refresh()
+    await parts.cluster.refresh()
     responses = []
     for resource in request.resources:
         answer = _named(resource)
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise BadRequest("Each resource must appear at most once.")
-            notes = await _apply(state, read(resource), validate_only=request.validate_only)
+            notes = await _apply(parts, read(resource), validate_only=request.validate_only)
             answer["error_message"] = "; ".join(notes) or None
         except PenstockError as error:
             answer.update(_failed(error))
@@ -238,9 +253,7 @@ async def _alter(state: BrokerState, request: Any, read: Callable[[Any], _Altera
     return {"responses": responses}
 
 
-async def _apply(
-    state: BrokerState, alteration: _Alteration, *, validate_only: bool
-) -> tuple[str, ...]:
+async def _apply(parts: Parts, alteration: _Alteration, *, validate_only: bool) -> tuple[str, ...]:
     """Make the change; returns what is to be said of settings without effect."""
     kind = alteration.resource.resource_type
     store = {TOPIC: _apply_topic, BROKER: _apply_broker}.get(kind)
@@ -248,13 +261,13 @@ async def _apply(
         raise BadRequest(f"resource type {kind} is not served, only topics (2) and brokers (4)")
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
-            notes = await store(state, alteration, validate_only=validate_only)
+            notes = await store(parts, alteration, validate_only=validate_only)
             break
         except (StaleConfigs, StaleTopic):
             if attempt == ATTEMPTS_MAX:
                 raise
-            await state.refresh()
-    await state.refresh()
+            await parts.cluster.refresh()
+    await parts.cluster.refresh()
     if notes and not validate_only:
         name = alteration.resource.resource_name
         logger.warning("%s %s: %s", _NAMES[kind], name, "; ".join(notes))
@@ -262,16 +275,16 @@ async def _apply(
 
 
 async def _apply_topic(
-    state: BrokerState, alteration: _Alteration, *, validate_only: bool
+    parts: Parts, alteration: _Alteration, *, validate_only: bool
 ) -> tuple[str, ...]:
-    topic = _topic(state, alteration.resource.resource_name)
-    configs = _changed_topic(state, alteration, topic)
+    topic = _topic(parts, alteration.resource.resource_name)
+    configs = _changed_topic(parts, alteration, topic)
     if configs.get(DISKLESS_CONFIG) == "true" and not is_diskless(topic):
-        check_switch(state, topic)
+        parts.switches.check(topic)
         if not validate_only:
-            await state.switches.switch(topic, partial(_changed_topic, state, alteration))
+            await parts.switches.switch(topic, partial(_changed_topic, parts, alteration))
     elif not validate_only and configs != topic.configs:
-        await state.control.set_topic_configs(
+        await parts.control.set_topic_configs(
             topic_id=topic.topic_id, configs=configs, expected=topic.configs
         )
     return idle_topic_configs(_new(configs, topic.configs))
@@ -281,23 +294,23 @@ def _new(configs: Mapping[str, str], current: Mapping[str, str]) -> dict[str, st
     return {name: value for name, value in configs.items() if current.get(name) != value}
 
 
-def _changed_topic(state: BrokerState, alteration: _Alteration, topic: Topic) -> dict[str, str]:
+def _changed_topic(parts: Parts, alteration: _Alteration, topic: Topic) -> dict[str, str]:
     """What a topic's configs become, as they are now."""
-    levels = levels_of(state)
+    levels = parts.topic_admin.levels()
     configs = check_topic_configs(topic.name, levels, alteration.topic(levels, topic.configs))
     return check_change(topic, configs, topic_config(levels, configs))
 
 
 async def _apply_broker(
-    state: BrokerState, alteration: _Alteration, *, validate_only: bool
+    parts: Parts, alteration: _Alteration, *, validate_only: bool
 ) -> tuple[str, ...]:
     name = alteration.resource.resource_name
     if name:
-        _check_broker_name(state, name)
-    current = state.metadata.broker_configs.get(name, {})
-    configs = check_broker_configs(alteration.broker(levels_of(state), current))
+        _check_broker_name(parts, name)
+    current = parts.cluster.image.broker_configs.get(name, {})
+    configs = check_broker_configs(alteration.broker(parts.topic_admin.levels(), current))
     if not validate_only and configs != current:
-        await state.control.set_broker_configs(broker=name, configs=configs, expected=current)
+        await parts.control.set_broker_configs(broker=name, configs=configs, expected=current)
     return idle_broker_configs(_new(configs, current))
 
 

@@ -5,19 +5,27 @@ Source: `FetchRequest.json`; see `broker/fetch/`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.context import RequestContext
-from penstock.broker.fetch.operation import FetchOperation
-from penstock.broker.state import BrokerState
+from penstock.broker.fetch.operation import FetchOperation, FetchParts
 from penstock.wire.kafka.fetch import TOPIC_IDS_FROM, decode_request
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
+    from penstock.broker.fetch.sessions import FetchSessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts(FetchParts):
+    """What the handler uses, beside what its requests do while they wait."""
+
+    fetch_sessions: FetchSessions
 
 
 def fetch(
-    state: BrokerState,
+    parts: Parts,
     context: RequestContext,
     frame: memoryview,
     offset: int,
@@ -25,10 +33,10 @@ def fetch(
 ) -> None:
     """Handle one Fetch request; answers by `context.reply`, now or when there are records."""
     request = decode_request(frame, offset, context.version)
-    plan = state.fetch_sessions.plan(
+    plan = parts.fetch_sessions.plan(
         request,
         by_id=context.version >= TOPIC_IDS_FROM,
         now=context.started,
         told=context.connection.fetch_errors,
     )
-    FetchOperation(state, state.fetch_hub, context, request, plan).start()
+    FetchOperation(parts, context, request, plan).start()

@@ -12,7 +12,8 @@ KIP-814 (static leader).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.broker.admin_errors import BadRequest
@@ -33,12 +34,16 @@ from penstock.broker.coordination.classic import (
     Synced,
     SyncGroup,
 )
-from penstock.broker.coordination.groups import DEAD, GroupIdNotFound, coordinator_of
+from penstock.broker.coordination.groups import DEAD, GroupIdNotFound
 from penstock.broker.coordination.ownership import owner_of
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
-from penstock.broker.state import BrokerState
 from penstock.wire.kafka.primitives import milliseconds
+
+if TYPE_CHECKING:
+    from penstock.base.system import Randomness
+    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.metadata import ClusterMetadata
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -56,6 +61,15 @@ NOT_FOUND_VERSION: Final = 6
 Entry = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    randomness: Randomness
+    cluster: ClusterMetadata
+    coordinator: Coordinator
+
+
 def unexpected(response: object) -> BugError:
     """The core answered with something that does not belong to the request."""
     return BugError(f"the group core answered with {type(response).__name__}")
@@ -64,24 +78,24 @@ def unexpected(response: object) -> BugError:
 # -- FindCoordinator ------------------------------------------------------------------------
 
 
-async def find_coordinator(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    await state.refresh()
+async def find_coordinator(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    await parts.cluster.refresh()
     key_type = getattr(request, "key_type", GROUP)
     if context.version < KEYS_VERSION:
-        return _coordinator(state, request.key, key_type)
+        return _coordinator(parts, request.key, key_type)
     return {
-        "coordinators": [_coordinator(state, key, key_type) for key in request.coordinator_keys]
+        "coordinators": [_coordinator(parts, key, key_type) for key in request.coordinator_keys]
     }
 
 
-def _coordinator(state: BrokerState, key: str, key_type: int) -> Entry:
+def _coordinator(parts: Parts, key: str, key_type: int) -> Entry:
     try:
         if key_type not in (GROUP, TRANSACTION):
             raise BadRequest(
                 f"coordinators of type {key_type} are not served, only of groups (0) and "
                 "transactions (1)"
             )
-        broker = owner_of(state.metadata, key)
+        broker = owner_of(parts.cluster.image, key)
     except PenstockError as error:
         number, message = error_of(error)
         return {
@@ -104,8 +118,8 @@ def _coordinator(state: BrokerState, key: str, key_type: int) -> Entry:
 # -- membership -----------------------------------------------------------------------------
 
 
-async def join_group(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    coordinator = coordinator_of(state)
+async def join_group(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    coordinator = parts.coordinator
     coordinator.check_owner(request.group_id)
     session_timeout_ms = milliseconds(request.session_timeout)
     response = await coordinator.call(
@@ -124,7 +138,7 @@ async def join_group(state: BrokerState, context: RequestContext, request: Any) 
                 Protocol(name=protocol.name, metadata=protocol.metadata)
                 for protocol in request.protocols
             ),
-            fresh_id=str(state.randomness.uuid()),
+            fresh_id=str(parts.randomness.uuid()),
             member_id_required=context.version >= MEMBER_ID_REQUIRED_VERSION,
             skip_assignment_known=context.version >= SKIP_ASSIGNMENT_VERSION,
             reason=getattr(request, "reason", None) or "",
@@ -163,8 +177,8 @@ def _joined(joined: Joined) -> Entry:
     }
 
 
-async def sync_group(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    coordinator = coordinator_of(state)
+async def sync_group(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    coordinator = parts.coordinator
     coordinator.check_owner(request.group_id)
     response = await coordinator.call(
         SyncGroup(
@@ -191,8 +205,8 @@ async def sync_group(state: BrokerState, context: RequestContext, request: Any) 
     raise unexpected(response)
 
 
-async def heartbeat(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    coordinator = coordinator_of(state)
+async def heartbeat(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    coordinator = parts.coordinator
     coordinator.check_owner(request.group_id)
     response = await coordinator.call(
         Heartbeat(
@@ -209,8 +223,8 @@ async def heartbeat(state: BrokerState, context: RequestContext, request: Any) -
     raise unexpected(response)
 
 
-async def leave_group(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    coordinator = coordinator_of(state)
+async def leave_group(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    coordinator = parts.coordinator
     coordinator.check_owner(request.group_id)
     many = context.version >= MEMBERS_VERSION
     members = (
@@ -246,18 +260,18 @@ async def leave_group(state: BrokerState, context: RequestContext, request: Any)
 # -- administration -------------------------------------------------------------------------
 
 
-async def describe_groups(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def describe_groups(parts: Parts, context: RequestContext, request: Any) -> Entry:
     asked = getattr(request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else NOT_ASKED
     return {
         "groups": [
-            await _described(state, context, group_id, operations) for group_id in request.groups
+            await _described(parts, context, group_id, operations) for group_id in request.groups
         ]
     }
 
 
 async def _described(
-    state: BrokerState, context: RequestContext, group_id: str, operations: int
+    parts: Parts, context: RequestContext, group_id: str, operations: int
 ) -> Entry:
     answer: Entry = {
         "group_id": group_id,
@@ -268,7 +282,7 @@ async def _described(
         "authorized_operations": operations,
     }
     try:
-        coordinator = coordinator_of(state)
+        coordinator = parts.coordinator
         coordinator.check_owner(group_id)
         group = await coordinator.describe(group_id)
     except PenstockError as error:
@@ -303,8 +317,8 @@ def _group(group: DescribedGroup) -> Entry:
     }
 
 
-async def list_groups(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    groups = await coordinator_of(state).list_groups(
+async def list_groups(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    groups = await parts.coordinator.list_groups(
         states=tuple(getattr(request, "states_filter", ())),
         types=tuple(getattr(request, "types_filter", ())),
     )
@@ -321,18 +335,18 @@ async def list_groups(state: BrokerState, context: RequestContext, request: Any)
     }
 
 
-async def delete_groups(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def delete_groups(parts: Parts, context: RequestContext, request: Any) -> Entry:
     return {
         "results": [
-            {"group_id": group_id, "error_code": await _delete(state, group_id)}
+            {"group_id": group_id, "error_code": await _delete(parts, group_id)}
             for group_id in dict.fromkeys(request.groups_names)
         ]
     }
 
 
-async def _delete(state: BrokerState, group_id: str) -> int:
+async def _delete(parts: Parts, group_id: str) -> int:
     try:
-        coordinator = coordinator_of(state)
+        coordinator = parts.coordinator
         coordinator.check_owner(group_id)
         response = await coordinator.call(DeleteGroup(group_id=group_id))
     except PenstockError as error:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.leader_epochs import check_epoch
-from penstock.broker.state import BrokerState
 from penstock.partitions import look_up_marks
 from penstock.records.positions import (
     EARLIEST,
@@ -33,6 +33,7 @@ from penstock.records.positions import (
 from penstock.wire.kafka.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
+    from penstock.broker.partition_registry import PartitionRegistry
     from penstock.partitions import Partition
     from penstock.storage import OffsetAndTimestamp
 
@@ -47,10 +48,17 @@ SPECIAL_FROM: Final[Mapping[int, int]] = {
 """The first version that knows each special timestamp."""
 
 
-async def list_offsets(state: BrokerState, context: RequestContext, request: Any) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    partitions: PartitionRegistry
+
+
+async def list_offsets(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
     """Answer each partition with an offset, its timestamp and leader epoch, or an error."""
     committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
-    served = _Served(state)
+    served = _Served(parts)
     await served.look_up(
         (topic.name, item.partition_index) for topic in request.topics for item in topic.partitions
     )
@@ -96,13 +104,13 @@ def _check_known(timestamp: int, version: int) -> None:
 class _Served:
     """The partitions of a request; those whose look-up failed answer with its error."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._failed: PenstockError | None = None
 
     async def look_up(self, asked: Iterable[tuple[str, int]]) -> None:
         """Learn where they begin and end; what is no partition here is left out."""
-        topics = self._state.topics
+        topics = self._parts.partitions.topics
         try:
             await look_up_marks(
                 topics[name].partitions[index]
@@ -114,7 +122,7 @@ class _Served:
 
     def partition(self, topic: str, index: int, item: Any) -> Partition:
         """One of them, as the client knows it; raises the error that it is answered with."""
-        partition = self._state.partition(topic, index)
+        partition = self._parts.partitions.partition(topic, index)
         check_epoch(partition, getattr(item, "current_leader_epoch", -1))
         if self._failed is not None and partition.look_up is not None:
             raise self._failed
@@ -128,10 +136,10 @@ def _error(error: BaseException) -> int:
 
 
 async def offset_for_leader_epoch(
-    state: BrokerState, context: RequestContext, request: Any
+    parts: Parts, context: RequestContext, request: Any
 ) -> dict[str, Any]:
     """Answer each partition with the end offset of an epoch, for truncation checks."""
-    served = _Served(state)
+    served = _Served(parts)
     await served.look_up(
         (topic.topic, item.partition) for topic in request.topics for item in topic.partitions
     )

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.partition_registry import ServedTopic
-from penstock.broker.state import BrokerState
 from penstock.partitions import look_up_marks
 from penstock.storage import StorageError
 
 if TYPE_CHECKING:
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.diskless.service import DisklessService
     from penstock.partitions import Partition
     from penstock.storage import LogStore
 
@@ -32,29 +35,40 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 
 
-async def describe_log_dirs(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    node_id: int
+    store: LogStore
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    diskless: DisklessService | None
+
+
+async def describe_log_dirs(parts: Parts, context: RequestContext, request: Any) -> Entry:
     """All partitions, or those that the request names; what does not lie here is left out."""
-    await state.refresh()
-    topics = state.topics
+    await parts.cluster.refresh()
+    topics = parts.partitions.topics
     asked: dict[str, Iterable[int]] = {
         name: range(len(topic.partitions)) for name, topic in topics.items()
     }
     if request.topics is not None:
         asked = {topic.topic: topic.partitions for topic in request.topics if topic.topic in topics}
-    led = {name: _led(state, topics[name], indexes) for name, indexes in asked.items()}
-    results = [_directory(state.store, led)]
-    if state.diskless is not None:
-        results.append(await _object_store(state.diskless.store_url, led))
+    led = {name: _led(parts, topics[name], indexes) for name, indexes in asked.items()}
+    results = [_directory(parts.store, led)]
+    if parts.diskless is not None:
+        results.append(await _object_store(parts.diskless.store_url, led))
     return {"results": results}
 
 
-def _led(state: BrokerState, topic: ServedTopic, indexes: Iterable[int]) -> _Led:
+def _led(parts: Parts, topic: ServedTopic, indexes: Iterable[int]) -> _Led:
     """The partitions among some that clients take this broker for the leader of, by index."""
     wanted = frozenset(indexes)
     return {
         row.index: partition
-        for row, partition in zip(state.shown(topic.topic), topic.partitions, strict=True)
-        if partition is not None and row.leader == state.node_id and row.index in wanted
+        for row, partition in zip(parts.cluster.shown(topic.topic), topic.partitions, strict=True)
+        if partition is not None and row.leader == parts.node_id and row.index in wanted
     }
 
 

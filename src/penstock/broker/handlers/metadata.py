@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
@@ -23,12 +24,14 @@ from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.limits import METADATA_CACHE_BYTES, METADATA_CACHE_ENTRIES
 from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from penstock.broker.state import BrokerState
-from penstock.broker.topic_admin import auto_create
 from penstock.wire.kafka.apis import APIS, METADATA
 from penstock.wire.kafka.encoder import encoder
 
 if TYPE_CHECKING:
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import Partition, Topic
 
 logger = logging.getLogger(__name__)
@@ -71,30 +74,41 @@ class MetadataCache:
         self._bytes = 0
 
 
-def metadata(state: BrokerState, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    settings: BrokerSettings
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    metadata_cache: MetadataCache
+    topic_admin: TopicAdmin
+
+
+def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
     """Answer from the cache, from the image, or after creating what is missing."""
-    key = _key(state, context, request)
-    cached = state.metadata_cache.get(key)
+    key = _key(parts, context, request)
+    cached = parts.metadata_cache.get(key)
     if cached is not None:
         return cached
     wanted = _wanted(context.version, request)
     if wanted is not None:
-        missing = _to_create(state, request, wanted)
+        missing = _to_create(parts, request, wanted)
         if missing:
-            return _create_and_answer(state, context, request, wanted, missing)
-        if any(_is_unknown(state, *one) for one in wanted):
-            return _look_and_answer(state, context, request, wanted)
-    return _answer(state, context, request, wanted, {})
+            return _create_and_answer(parts, context, request, wanted, missing)
+        if any(_is_unknown(parts, *one) for one in wanted):
+            return _look_and_answer(parts, context, request, wanted)
+    return _answer(parts, context, request, wanted, {})
 
 
-def _is_unknown(state: BrokerState, name: str | None, topic_id: Any) -> bool:
+def _is_unknown(parts: Parts, name: str | None, topic_id: Any) -> bool:
     if topic_id is not None:
-        return topic_id.bytes not in state.topics_by_id
-    return name not in state.topics
+        return topic_id.bytes not in parts.partitions.topics_by_id
+    return name not in parts.partitions.topics
 
 
 async def _look_and_answer(
-    state: BrokerState, context: RequestContext, request: Any, wanted: Wanted
+    parts: Parts, context: RequestContext, request: Any, wanted: Wanted
 ) -> bytes:
     """Ask the control plane before a topic is said to be unknown.
 
@@ -103,11 +117,11 @@ async def _look_and_answer(
     whether there is such a topic is not known: clients are told to ask again.
     """
     try:
-        await state.refresh()
+        await parts.cluster.refresh()
     except PenstockError as error:
         logger.warning("looking for new topics failed: %s", error)
-        return _answer(state, context, request, wanted, _not_looked_up(wanted, error))
-    return _answer(state, context, request, wanted, {})
+        return _answer(parts, context, request, wanted, _not_looked_up(wanted, error))
+    return _answer(parts, context, request, wanted, {})
 
 
 def _not_looked_up(wanted: Wanted, cause: PenstockError) -> dict[Any, PenstockError]:
@@ -116,9 +130,9 @@ def _not_looked_up(wanted: Wanted, cause: PenstockError) -> dict[Any, PenstockEr
     return {topic_id or name: error for name, topic_id in wanted}
 
 
-def _key(state: BrokerState, context: RequestContext, request: Any) -> tuple[int, Any, str]:
+def _key(parts: Parts, context: RequestContext, request: Any) -> tuple[int, Any, str]:
     """What an answer depends on beside the image. A client that names no rack has the empty one."""
-    return context.version, request, rack_of(context.client_id, state.metadata)
+    return context.version, request, rack_of(context.client_id, parts.cluster.image)
 
 
 def _wanted(version: int, request: Any) -> Wanted | None:
@@ -132,15 +146,15 @@ def _wanted(version: int, request: Any) -> Wanted | None:
     return wanted
 
 
-def _to_create(state: BrokerState, request: Any, wanted: Wanted) -> list[str]:
+def _to_create(parts: Parts, request: Any, wanted: Wanted) -> list[str]:
     allowed = getattr(request, "allow_auto_topic_creation", True)
-    if not allowed or not state.settings.auto_create_topics_enable:
+    if not allowed or not parts.settings.auto_create_topics_enable:
         return []
-    return [name for name, _ in wanted if name is not None and name not in state.topics]
+    return [name for name, _ in wanted if name is not None and name not in parts.partitions.topics]
 
 
 async def _create_and_answer(
-    state: BrokerState, context: RequestContext, request: Any, wanted: Wanted, missing: list[str]
+    parts: Parts, context: RequestContext, request: Any, wanted: Wanted, missing: list[str]
 ) -> bytes:
     errors: dict[Any, PenstockError] = {}
     valid: list[str] = []
@@ -150,16 +164,16 @@ async def _create_and_answer(
         except PenstockError as error:
             errors[name] = error
     try:
-        results = zip(valid, await auto_create(state, valid), strict=True)
+        results = zip(valid, await parts.topic_admin.create_by_default(valid), strict=True)
     except UnavailableError as error:
         logger.warning("creating topics failed: %s", error)
-        return _answer(state, context, request, wanted, _not_looked_up(wanted, error) | errors)
+        return _answer(parts, context, request, wanted, _not_looked_up(wanted, error) | errors)
     errors |= {name: result for name, result in results if isinstance(result, PenstockError)}
-    return _answer(state, context, request, wanted, errors)
+    return _answer(parts, context, request, wanted, errors)
 
 
 def _answer(
-    state: BrokerState,
+    parts: Parts,
     context: RequestContext,
     request: Any,
     wanted: Wanted | None,
@@ -167,17 +181,17 @@ def _answer(
 ) -> bytes:
     with_operations = getattr(request, "include_topic_authorized_operations", False)
     operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
-    key = _key(state, context, request)
+    key = _key(parts, context, request)
     rack = key[2]
     if wanted is None:
         topics = [
-            _topic(item.topic, state.shown(item.topic, rack), operations)
-            for item in state.topics.values()
+            _topic(topic, parts.cluster.shown(topic, rack), operations)
+            for topic in parts.cluster.image.topics.values()
         ]
     else:
-        topics = [_wanted_topic(state, *one, rack, operations, errors) for one in wanted]
+        topics = [_wanted_topic(parts, *one, rack, operations, errors) for one in wanted]
     cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
-    image = state.metadata
+    image = parts.cluster.image
     body = encoder(_NAME, context.version, "response")(
         {
             "brokers": [
@@ -198,12 +212,12 @@ def _answer(
         }
     )
     if not any(topic["error_code"] for topic in topics):
-        state.metadata_cache.put(key, body)
+        parts.metadata_cache.put(key, body)
     return body
 
 
 def _wanted_topic(
-    state: BrokerState,
+    parts: Parts,
     name: str | None,
     topic_id: Any,
     rack: str,
@@ -211,16 +225,16 @@ def _wanted_topic(
     errors: Mapping[Any, PenstockError],
 ) -> dict[str, Any]:
     if topic_id is not None:
-        by_id = state.topics_by_id.get(topic_id.bytes)
+        by_id = parts.partitions.topics_by_id.get(topic_id.bytes)
         if by_id is not None:
-            return _topic(by_id.topic, state.shown(by_id.topic, rack), operations)
+            return _topic(by_id.topic, parts.cluster.shown(by_id.topic, rack), operations)
         code = errors[topic_id].code if topic_id in errors else "unknown_topic_id"
         return _missing(None, topic_id, error_number(code))
     if name is None:
         return _missing("", None, error_number("invalid_topic_exception"))
-    found = state.topics.get(name)
+    found = parts.partitions.topics.get(name)
     if found is not None:
-        return _topic(found.topic, state.shown(found.topic, rack), operations)
+        return _topic(found.topic, parts.cluster.shown(found.topic, rack), operations)
     try:
         validate_topic_name(name)
     except PenstockError as error:

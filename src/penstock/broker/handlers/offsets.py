@@ -14,17 +14,24 @@ Source: Kafka's `OffsetMetadataManager`; KIP-211 (retention), KIP-320 (leader ep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.coordination.classic import CommitCheck, Refused
-from penstock.broker.coordination.groups import GroupIdNotFound, coordinator_of
+from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_number, error_of
-from penstock.broker.state import BrokerState
 from penstock.control import CommittedOffset, Topic
 from penstock.wire.kafka.primitives import milliseconds
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.settings import BrokerSettings
+    from penstock.control import ControlPlane
 
 NO_OFFSET: Final = -1
 TOP_LEVEL_ERROR_VERSION: Final = 2
@@ -36,6 +43,17 @@ ILLEGAL_GENERATION: Final = "illegal_generation"
 
 Entry = dict[str, Any]
 PartitionKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    settings: BrokerSettings
+    control: ControlPlane
+    clock: Clock
+    partitions: PartitionRegistry
+    coordinator: Coordinator
 
 
 class OffsetMetadataTooLarge(InvalidError):
@@ -50,18 +68,18 @@ class SubscribedToTopic(InvalidError):
     code: ClassVar[str] = "group_subscribed_to_topic"
 
 
-def topic_of(state: BrokerState, asked: Any) -> Topic:
+def topic_of(parts: Parts, asked: Any) -> Topic:
     """The topic that an element names by `topic_id` or by `name`.
 
     Raises:
         UnknownTopicId, UnknownTopicOrPartition: it is not there.
     """
     if hasattr(asked, "topic_id"):
-        by_id = state.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None
+        by_id = parts.partitions.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None
         if by_id is None:
             raise UnknownTopicId(f"there is no topic of id {asked.topic_id}")
         return by_id.topic
-    by_name = state.topics.get(asked.name)
+    by_name = parts.partitions.topics.get(asked.name)
     if by_name is None:
         raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
     return by_name.topic
@@ -74,8 +92,8 @@ def _identity(asked: Any) -> Entry:
 # -- OffsetCommit ---------------------------------------------------------------------------
 
 
-async def offset_commit(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    coordinator = coordinator_of(state)
+async def offset_commit(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    coordinator = parts.coordinator
     refused = await coordinator.check_commit(
         CommitCheck(
             group_id=request.group_id,
@@ -90,14 +108,14 @@ async def offset_commit(state: BrokerState, context: RequestContext, request: An
             known = await coordinator.describe(request.group_id)
             code = code if known is not None else GroupIdNotFound.code
         return _refused(request, error_number(code))
-    now_ms = state.clock.now_ms()
+    now_ms = parts.clock.now_ms()
     retention_ms = milliseconds(getattr(request, "retention_time", NO_OFFSET))
     expire_ms = None if retention_ms < 0 else now_ms + retention_ms
     accepted: list[CommittedOffset] = []
     topics = [
         {
             **_identity(asked),
-            "partitions": _accept(state, asked, accepted, now_ms=now_ms, expire_ms=expire_ms),
+            "partitions": _accept(parts, asked, accepted, now_ms=now_ms, expire_ms=expire_ms),
         }
         for asked in request.topics
     ]
@@ -123,7 +141,7 @@ def _refused(request: Any, number: int) -> Entry:
 
 
 def _accept(
-    state: BrokerState,
+    parts: Parts,
     asked: Any,
     accepted: list[CommittedOffset],
     *,
@@ -132,7 +150,7 @@ def _accept(
 ) -> list[Entry]:
     """Check the partitions of one topic; what may be stored is added to `accepted`."""
     try:
-        topic = topic_of(state, asked)
+        topic = topic_of(parts, asked)
     except PenstockError as error:
         number, _ = error_of(error)
         return [
@@ -143,7 +161,7 @@ def _accept(
     for partition in asked.partitions:
         index = partition.partition_index
         metadata = partition.committed_metadata or ""
-        code = _refusal(state, topic, index, metadata)
+        code = _refusal(parts, topic, index, metadata)
         answers.append({"partition_index": index, "error_code": error_number(code) if code else 0})
         if not code:
             accepted.append(
@@ -161,10 +179,10 @@ def _accept(
     return answers
 
 
-def _refusal(state: BrokerState, topic: Topic, index: int, metadata: str) -> str:
+def _refusal(parts: Parts, topic: Topic, index: int, metadata: str) -> str:
     if not 0 <= index < len(topic.partitions):
         return UnknownTopicOrPartition.code
-    limit = state.settings.offset_metadata_max_bytes
+    limit = parts.settings.offset_metadata_max_bytes
     if len(metadata) > limit or len(metadata.encode()) > limit:
         return OffsetMetadataTooLarge.code
     return ""
@@ -173,52 +191,52 @@ def _refusal(state: BrokerState, topic: Topic, index: int, metadata: str) -> str
 # -- OffsetFetch ----------------------------------------------------------------------------
 
 
-async def offset_fetch(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def offset_fetch(parts: Parts, context: RequestContext, request: Any) -> Entry:
     if context.version >= GROUPS_VERSION:
-        return {"groups": [await _group(state, context, group) for group in request.groups]}
-    answer = await _group(state, context, request)
+        return {"groups": [await _group(parts, context, group) for group in request.groups]}
+    answer = await _group(parts, context, request)
     number = answer["error_code"]
     if number and context.version < TOP_LEVEL_ERROR_VERSION:
         answer["topics"] = [_failed_topic(topic, number) for topic in request.topics]
     return answer
 
 
-async def _group(state: BrokerState, context: RequestContext, asked: Any) -> Entry:
+async def _group(parts: Parts, context: RequestContext, asked: Any) -> Entry:
     group_id, topics = asked.group_id, asked.topics
     try:
-        coordinator_of(state).check_owner(group_id)
-        keys = None if topics is None else _keys(state, topics)
-        found = await state.control.committed_offsets(group_id, keys)
+        parts.coordinator.check_owner(group_id)
+        keys = None if topics is None else _keys(parts, topics)
+        found = await parts.control.committed_offsets(group_id, keys)
     except PenstockError as error:
         number, _ = error_of(error)
         return {"group_id": group_id, "topics": (), "error_code": number}
     by_key = {(offset.topic, offset.partition): offset for offset in found}
     if topics is None:
-        answers = _all_topics(state, by_key, by_id=context.version >= TOPIC_IDS_VERSION)
+        answers = _all_topics(parts, by_key, by_id=context.version >= TOPIC_IDS_VERSION)
     else:
-        answers = [_topic(state, topic, by_key) for topic in topics]
+        answers = [_topic(parts, topic, by_key) for topic in topics]
     return {"group_id": group_id, "topics": answers, "error_code": 0}
 
 
-def _keys(state: BrokerState, topics: Iterable[Any]) -> list[PartitionKey]:
+def _keys(parts: Parts, topics: Iterable[Any]) -> list[PartitionKey]:
     keys: list[PartitionKey] = []
     for asked in topics:
-        name = _name(state, asked)
+        name = _name(parts, asked)
         if name is not None:
             keys += [(name, index) for index in asked.partition_indexes]
     return keys
 
 
-def _name(state: BrokerState, asked: Any) -> str | None:
+def _name(parts: Parts, asked: Any) -> str | None:
     """A topic's name. One that was named need not exist; an id that nobody has is None."""
     if not hasattr(asked, "topic_id"):
         return str(asked.name)
-    found = state.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None
+    found = parts.partitions.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None
     return None if found is None else found.topic.name
 
 
-def _topic(state: BrokerState, asked: Any, by_key: Mapping[PartitionKey, CommittedOffset]) -> Entry:
-    name = _name(state, asked)
+def _topic(parts: Parts, asked: Any, by_key: Mapping[PartitionKey, CommittedOffset]) -> Entry:
+    name = _name(parts, asked)
     if name is None:
         return _failed_topic(asked, error_number(UnknownTopicId.code))
     return {
@@ -230,12 +248,12 @@ def _topic(state: BrokerState, asked: Any, by_key: Mapping[PartitionKey, Committ
 
 
 def _all_topics(
-    state: BrokerState, by_key: Mapping[PartitionKey, CommittedOffset], *, by_id: bool
+    parts: Parts, by_key: Mapping[PartitionKey, CommittedOffset], *, by_id: bool
 ) -> list[Entry]:
     topics: dict[str, list[Entry]] = {}
     ids: dict[str, UUID] = {}
     for (name, index), offset in sorted(by_key.items()):
-        if by_id and name not in state.topics:
+        if by_id and name not in parts.partitions.topics:
             continue
         ids[name] = offset.topic_id
         topics.setdefault(name, []).append(_position(index, offset))
@@ -274,8 +292,8 @@ def _failed_topic(asked: Any, number: int) -> Entry:
 # -- OffsetDelete ---------------------------------------------------------------------------
 
 
-async def offset_delete(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    subscribed = await coordinator_of(state).subscribed(
+async def offset_delete(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    subscribed = await parts.coordinator.subscribed(
         request.group_id, (topic.name for topic in request.topics)
     )
     if isinstance(subscribed, Refused):
@@ -286,7 +304,7 @@ async def offset_delete(state: BrokerState, context: RequestContext, request: An
         partitions = []
         for partition in asked.partitions:
             index = partition.partition_index
-            code = _undeletable(state, asked.name, index, subscribed)
+            code = _undeletable(parts, asked.name, index, subscribed)
             if not code:
                 deleted.append((asked.name, index))
             partitions.append(
@@ -294,12 +312,12 @@ async def offset_delete(state: BrokerState, context: RequestContext, request: An
             )
         topics.append({"name": asked.name, "partitions": partitions})
     if deleted:
-        await coordinator_of(state).delete_offsets(request.group_id, deleted)
+        await parts.coordinator.delete_offsets(request.group_id, deleted)
     return {"topics": topics}
 
 
-def _undeletable(state: BrokerState, name: str, index: int, subscribed: frozenset[str]) -> str:
-    topic = state.topics.get(name)
+def _undeletable(parts: Parts, name: str, index: int, subscribed: frozenset[str]) -> str:
+    topic = parts.partitions.topics.get(name)
     if topic is None or not 0 <= index < len(topic.topic.partitions):
         return UnknownTopicOrPartition.code
     return SubscribedToTopic.code if name in subscribed else ""

@@ -16,6 +16,7 @@ Source: KIP-98 (idempotence, in the storage), KIP-467 (record errors), Kafka's `
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,6 @@ from penstock.broker.errors import (
     error_of,
 )
 from penstock.broker.partition_registry import ServedTopic
-from penstock.broker.state import BrokerState
 from penstock.records import InvalidRecord, check_single
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
@@ -47,7 +47,11 @@ from penstock.wire.kafka.produce import (
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
-    from penstock.partitions import Partition
+    from penstock.base.system import Clock
+    from penstock.broker.context import Expiring
+    from penstock.broker.metrics import RequestMetrics
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.partitions import GroupCommits, Partition
     from penstock.records.appends import Outcome
 
 logger = logging.getLogger(__name__)
@@ -55,8 +59,19 @@ logger = logging.getLogger(__name__)
 _ALL: Final = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    clock: Clock
+    partitions: PartitionRegistry
+    commits: GroupCommits
+    metrics: RequestMetrics
+    produce_waiting: dict[Expiring, None]
+
+
 def produce(
-    state: BrokerState,
+    parts: Parts,
     context: RequestContext,
     frame: memoryview,
     offset: int,
@@ -67,13 +82,13 @@ def produce(
     context.no_answer = request.acks == 0
     refusal = _refusal(request)
     if refusal is not None:
-        _Pending(state, context, request, _refused(request, refusal)).answer()
+        _Pending(parts, context, request, _refused(request, refusal)).answer()
         return
-    now_ms, acks = state.clock.now_ms(), request.acks
+    now_ms, acks = parts.clock.now_ms(), request.acks
     by_id = context.version >= TOPIC_IDS_FROM
-    topics = state.topics_by_id if by_id else state.topics_by_name
+    topics = parts.partitions.topics_by_id if by_id else parts.partitions.topics_by_name
     results: list[TopicResult] = []
-    pending = _Pending(state, context, request, results)
+    pending = _Pending(parts, context, request, results)
     for key, partitions in request.topics:
         topic = topics.get(key)
         topic_results: list[PartitionResult] = []
@@ -87,7 +102,7 @@ def produce(
                 served = topic.partitions
                 partition = served[index] if 0 <= index < len(served) else None
                 if partition is None:
-                    partition = state.partition_of(topic, index)
+                    partition = parts.partitions.partition_of(topic, index)
                 if not records:
                     raise InvalidRecord(
                         f"the records of {topic.topic.name}-{index} are null or empty"
@@ -102,12 +117,12 @@ def produce(
         pending.answer()
         return
     pending.outstanding = len(pending.appends)
-    state.produce_waiting[pending] = None
-    state.commits.flush()
+    parts.produce_waiting[pending] = None
+    parts.commits.flush()
 
 
 def refuse_old(
-    state: BrokerState, context: RequestContext, frame: memoryview, offset: int, message: str
+    parts: Parts, context: RequestContext, frame: memoryview, offset: int, message: str
 ) -> None:
     """Answer versions 0 to 2, which are advertised but not served, in their own shape.
 
@@ -115,7 +130,7 @@ def refuse_old(
     """
     request = decode_request(memoryview(b"\xff\xff" + frame[offset:]), 0, 3)
     context.no_answer = request.acks == 0
-    pending = _Pending(state, context, request, _refused(request, UnsupportedVersion(message)))
+    pending = _Pending(parts, context, request, _refused(request, UnsupportedVersion(message)))
     pending.answer()
 
 
@@ -156,18 +171,18 @@ class _Pending:
     """A request whose batches are appended, until what their topics promise holds."""
 
     __slots__ = (
-        "_answered", "_context", "_request", "_results", "_state", "appends", "deadline",
+        "_answered", "_context", "_parts", "_request", "_results", "appends", "deadline",
         "outstanding",
     )  # fmt: skip
 
     def __init__(
         self,
-        state: BrokerState,
+        parts: Parts,
         context: RequestContext,
         request: ProduceRequest,
         results: list[TopicResult],
     ) -> None:
-        self._state = state
+        self._parts = parts
         self._context = context
         self._request = request
         self._results = results
@@ -203,7 +218,7 @@ class _Pending:
 
     def answer(self) -> None:
         """Send the response, once; with acks=0 an error closes the connection instead."""
-        self._state.produce_waiting.pop(self, None)
+        self._parts.produce_waiting.pop(self, None)
         if self._answered:
             return
         self._answered = True
@@ -213,18 +228,18 @@ class _Pending:
             frame = encode_single_frame(context.version, context.correlation_id, key, result)
             if frame is not None:
                 context.reply((frame,))
-                self._state.metrics.answered(context, self._state.clock.monotonic())
+                self._parts.metrics.answered(context, self._parts.clock.monotonic())
                 return
         failed = [result for _, results in self._results for result in results if result.error]
         for result in failed:
-            self._state.metrics.failed(context, result.error)
+            self._parts.metrics.failed(context, result.error)
         if context.no_answer:
             if failed:
                 context.connection.close(f"acks=0 and an append failed: {failed[0].message}")
-            self._state.metrics.answered(context, self._state.clock.monotonic())
+            self._parts.metrics.answered(context, self._parts.clock.monotonic())
             return
         version = context.version
         body = encode_response(version, self._results)
         header_version = 1 if version >= FLEXIBLE_FROM else 0
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
-        self._state.metrics.answered(context, self._state.clock.monotonic())
+        self._parts.metrics.answered(context, self._parts.clock.monotonic())

@@ -10,11 +10,14 @@ Source: KIP-98, KIP-360.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import TransactionsUnsupported
-from penstock.broker.state import BrokerState
+
+if TYPE_CHECKING:
+    from penstock.control import ControlPlane
 
 PRODUCER_ID_BLOCK: Final = 1000
 """Ids taken from the control plane at a time, as in Kafka."""
@@ -23,25 +26,31 @@ PRODUCER_ID_BLOCK: Final = 1000
 class ProducerIds:
     """The block of producer ids that this broker hands out next."""
 
-    __slots__ = ("_block",)
+    __slots__ = ("_block", "_control")
 
-    def __init__(self) -> None:
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
         self._block: Iterator[int] = iter(())
 
-    async def next(self, state: BrokerState) -> int:
+    async def next(self) -> int:
         """An id that nobody had before."""
         for producer_id in self._block:
             return producer_id
-        self._block = iter(await state.control.allocate_producer_ids(PRODUCER_ID_BLOCK))
-        return await self.next(state)
+        self._block = iter(await self._control.allocate_producer_ids(PRODUCER_ID_BLOCK))
+        return await self.next()
 
 
-async def init_producer_id(
-    state: BrokerState, context: RequestContext, request: Any
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    producer_ids: ProducerIds
+
+
+async def init_producer_id(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
     """Answer with a fresh producer id and epoch 0."""
     if request.transactional_id is not None:
         raise TransactionsUnsupported(
             f"transactional.id = {request.transactional_id!r}: transactions are not supported yet"
         )
-    return {"producer_id": await state.producer_ids.next(state), "producer_epoch": 0}
+    return {"producer_id": await parts.producer_ids.next(), "producer_epoch": 0}

@@ -5,23 +5,33 @@ Source: KIP-664.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import error_of
-from penstock.broker.state import BrokerState
+
+if TYPE_CHECKING:
+    from penstock.broker.partition_registry import PartitionRegistry
 
 Entry = dict[str, Any]
 
 
-async def describe_producers(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    partitions: PartitionRegistry
+
+
+async def describe_producers(parts: Parts, context: RequestContext, request: Any) -> Entry:
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    await _described(state, topic.name, index) for index in topic.partition_indexes
+                    await _described(parts, topic.name, index) for index in topic.partition_indexes
                 ],
             }
             for topic in request.topics
@@ -29,9 +39,9 @@ async def describe_producers(state: BrokerState, context: RequestContext, reques
     }
 
 
-async def _described(state: BrokerState, topic: str, index: int) -> Entry:
+async def _described(parts: Parts, topic: str, index: int) -> Entry:
     try:
-        producers = await state.partition(topic, index).producers()
+        producers = await parts.partitions.partition(topic, index).producers()
     except PenstockError as error:
         number, message = error_of(error)
         return {

@@ -14,7 +14,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
@@ -22,21 +23,31 @@ from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDelet
 from penstock.broker.configs import describe_topic, idle_topic_configs
 from penstock.broker.context import RequestContext
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_of
-from penstock.broker.state import BrokerState
-from penstock.broker.topic_admin import (
-    CONCURRENT_CHANGES_MAX,
-    levels_of,
-    plan_topics,
-)
-from penstock.broker.topic_admin import (
-    create_topics as store_topics,
-)
+from penstock.broker.topic_admin import CONCURRENT_CHANGES_MAX
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions
 from penstock.control import Topic, UnknownTopic
+
+if TYPE_CHECKING:
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.topic_admin import TopicAdmin
+    from penstock.control import ControlPlane
 
 logger = logging.getLogger(__name__)
 
 Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    settings: BrokerSettings
+    control: ControlPlane
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    topic_admin: TopicAdmin
 
 
 def failed(error: PenstockError) -> Entry:
@@ -48,17 +59,17 @@ def failed(error: PenstockError) -> Entry:
 # -- CreateTopics ---------------------------------------------------------------------------
 
 
-async def create_topics(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def create_topics(parts: Parts, context: RequestContext, request: Any) -> Entry:
     counts = Counter(topic.name for topic in request.topics)
     specs = [_spec(topic) for topic in request.topics if counts[topic.name] == 1]
-    await state.refresh()
-    plans = plan_topics(state, specs)
+    await parts.cluster.refresh()
+    plans = parts.topic_admin.plan(specs)
     if request.validate_only:
         outcomes: list[TopicPlan | Topic | PenstockError] = list(plans)
     else:
-        outcomes = list(await store_topics(state, plans))
+        outcomes = list(await parts.topic_admin.create(plans))
     answers = {
-        spec.name: _created(state, plan, outcome)
+        spec.name: _created(parts, plan, outcome)
         for spec, plan, outcome in zip(specs, plans, outcomes, strict=True)
     }
     twice = failed(BadRequest("Duplicate topic name."))
@@ -76,7 +87,7 @@ def _spec(topic: Any) -> TopicSpec:
 
 
 def _created(
-    state: BrokerState, plan: TopicPlan | PenstockError, outcome: TopicPlan | Topic | PenstockError
+    parts: Parts, plan: TopicPlan | PenstockError, outcome: TopicPlan | Topic | PenstockError
 ) -> Entry:
     if isinstance(outcome, PenstockError):
         return {**failed(outcome), "configs": ()}
@@ -90,7 +101,7 @@ def _created(
             "config_source": int(entry.source),
             "is_sensitive": entry.sensitive,
         }
-        for entry in describe_topic(levels_of(state), plan.configs)
+        for entry in describe_topic(parts.topic_admin.levels(), plan.configs)
     ]
     notes = idle_topic_configs(plan.configs)
     if notes and isinstance(outcome, Topic):
@@ -107,42 +118,42 @@ def _created(
 # -- DeleteTopics ---------------------------------------------------------------------------
 
 
-async def delete_topics(state: BrokerState, context: RequestContext, request: Any) -> Entry:
-    if not state.settings.delete_topic_enable:
+async def delete_topics(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    if not parts.settings.delete_topic_enable:
         if context.version < 3:
             raise BadRequest("Topic deletion is disabled.")
         raise TopicDeletionDisabled("topics cannot be deleted: delete.topic.enable is false")
-    await state.refresh()
+    await parts.cluster.refresh()
     if context.version < 6:
         asked = [(name, None) for name in request.topic_names]
     else:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
-    counts = Counter(_resolved(state, name, topic_id) for name, topic_id in asked)
+    counts = Counter(_resolved(parts, name, topic_id) for name, topic_id in asked)
     responses: list[Entry] = []
     for start in range(0, len(asked), CONCURRENT_CHANGES_MAX):
         chunk = dict.fromkeys(asked[start : start + CONCURRENT_CHANGES_MAX])
         responses += await asyncio.gather(
-            *(_delete(state, name, topic_id, counts) for name, topic_id in chunk)
+            *(_delete(parts, name, topic_id, counts) for name, topic_id in chunk)
         )
-    await state.refresh()
+    await parts.cluster.refresh()
     return {"responses": responses}
 
 
-def _resolved(state: BrokerState, name: str | None, topic_id: UUID | None) -> object:
+def _resolved(parts: Parts, name: str | None, topic_id: UUID | None) -> object:
     """What two elements that mean the same topic have in common."""
-    topic = state.metadata.topics.get(name) if name is not None else None
+    topic = parts.cluster.image.topics.get(name) if name is not None else None
     return topic.topic_id if topic is not None else (topic_id or name)
 
 
 async def _delete(
-    state: BrokerState, name: str | None, topic_id: UUID | None, counts: Mapping[object, int]
+    parts: Parts, name: str | None, topic_id: UUID | None, counts: Mapping[object, int]
 ) -> Entry:
     answer: Entry = {"name": name, "topic_id": topic_id}
     try:
-        if counts[_resolved(state, name, topic_id)] > 1:
+        if counts[_resolved(parts, name, topic_id)] > 1:
             raise BadRequest("Duplicate topic name or id.")
-        topic = _find(state, name, topic_id)
-        await state.control.delete_topic(topic.topic_id)
+        topic = _find(parts, name, topic_id)
+        await parts.control.delete_topic(topic.topic_id)
         return {"name": topic.name, "topic_id": topic.topic_id}
     except UnknownTopic as error:
         gone = UnknownTopicOrPartition(f"topic {name!r} is gone") if name else error
@@ -151,17 +162,17 @@ async def _delete(
         return {**answer, **failed(error)}
 
 
-def _find(state: BrokerState, name: str | None, topic_id: UUID | None) -> Topic:
+def _find(parts: Parts, name: str | None, topic_id: UUID | None) -> Topic:
     if name is not None and topic_id is not None:
         raise BadRequest("You may not specify both topic name and topic id.")
     if name is not None:
-        topic = state.metadata.topics.get(name)
+        topic = parts.cluster.image.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         return topic
     if topic_id is None:
         raise BadRequest("Neither topic name nor id were specified.")
-    known = state.topics_by_id.get(topic_id.bytes)
+    known = parts.partitions.topics_by_id.get(topic_id.bytes)
     if known is None:
         raise UnknownTopicId(f"there is no topic of id {topic_id}")
     return known.topic
@@ -170,37 +181,37 @@ def _find(state: BrokerState, name: str | None, topic_id: UUID | None) -> Topic:
 # -- CreatePartitions -----------------------------------------------------------------------
 
 
-async def create_partitions(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def create_partitions(parts: Parts, context: RequestContext, request: Any) -> Entry:
     counts = Counter(topic.name for topic in request.topics)
-    await state.refresh()
+    await parts.cluster.refresh()
     results = [
-        await _grow(state, topic, validate_only=request.validate_only)
+        await _grow(parts, topic, validate_only=request.validate_only)
         for topic in request.topics
         if counts[topic.name] == 1
     ]
     twice = failed(BadRequest("Duplicate topic name."))
     results += [{"name": name, **twice} for name, count in counts.items() if count > 1]
-    await state.refresh()
+    await parts.cluster.refresh()
     return {"results": results}
 
 
-async def _grow(state: BrokerState, asked: Any, *, validate_only: bool) -> Entry:
+async def _grow(parts: Parts, asked: Any, *, validate_only: bool) -> Entry:
     try:
-        topic = _find(state, asked.name, None)
+        topic = _find(parts, asked.name, None)
         new = plan_partitions(
             topic,
             total_count=asked.count,
             assignments=None
             if asked.assignments is None
             else [tuple(item.broker_ids) for item in asked.assignments],
-            image=state.metadata,
-            settings=state.settings,
+            image=parts.cluster.image,
+            settings=parts.settings,
         )
         if not validate_only:
-            await state.control.create_partitions(
+            await parts.control.create_partitions(
                 topic_id=topic.topic_id, expected_count=len(topic.partitions), new=new
             )
-            await state.refresh()
+            await parts.cluster.refresh()
     except PenstockError as error:
         return {"name": asked.name, **failed(error)}
     return {"name": asked.name}
@@ -209,23 +220,23 @@ async def _grow(state: BrokerState, asked: Any, *, validate_only: bool) -> Entry
 # -- DeleteRecords --------------------------------------------------------------------------
 
 
-async def delete_records(state: BrokerState, context: RequestContext, request: Any) -> Entry:
+async def delete_records(parts: Parts, context: RequestContext, request: Any) -> Entry:
     return {
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [await _trimmed(state, topic.name, one) for one in topic.partitions],
+                "partitions": [await _trimmed(parts, topic.name, one) for one in topic.partitions],
             }
             for topic in request.topics
         ]
     }
 
 
-async def _trimmed(state: BrokerState, name: str, partition: Any) -> Entry:
+async def _trimmed(parts: Parts, name: str, partition: Any) -> Entry:
     index = partition.partition_index
     answer: Entry = {"partition_index": index, "low_watermark": -1}
     try:
-        found = state.partition(name, index)
+        found = parts.partitions.partition(name, index)
         policy = found.config.cleanup_policy
         if "delete" not in policy:
             raise PolicyViolation(

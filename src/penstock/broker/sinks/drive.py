@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.broker.sinks.metrics import SinkCounters
-    from penstock.broker.state import BrokerState
+    from penstock.broker.sinks.parts import SinkParts
     from penstock.control import SinkCommit, SinkLane
     from penstock.partitions import Partition
     from penstock.storage import PartitionLog
@@ -69,14 +69,14 @@ class Drive:
 
     def __init__(
         self,
-        state: BrokerState,
+        parts: SinkParts,
         directory: Path,
         counters: SinkCounters,
         *,
         save: Callable[[SinkCommit], Awaitable[SinkCommit]],
     ) -> None:
         """`save` stores a row that follows on itself, and returns it with its new version."""
-        self._state = state
+        self._parts = parts
         self._directory = directory
         self._counters = counters
         self._save = save
@@ -99,7 +99,7 @@ class Drive:
             state="done",
             manifest=b"",
             lanes=tuple(self._ended(lane, survey) for lane in row.lanes),
-            updated_ms=self._state.clock.now_ms(),
+            updated_ms=self._parts.clock.now_ms(),
         )
         if not survey.remotes:
             return await self._save(done)
@@ -107,7 +107,7 @@ class Drive:
             done,
             manifest,
             survey.remotes,
-            state=self._state,
+            parts=self._parts,
             directory=self._directory,
             counters=self._counters,
         )
@@ -119,7 +119,7 @@ class Drive:
                 return row, survey
             count = len(survey.behind)
             self._counters.renewed += count
-            ids = await self._state.control.allocate_producer_ids(count)
+            ids = await self._parts.control.allocate_producer_ids(count)
             lanes = renewed(row.lanes, frozenset(survey.behind), iter(ids))
             row = await self._save(dataclasses.replace(row, lanes=lanes))
         raise AppendsUndone(f"the logs of query {row.query_id!r} go on losing their ends")
@@ -130,14 +130,14 @@ class Drive:
             if not lane.records:
                 continue
             key = key_of(lane)
-            topic = self._state.topics_by_id.get(lane.topic_id.bytes)
+            topic = self._parts.partitions.topics_by_id.get(lane.topic_id.bytes)
             if topic is None:
                 self._skip(lane.topic, lane.partition, row)
                 continue
             if not has_producer(lane):
-                survey.remotes[key] = self._state.partition_of(topic, lane.partition)
+                survey.remotes[key] = self._parts.partitions.partition_of(topic, lane.partition)
                 continue
-            log = self._state.local_log(
+            log = self._parts.partitions.local_log(
                 topic.topic.name, lane.partition, "an open commit of a sink"
             )
             survey.logs[key] = log
@@ -180,7 +180,9 @@ class Drive:
             await self._wait_for_oldest()
 
     def _is_deleted(self, log: PartitionLog) -> bool:
-        return log.closed is not None and log.topic_id.bytes not in self._state.topics_by_id
+        return (
+            log.closed is not None and log.topic_id.bytes not in self._parts.partitions.topics_by_id
+        )
 
     async def _append(self, log: PartitionLog, piece: Piece, row: SinkCommit) -> None:
         for _ in range(_BACKLOG_WAITS):
@@ -203,7 +205,7 @@ class Drive:
                 f" {piece.run.producer_id}, the commit left it at {self._last[key]}"
             )
         by_record = log.config.message_timestamp_type == "CreateTime"
-        now_ms = row.updated_ms if by_record else self._state.clock.now_ms()
+        now_ms = row.updated_ms if by_record else self._parts.clock.now_ms()
         result = log.append(piece.data, now_ms=now_ms, internal=True)
         self._last[key] = (piece.first_sequence + piece.records - 1) % SEQUENCES
         base_offset, _ = self._offsets.get(key, (result.base_offset, 0))
@@ -220,7 +222,7 @@ class Drive:
 
         self._unsynced.append((synced, size_bytes))
         self._unsynced_bytes += size_bytes
-        self._state.commits.flush_then(durable)
+        self._parts.commits.flush_then(durable)
 
     async def _wait_for_oldest(self) -> None:
         synced, size_bytes = self._unsynced.popleft()

@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
     from penstock.broker.sinks.manifest import LaneKey, Manifest
     from penstock.broker.sinks.metrics import SinkCounters
-    from penstock.broker.state import BrokerState
+    from penstock.broker.sinks.parts import SinkParts
     from penstock.control import SinkCommit
     from penstock.diskless.service import DisklessService
     from penstock.partitions import Partition
 
 
-def service_of(state: BrokerState) -> DisklessService:
+def service_of(parts: SinkParts) -> DisklessService:
     """The broker's service of diskless topics; raises NoObjectStore."""
-    if state.diskless is None:
+    if parts.diskless is None:
         raise NoObjectStore("this broker has no object store")
-    return state.diskless
+    return parts.diskless
 
 
-def check_size(state: BrokerState, manifest: Manifest, remotes: Collection[LaneKey]) -> None:
+def check_size(parts: SinkParts, manifest: Manifest, remotes: Collection[LaneKey]) -> None:
     """Raise InvalidCommit for what would not fit into the objects of one transaction."""
     if not remotes:
         return
-    size_bytes, most = manifest.size_of(remotes), service_of(state).sink_bytes_max
+    size_bytes, most = manifest.size_of(remotes), service_of(parts).sink_bytes_max
     if size_bytes > most:
         raise InvalidCommit(
             f"{size_bytes} bytes for diskless topics in one commit, the limit is {most}: commit"
@@ -57,7 +57,7 @@ async def commit_objects(
     manifest: Manifest,
     remotes: Mapping[LaneKey, Partition],
     *,
-    state: BrokerState,
+    parts: SinkParts,
     directory: Path,
     counters: SinkCounters,
 ) -> SinkCommit:
@@ -69,7 +69,7 @@ async def commit_objects(
         EntryRefused: a topic is gone; nothing was committed.
         PenstockError, OSError: it was not committed, or that is not known.
     """
-    service = service_of(state)
+    service = service_of(parts)
     runs = schedule(manifest, done.lanes, dict.fromkeys(remotes, 0))
     configs = {key: remote.config for key, remote in remotes.items()}
     reader = PieceReader(directory, runs, configs)
@@ -87,7 +87,7 @@ async def commit_objects(
                 records += piece.records
                 size_bytes += len(batches)
         commits = await objects.finish()
-        done = dataclasses.replace(done, updated_ms=state.clock.now_ms())
+        done = dataclasses.replace(done, updated_ms=parts.clock.now_ms())
         saved = await service.commit_sink(done, commits)
     counters.records += records
     counters.size_bytes += size_bytes

@@ -64,7 +64,7 @@ from penstock.partitions import LocalPartition, Partition, look_up_marks
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
-    from penstock.broker.state import BrokerState
+    from penstock.broker.sinks.parts import SinkParts
     from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -96,12 +96,12 @@ class _Turn:
 class SinkService:
     """See the module's text; belongs to the loop."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
-        self.area = StagingArea(state.settings, clock=state.clock, randomness=state.randomness)
+    def __init__(self, parts: SinkParts) -> None:
+        self._parts = parts
+        self.area = StagingArea(parts.settings, clock=parts.clock, randomness=parts.randomness)
         self.counters = SinkCounters()
         self._turns: dict[str, _Turn] = {}
-        self._places = asyncio.Semaphore(state.settings.sink_commits_max)
+        self._places = asyncio.Semaphore(parts.settings.sink_commits_max)
         self._held: dict[str, frozenset[str]] = {}
         self._open: dict[str, frozenset[int]] = {}
         self._due: dict[str, tuple[int, float]] = {}
@@ -119,13 +119,13 @@ class SinkService:
             ControlUnavailable: as the control plane.
         """
         await self.area.start()
-        for known in await self._state.control.sink_commits():
+        for known in await self._parts.control.sink_commits():
             if known.state == "intent":
-                row = await self._state.control.sink_commit(known.query_id)
+                row = await self._parts.control.sink_commit(known.query_id)
                 if row is not None:
                     await self._take_up(row)
-                    self._due[row.query_id] = (0, self._state.clock.monotonic())
-        self._state.registry.add(self.samples)
+                    self._due[row.query_id] = (0, self._parts.clock.monotonic())
+        self._parts.registry.add(self.samples)
         self._upkeep = asyncio.create_task(self._keep_up())
 
     async def stop(self) -> None:
@@ -169,7 +169,7 @@ class SinkService:
             SinkOwnerChanged, NotEnoughReplicas: nothing was recorded.
             NotFinished: it is recorded, or may be, and is driven on.
         """
-        if self._state.stopping:
+        if self._parts.stopping.is_set():
             raise ShuttingDown("the broker is stopping")
         task = asyncio.create_task(self._post(query, batch_id, owner, manifest))
         self._tasks.add(task)
@@ -192,7 +192,7 @@ class SinkService:
                     f"query {query!r} has not finished batch {row.batch_id}: it is driven on;"
                     " ask again when it is done"
                 )
-            await self._state.control.delete_sink_commit(query, expected_version=row.version)
+            await self._parts.control.delete_sink_commit(query, expected_version=row.version)
             self._close(query)
             return row
 
@@ -202,7 +202,7 @@ class SinkService:
         Raises:
             UnknownSink: there is none.
         """
-        row = await self._state.control.sink_commit(query)
+        row = await self._parts.control.sink_commit(query)
         if row is None:
             raise UnknownSink(f"no commit of query {query!r} is known")
         return row
@@ -224,7 +224,7 @@ class SinkService:
     ) -> Committed:
         async with self._turn(query):
             while True:
-                row = await self._state.control.sink_commit(query)
+                row = await self._parts.control.sink_commit(query)
                 decision = decide(row, batch_id=batch_id, owner=owner)
                 if decision is Decision.BEGIN:
                     done = await self._begin(row, query, batch_id, owner, manifest)
@@ -250,16 +250,16 @@ class SinkService:
         manifest: Manifest,
     ) -> SinkCommit:
         """Check everything, save the intent, and see it done."""
-        now_ms = self._state.clock.now_ms()
+        now_ms = self._parts.clock.now_ms()
         async with self.area.guard:
             self._held[query] = manifest.names
         try:
-            await self._state.refresh()
+            await self._parts.cluster.refresh()
             await self._verify(manifest, now_ms)
             found = self._partitions(manifest)
             local = {key: one.log for key, one in found.items() if isinstance(one, LocalPartition)}
             remotes = {key: one for key, one in found.items() if key not in local}
-            check_size(self._state, manifest, remotes)
+            check_size(self._parts, manifest, remotes)
             begun = SinkCommit(
                 query_id=query,
                 owner=owner if owner is not None or row is None else row.owner,
@@ -304,7 +304,7 @@ class SinkService:
                 dataclasses.replace(begun, state="done"),
                 manifest,
                 remotes,
-                state=self._state,
+                parts=self._parts,
                 directory=self.area.directory,
                 counters=self.counters,
             )
@@ -327,7 +327,7 @@ class SinkService:
     async def _look_at_ends(self, row: SinkCommit) -> None:
         """Learn where diskless partitions end: whoever committed the row may have died."""
         written = {lane.topic_id.bytes for lane in row.lanes if not has_producer(lane)}
-        topics = [self._state.topics_by_id.get(topic_id) for topic_id in written]
+        topics = [self._parts.partitions.topics_by_id.get(topic_id) for topic_id in written]
         try:
             await look_up_marks(
                 one for topic in topics if topic is not None for one in topic.partitions
@@ -353,10 +353,10 @@ class SinkService:
             raise StagingUnavailable(f"reading {directory} failed: {error}") from error
 
     def _partitions(self, manifest: Manifest) -> dict[LaneKey, Partition]:
-        state = self._state
+        parts = self._parts
         partitions: dict[LaneKey, Partition] = {}
         for key, (name, _) in manifest.lanes().items():
-            topic = state.topics.get(name)
+            topic = parts.partitions.topics.get(name)
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {name!r}")
             if topic.topic.topic_id != key.topic_id:
@@ -369,7 +369,7 @@ class SinkService:
                 raise InvalidCommit(
                     f"topic {name!r} has partitions 0 to {count - 1}, not {key.partition}"
                 )
-            found = partitions[key] = state.partition_of(topic, key.partition)
+            found = partitions[key] = parts.partitions.partition_of(topic, key.partition)
             if isinstance(found, LocalPartition):
                 if found.log.fence is not None:
                     raise found.log.fence
@@ -394,8 +394,8 @@ class SinkService:
             },
         )
         count = len(logs) - len(going_on)
-        ids = await self._state.control.allocate_producer_ids(count) if count else range(0)
-        topics = self._state.topics.values()
+        ids = await self._parts.control.allocate_producer_ids(count) if count else range(0)
+        topics = self._parts.partitions.topics.values()
         return plan_lanes(
             row,
             manifest,
@@ -410,7 +410,7 @@ class SinkService:
         query = row.query_id
         try:
             names = self._held.get(query, frozenset())
-            drive = Drive(self._state, self.area.directory, self.counters, save=self._save)
+            drive = Drive(self._parts, self.area.directory, self.counters, save=self._save)
             done = await drive.finish(row)
         except (PenstockError, OSError) as error:
             self._again(query)
@@ -427,7 +427,7 @@ class SinkService:
     async def _save(self, row: SinkCommit) -> SinkCommit:
         """Store a row that follows on its own version; its producers are kept from now on."""
         self._pin(row)
-        version = await self._state.control.save_sink_commit(row, expected_version=row.version)
+        version = await self._parts.control.save_sink_commit(row, expected_version=row.version)
         return dataclasses.replace(row, version=version)
 
     # -- what open intents keep --------------------------------------------------------------
@@ -443,7 +443,7 @@ class SinkService:
         written = [lane for lane in row.lanes if lane.records and has_producer(lane)]
         now = frozenset([lane.producer_id for lane in written])
         self._open[row.query_id] = now
-        kept = self._state.store.kept_producers
+        kept = self._parts.store.kept_producers
         kept -= before
         kept |= now
 
@@ -451,7 +451,7 @@ class SinkService:
         """Nothing of the query is in the works any more."""
         self._held.pop(query, None)
         self._due.pop(query, None)
-        self._state.store.kept_producers.difference_update(self._open.pop(query, ()))
+        self._parts.store.kept_producers.difference_update(self._open.pop(query, ()))
 
     def _all_held(self) -> frozenset[str]:
         return frozenset().union(*self._held.values())
@@ -483,15 +483,15 @@ class SinkService:
         """Have a query's intent driven on after a pause."""
         attempts = self._due.get(query, (0, 0.0))[0] + 1
         pause = REDRIVE_BACKOFF.pause_seconds(attempts)
-        self._due[query] = attempts, self._state.clock.monotonic() + pause
+        self._due[query] = attempts, self._parts.clock.monotonic() + pause
         self._wake.set()
 
     async def _keep_up(self) -> None:
         """Drive on what is due and remove orphans, until cancelled."""
-        sweep_at = self._state.clock.monotonic()
+        sweep_at = self._parts.clock.monotonic()
         while True:
             self._wake.clear()
-            now = self._state.clock.monotonic()
+            now = self._parts.clock.monotonic()
             for query in [query for query, (_, at) in self._due.items() if at <= now]:
                 await self._drive_on(query)
             if now >= sweep_at:
@@ -499,7 +499,7 @@ class SinkService:
                 await self.area.sweep(self._all_held)
             until = min([sweep_at, *[at for _, at in self._due.values()]])
             # Not by wait_for, which loses a cancellation that comes together with the event.
-            pause = max(0.0, until - self._state.clock.monotonic())
+            pause = max(0.0, until - self._parts.clock.monotonic())
             timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
             try:
                 await self._wake.wait()
@@ -509,7 +509,7 @@ class SinkService:
     async def _drive_on(self, query: str) -> None:
         try:
             async with self._turn(query):
-                row = await self._state.control.sink_commit(query)
+                row = await self._parts.control.sink_commit(query)
                 if row is None or row.state == "done":
                     self._close(query)
                     if row is not None:

@@ -23,6 +23,7 @@ after this process has died is refused, as another incarnation owns the broker's
 Source: KIP-405 (segments in an archive), KIP-101 (leader epochs); Inkless has no such switch.
 """
 
-from penstock.broker.switching.desk import TopicSwitches, check_switch
+from penstock.broker.switching.desk import TopicSwitches
+from penstock.broker.switching.share import SwitchParts
 
-__all__ = ["TopicSwitches", "check_switch"]
+__all__ = ["SwitchParts", "TopicSwitches"]

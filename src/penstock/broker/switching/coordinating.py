@@ -45,8 +45,7 @@ from penstock.control import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
-    from penstock.broker.switching.share import LocalShare
+    from penstock.broker.switching.share import LocalShare, SwitchParts
 
 Changed = Callable[[Topic], Mapping[str, str]]
 """What a topic's configs become, as the topic is now."""
@@ -66,9 +65,9 @@ REFUSALS: Final = (
 class Coordinated:
     """One topic on its way."""
 
-    def __init__(self, broker: BrokerState, share: LocalShare, changed: Changed) -> None:
+    def __init__(self, parts: SwitchParts, share: LocalShare, changed: Changed) -> None:
         self.share = share
-        self._broker = broker
+        self._parts = parts
         self._changed = changed
         self._name = share.topic.name
         self._plane = share.part.plane
@@ -80,12 +79,12 @@ class Coordinated:
         Its state says what became of it; raises as `TopicSwitches.switch`.
         """
         leaders = {one.leader for one in self.share.topic.partitions}
-        others = leaders - {self._broker.node_id}
+        others = leaders - {self._parts.node_id}
         if others:
             request = self.share.part.request(self.share.topic)
             opened = await self._open(request)
             if opened != request:
-                await Joined(self._broker, self.share, opened).run()
+                await Joined(self._parts, self.share, opened).run()
                 return
             self._request = request
         try:
@@ -96,7 +95,7 @@ class Coordinated:
             self.share.let_producers_in()
             raise
         self.share.state = "diskless"
-        await until_known(self._name, self._broker.refresh)
+        await until_known(self._name, self._parts.cluster.refresh)
 
     async def _open(self, request: SwitchRequest) -> SwitchRequest:
         """Store a request; the one that is open then, which may be another broker's."""
@@ -157,7 +156,7 @@ class Coordinated:
             return {}
         shares = await self._stored()
         for broker_id in sorted(others):
-            if self._broker.metadata.broker(broker_id) is None:
+            if self._parts.cluster.image.broker(broker_id) is None:
                 raise SwitchFailed(
                     f"topic {self._name!r}: broker {broker_id}, which leads partitions of it, is"
                     " away"
@@ -170,7 +169,7 @@ class Coordinated:
     async def _stored(self) -> dict[int, SwitchShare]:
         for running in await self._plane.running_switches():
             if running.request == self._request:
-                shares = [one for one in running.shares if is_of_living(self._broker, one)]
+                shares = [one for one in running.shares if is_of_living(self._parts, one)]
                 return {share.broker_id: share for share in shares}
         raise SwitchFailed(f"topic {self._name!r}: another broker gave the switch up; ask again")
 
@@ -193,12 +192,12 @@ class Coordinated:
             except StaleTopic:
                 if attempt == SWITCH_COMMITS_MAX:
                     raise
-                await until_known(self._name, self._broker.refresh)
+                await until_known(self._name, self._parts.cluster.refresh)
             else:
                 return
 
     def _now(self) -> Topic:
-        found = self._broker.topics_by_id.get(self.share.topic.topic_id.bytes)
+        found = self._parts.partitions.topics_by_id.get(self.share.topic.topic_id.bytes)
         if found is None:
             raise UnknownTopicId(f"topic {self._name!r} was deleted")
         return found.topic

@@ -26,7 +26,7 @@ from penstock.control.batch_index.rules import DISKLESS_CONFIG
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
-    from penstock.broker.state import BrokerState
+    from penstock.broker.switching.share import SwitchParts
     from penstock.diskless.switching import SwitchingPart
 
 logger = logging.getLogger(__name__)
@@ -34,22 +34,21 @@ logger = logging.getLogger(__name__)
 _Running = Coordinated | Joined
 
 
-def check_switch(state: BrokerState, topic: Topic) -> None:
-    """Raise InvalidConfig if a local topic cannot become diskless."""
-    if state.diskless is None:
-        check_local(topic.name, {DISKLESS_CONFIG: "true"})
-    if topic.internal:
-        raise InvalidConfig(f"topic {topic.name!r} is internal and cannot become diskless")
-
-
 class TopicSwitches:
     """By topic id; belongs to the event loop."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(self, parts: SwitchParts) -> None:
+        self._parts = parts
         self._running: dict[UUID, tuple[_Running, asyncio.Task[None]]] = {}
         self._copied_bytes = 0
         self._outcomes = {"done": 0, "failed": 0}
+
+    def check(self, topic: Topic) -> None:
+        """Raise InvalidConfig if a local topic cannot become diskless."""
+        if self._parts.diskless is None:
+            check_local(topic.name, {DISKLESS_CONFIG: "true"})
+        if topic.internal:
+            raise InvalidConfig(f"topic {topic.name!r} is internal and cannot become diskless")
 
     async def switch(self, topic: Topic, changed: Changed) -> None:
         """Make a local topic diskless, or join whoever does; on return it is.
@@ -59,13 +58,13 @@ class TopicSwitches:
             SwitchFailed, SwitchRefused, ObjectLeaseLost: the topic is local as before.
             PenstockError: so it is; store, log or control plane failed.
         """
-        service = self._state.diskless
+        service = self._parts.diskless
         if service is None:
             check_local(topic.name, {DISKLESS_CONFIG: "true"})
             return
         if topic.topic_id not in self._running:
-            share = LocalShare(self._state, service.switching, topic)
-            self._begin(Coordinated(self._state, share, changed))
+            share = LocalShare(self._parts, service.switching, topic)
+            self._begin(Coordinated(self._parts, share, changed))
         running, task = self._running[topic.topic_id]
         done, _ = await asyncio.wait([task], timeout=SWITCH_WAIT_SECONDS)
         if not done:
@@ -79,15 +78,15 @@ class TopicSwitches:
 
     async def look(self) -> None:
         """Join the switches that other brokers ask for, and end those whose broker is gone."""
-        service = self._state.diskless
-        if service is None or len(self._state.metadata.brokers) < 2:
+        service = self._parts.diskless
+        if service is None or len(self._parts.cluster.image.brokers) < 2:
             return
         part = service.switching
         running = await part.plane.running_switches()
         if running:
-            await self._state.refresh()
+            await self._parts.cluster.refresh()
         for request, shares in running:
-            owner = self._state.metadata.broker(request.broker_id)
+            owner = self._parts.cluster.image.broker(request.broker_id)
             is_own = self._is_own(request)
             if is_own and request.topic_id in self._running:
                 continue
@@ -98,19 +97,19 @@ class TopicSwitches:
                 self._join(part, request)
 
     def _is_own(self, one: SwitchRequest | SwitchShare) -> bool:
-        me = self._state.metadata.broker(self._state.node_id)
+        me = self._parts.cluster.image.broker(self._parts.node_id)
         return me is not None and (one.broker_id, one.incarnation) == (
             me.broker_id,
             me.incarnation,
         )
 
     def _join(self, part: SwitchingPart, request: SwitchRequest) -> None:
-        found = self._state.topics_by_id.get(request.topic_id.bytes)
+        found = self._parts.partitions.topics_by_id.get(request.topic_id.bytes)
         if found is None or is_diskless(found.topic) or request.topic_id in self._running:
             return
-        if self._state.node_id in [one.leader for one in found.topic.partitions]:
-            share = LocalShare(self._state, part, found.topic)
-            self._begin(Joined(self._state, share, request))
+        if self._parts.node_id in [one.leader for one in found.topic.partitions]:
+            share = LocalShare(self._parts, part, found.topic)
+            self._begin(Joined(self._parts, share, request))
 
     def _begin(self, running: _Running) -> None:
         task = asyncio.ensure_future(running.run())

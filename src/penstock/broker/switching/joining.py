@@ -21,8 +21,7 @@ from penstock.broker.switching.share import is_of_living
 from penstock.control import InvalidCommit, RunningSwitch, StaleSwitch, SwitchRefused, SwitchRequest
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
-    from penstock.broker.switching.share import LocalShare
+    from penstock.broker.switching.share import LocalShare, SwitchParts
     from penstock.control.batch_index.switch_values import ShareState
 
 logger = logging.getLogger(__name__)
@@ -31,9 +30,9 @@ logger = logging.getLogger(__name__)
 class Joined:
     """One topic on its way."""
 
-    def __init__(self, broker: BrokerState, share: LocalShare, request: SwitchRequest) -> None:
+    def __init__(self, parts: SwitchParts, share: LocalShare, request: SwitchRequest) -> None:
         self.share = share
-        self._broker = broker
+        self._parts = parts
         self._request = request
         self._name = share.topic.name
         self._plane = share.part.plane
@@ -84,7 +83,7 @@ class Joined:
         """The switch as it stands; raises StaleSwitch where it is over."""
         for running in await self._plane.running_switches():
             if running.request == self._request:
-                owner = self._broker.metadata.broker(self._request.broker_id)
+                owner = self._parts.cluster.image.broker(self._request.broker_id)
                 if owner is None or owner.incarnation != self._request.incarnation:
                     await self._plane.close_switch(self._request)
                     break
@@ -95,7 +94,7 @@ class Joined:
         ready = {
             one.broker_id
             for one in running.shares
-            if one.state in ("ready", "fenced") and is_of_living(self._broker, one)
+            if one.state in ("ready", "fenced") and is_of_living(self._parts, one)
         }
         leaders = {one.leader for one in self.share.topic.partitions}
         return ready >= leaders | {self._request.broker_id}
@@ -124,8 +123,8 @@ class Joined:
 
     async def _settle(self) -> None:
         """See what the topic is now that nothing more can become of the switch."""
-        await until_known(self._name, self._broker.refresh)
-        found = self._broker.topics_by_id.get(self._request.topic_id.bytes)
+        await until_known(self._name, self._parts.cluster.refresh)
+        found = self._parts.partitions.topics_by_id.get(self._request.topic_id.bytes)
         if found is not None and is_diskless(found.topic):
             self.share.state = "diskless"
             return

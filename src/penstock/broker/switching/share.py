@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import BugError, PenstockError
@@ -11,15 +12,34 @@ from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASSES_MAX, SWIT
 from penstock.broker.switching.errors import SwitchFailed
 
 if TYPE_CHECKING:
-    from penstock.broker.state import BrokerState
+    from collections.abc import Awaitable, Callable
+
+    from penstock.base.system import Clock
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
     from penstock.control import SwitchShare, Topic
+    from penstock.diskless.service import DisklessService
     from penstock.diskless.switching import SwitchingPart, TopicCopy
+    from penstock.partitions import GroupCommits
     from penstock.storage import PartitionLog
 
 
-def is_of_living(broker: BrokerState, share: SwitchShare) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchParts:
+    """What the switches of a broker use; `posts_ended` waits for the sinks' open commits."""
+
+    node_id: int
+    clock: Clock
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    commits: GroupCommits
+    diskless: DisklessService | None
+    posts_ended: Callable[[], Awaitable[None]]
+
+
+def is_of_living(parts: SwitchParts, share: SwitchShare) -> bool:
     """Whether the process that brought a share still owns its broker's id, as far as is known."""
-    found = broker.metadata.broker(share.broker_id)
+    found = parts.cluster.image.broker(share.broker_id)
     return found is not None and found.incarnation == share.incarnation
 
 
@@ -29,13 +49,13 @@ class LocalShare:
     `state` is copying, ready, fenced, or what follows on that.
     """
 
-    def __init__(self, broker: BrokerState, part: SwitchingPart, topic: Topic) -> None:
+    def __init__(self, parts: SwitchParts, part: SwitchingPart, topic: Topic) -> None:
         self.state = "copying"
         self.passes = 0
-        self.started_ms = broker.clock.now_ms()
+        self.started_ms = parts.clock.now_ms()
         self.topic = topic
         self.part = part
-        self._broker = broker
+        self._parts = parts
         self._copy: TopicCopy | None = None
         self._logs: list[PartitionLog] = []
 
@@ -56,9 +76,9 @@ class LocalShare:
             SwitchFailed: producers are faster.
             PenstockError: as `SwitchingPart.copy_of` and `TopicCopy.catch_up`.
         """
-        name, me = self.topic.name, self._broker.node_id
+        name, me = self.topic.name, self._parts.node_id
         self._logs = [
-            self._broker.local_log(name, one.index)
+            self._parts.partitions.local_log(name, one.index)
             for one in self.topic.partitions
             if one.leader == me
         ]
@@ -89,8 +109,7 @@ class LocalShare:
         self._fence(NotLeader(f"topic {name!r} is becoming diskless: ask for its leader again"))
         try:
             async with asyncio.timeout(SWITCH_FENCE_SECONDS):
-                if self._broker.sinks is not None:
-                    await self._broker.sinks.posts_ended()
+                await self._parts.posts_ended()
                 await self._durable()
                 await self.copy.catch_up(at_once=True)
                 await self.copy.renew()
@@ -119,5 +138,5 @@ class LocalShare:
             else:
                 durable.set_exception(error)
 
-        self._broker.commits.flush_then(ended)
+        self._parts.commits.flush_then(ended)
         await durable

@@ -1,0 +1,36 @@
+"""What the exactly-once sink uses of its broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.base.metrics import Registry
+    from penstock.base.system import Clock, Randomness
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.settings import BrokerSettings
+    from penstock.control import ControlPlane
+    from penstock.diskless.service import DisklessService
+    from penstock.partitions import GroupCommits
+    from penstock.storage import LogStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkParts:
+    """Made by the broker; the same for all commits."""
+
+    settings: BrokerSettings
+    control: ControlPlane
+    store: LogStore
+    clock: Clock
+    randomness: Randomness
+    registry: Registry
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    commits: GroupCommits
+    diskless: DisklessService | None
+    stopping: asyncio.Event
