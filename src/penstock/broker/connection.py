@@ -32,6 +32,7 @@ from penstock.broker.limits import (
     SMALL_FRAME_BYTES,
     WRITE_HIGH_WATER_BYTES,
 )
+from penstock.security import ANONYMOUS
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
@@ -89,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, door: FrontDoor, listener: str) -> None:
         self._door = door
         self.listener = listener
-        self.principal = "User:ANONYMOUS"
+        self.principal = ANONYMOUS
         self.client_host = ""
         self.client_port = 0
         self.last_request = 0.0

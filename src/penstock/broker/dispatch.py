@@ -43,7 +43,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -54,17 +54,21 @@ from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions, produce
 from penstock.broker.parts import parts_of
+from penstock.broker.resources import resources_of, topics_of
+from penstock.security import AuthorisationFailed, refusal
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.errors import MalformedRequest, UnsupportedVersion
 from penstock.wire.kafka.framing import read_request_header, response_prefix
+from penstock.wire.kafka.produce import decode_request
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
     from penstock.broker.connection import Connection
     from penstock.broker.metrics import RequestMetrics
+    from penstock.security import Authoriser
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +88,13 @@ def handler_of(api: Api, broker: object) -> Callable[..., Any]:
 class Dispatcher:
     """Routes the requests of all connections of a broker."""
 
-    def __init__(self, broker: object, *, metrics: RequestMetrics, clock: Clock) -> None:
-        """`broker` has the parts that handlers name."""
+    def __init__(
+        self, broker: object, *, metrics: RequestMetrics, clock: Clock, authoriser: Authoriser
+    ) -> None:
+        """`broker` has the parts that handlers name; `authoriser` is asked before each of them."""
         self._broker = broker
+        self._authorise = authoriser.authorise
+        self._asks = authoriser.refuses
         self._metrics = metrics
         self._monotonic = clock.monotonic
         self._handlers: dict[int, Callable[..., Any]] = {}
@@ -115,8 +123,9 @@ class Dispatcher:
         connection.opened(context)
         try:
             if api.key in HOT:
-                handler = self._handlers.get(api.key) or self._handler(api)
-                handler(context, frame, header.body_offset, lease)
+                if not (self._asks and self._refuse(context, frame, header.body_offset)):
+                    handler = self._handlers.get(api.key) or self._handler(api)
+                    handler(context, frame, header.body_offset, lease)
             else:
                 self._handle(context, frame, header.body_offset)
         except Exception as error:
@@ -134,6 +143,8 @@ class Dispatcher:
         # all topics with a null array of four bytes where a compact one has one.
         request, _ = decoder(api.name, context.version, "request")(frame, offset)
         try:
+            if self._asks:
+                self._check(api, partial(resources_of, api, request), context)
             answer = (self._handlers.get(api.key) or self._handler(api))(context, request)
             if inspect.iscoroutine(answer):
                 self._await(context, request, answer)
@@ -188,6 +199,26 @@ class Dispatcher:
         except Exception:
             logger.exception("%s v%d: no error answer", context.api.name, context.version)
             context.connection.close("an error answer could not be written")
+
+    def _check(self, api: Api, named: Callable[[], Iterable[str]], context: RequestContext) -> None:
+        """Raise AuthorisationFailed unless the peer may do this on all that is named."""
+        principal = context.connection.principal
+        refused = self._authorise(api, named, principal)
+        if refused:
+            raise refusal(api, refused, principal)
+
+    def _refuse(self, context: RequestContext, frame: memoryview, offset: int) -> bool:
+        """Answer a Produce or Fetch request that is refused, as a whole; whether it was."""
+        api, version = context.api, context.version
+        try:
+            self._check(api, partial(topics_of, api, version, frame, offset), context)
+        except AuthorisationFailed as error:
+            if api.key != PRODUCE:
+                raise
+            parts = parts_of(produce.Parts, self._broker)
+            produce.refuse(parts, context, decode_request(frame, offset, version), error)
+            return True
+        return False
 
     def _refuse_version(self, context: RequestContext, frame: memoryview, offset: int) -> None:
         """Answer a version that is not served: ApiVersions in version 0 (KIP-511), Produce

@@ -40,6 +40,7 @@ from penstock.broker.switching import SwitchParts, TopicSwitches
 from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
 from penstock.partitions import GroupCommits
+from penstock.security import PERMISSIVE
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.broker.sinks import SinkService
     from penstock.control import ControlPlane
     from penstock.diskless.service import DisklessService
+    from penstock.security import Authoriser
     from penstock.storage import LogStore
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class BrokerServer:
         randomness: Randomness,
         registry: Registry,
         diskless: DisklessService | None = None,
+        authoriser: Authoriser = PERMISSIVE,
     ) -> None:
         # The parts: whoever uses some names them (`parts_of`).
         self.settings = settings
@@ -83,7 +86,9 @@ class BrokerServer:
         """None where no directory for staged blobs is set."""
         self._make_services()
 
-        self._dispatcher = Dispatcher(self, metrics=self.metrics, clock=clock)
+        self._dispatcher = Dispatcher(
+            self, metrics=self.metrics, clock=clock, authoriser=authoriser
+        )
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}

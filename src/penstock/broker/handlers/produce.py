@@ -79,11 +79,11 @@ def produce(
 ) -> None:
     """Handle one Produce request; answers by `context.reply` once it is durable."""
     request = decode_request(frame, offset, context.version)
-    context.no_answer = request.acks == 0
     refusal = _refusal(request)
     if refusal is not None:
-        _Pending(parts, context, request, _refused(request, refusal)).answer()
+        refuse(parts, context, request, refusal)
         return
+    context.no_answer = request.acks == 0
     now_ms, acks = parts.clock.now_ms(), request.acks
     by_id = context.version >= TOPIC_IDS_FROM
     topics = parts.partitions.topics_by_id if by_id else parts.partitions.topics_by_name
@@ -121,6 +121,14 @@ def produce(
     parts.commits.flush()
 
 
+def refuse(
+    parts: Parts, context: RequestContext, request: ProduceRequest, error: PenstockError
+) -> None:
+    """Answer every partition of a request with an error, and store none."""
+    context.no_answer = request.acks == 0
+    _Pending(parts, context, request, _refused(request, error)).answer()
+
+
 def refuse_old(
     parts: Parts, context: RequestContext, frame: memoryview, offset: int, message: str
 ) -> None:
@@ -129,9 +137,7 @@ def refuse_old(
     They are version 3 without its transactional id.
     """
     request = decode_request(memoryview(b"\xff\xff" + frame[offset:]), 0, 3)
-    context.no_answer = request.acks == 0
-    pending = _Pending(parts, context, request, _refused(request, UnsupportedVersion(message)))
-    pending.answer()
+    refuse(parts, context, request, UnsupportedVersion(message))
 
 
 def _unknown(key: bytes, *, by_id: bool) -> PenstockError:
