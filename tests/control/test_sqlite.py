@@ -167,7 +167,7 @@ async def test_a_row_that_is_refused_fails_its_operation_alone(tmp_path: Path) -
     await plane.start()
 
     def violate(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO facts VALUES ('cluster_id', 'another')")
+        connection.execute("INSERT INTO counters VALUES ('next_producer_id', 9)")
 
     def stumble(connection: sqlite3.Connection) -> None:
         raise KeyError("a fault of ours")

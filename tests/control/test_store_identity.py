@@ -8,6 +8,8 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.control import SqliteControlPlane, StoreIdentity
+from penstock.control.migrations.postgres.migrate import migrations as postgres_migrations
+from penstock.control.migrations.sqlite.migrate import migrations as sqlite_migrations
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.conftest import execute
 from tests.control.diskless import Plane
@@ -50,37 +52,34 @@ async def test_of_many_brokers_at_once_one_wins(postgres_url: str) -> None:
 
 async def test_a_file_from_before_is_migrated_and_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
-    plane = SqliteControlPlane(path)
-    await plane.start()
-    cluster_id = (await plane.image()).cluster_id
-    await plane.close()
     with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE diskless_store")
+        for number, text in sqlite_migrations():
+            if number <= 4:
+                connection.executescript(text)
+        connection.execute("INSERT INTO facts VALUES ('cluster_id', 'c')")
         connection.execute("PRAGMA user_version = 4")
     connection.close()
     for expected in (None, ONE):
         plane = SqliteControlPlane(path)
         await plane.start()
-        assert (await plane.image()).cluster_id == cluster_id
+        assert (await plane.image()).cluster_id == "c"
         assert await plane.store_identity() == expected
         assert await plane.adopt_store(ONE) == ONE
         await plane.close()
 
 
 async def test_a_schema_from_before_is_migrated_and_keeps_it(postgres_url: str) -> None:
-    plane = PostgresControlPlane(postgres_url)
-    await plane.start()
-    cluster_id = (await plane.image()).cluster_id
-    await plane.close()
     await execute(
         postgres_url,
-        "DROP TABLE diskless_store",
-        "DELETE FROM penstock_schema WHERE number = 4",
+        "CREATE TABLE penstock_schema (number integer PRIMARY KEY, applied timestamptz)",
+        *[text for number, text in postgres_migrations() if number <= 3],
+        "INSERT INTO penstock_schema SELECT generate_series(1, 3), now()",
+        f"INSERT INTO image_version VALUES (true, 'c', 0, 0, '{ONE.store_id}')",
     )
     for expected in (None, ONE):
         plane = PostgresControlPlane(postgres_url)
         await plane.start()
-        assert (await plane.image()).cluster_id == cluster_id
+        assert (await plane.image()).cluster_id == "c"
         assert await plane.store_identity() == expected
         assert await plane.adopt_store(ONE) == ONE
         await plane.close()

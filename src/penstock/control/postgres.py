@@ -1,10 +1,7 @@
 """The control plane in PostgreSQL, for several brokers.
 
-Rules are the pure functions of `metadata/rules.py` and `sink_commits/rules.py`, applied to rows
-that are read and locked in the transaction that writes what comes of them.
-
 **Metadata.** A change takes the advisory lock of metadata for itself, locks the one row of
-`image_version`, takes the image of that version (the one in memory, where nobody changed anything
+`image_version`, takes the image of that stamp (the one in memory, where nobody changed anything
 since), applies its rule, writes the rows that changed, raises the version and notifies the others.
 `image()` asks for that row alone, and reads topics only if their stamps are new.
 
@@ -27,8 +24,8 @@ not block, and would start a task that calls `ClusterMetadata.refresh`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
@@ -36,11 +33,11 @@ from penstock.control.batch_index.postgres_index import PostgresDiskless
 from penstock.control.batch_index.postgres_switch import PostgresDisklessSwitch
 from penstock.control.batch_index.values import PartitionKey, PartitionMarks
 from penstock.control.drivers.postgres_connections import (
-    BEGIN_SNAPSHOT,
     Connection,
     Connections,
     Work,
     database_name,
+    run,
 )
 from penstock.control.drivers.postgres_notices import (
     Listener,
@@ -48,32 +45,30 @@ from penstock.control.drivers.postgres_notices import (
     channel_of,
     image_notice,
 )
-from penstock.control.drivers.statements import Again
-from penstock.control.errors import ControlUnavailable, StaleBroker
+from penstock.control.drivers.statements import Again, Lock
+from penstock.control.errors import ControlUnavailable
+from penstock.control.groups.plane import GroupOffsets
 from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
 from penstock.control.metadata import postgres_tables as tables
 from penstock.control.metadata import rules
-from penstock.control.metadata.postgres_tables import StampedImage
+from penstock.control.metadata.images import Images, StampedImage
+from penstock.control.metadata.plane import Metadata
 from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
 from penstock.control.port import MarksListener
 from penstock.control.sink_commits.plane import SinkCommits
 from penstock.control.values import (
-    Broker,
-    CommittedOffset,
     GroupRecord,
     MetadataImage,
-    Topic,
 )
-
-BEGIN_METADATA: Final = "BEGIN; SELECT pg_advisory_xact_lock(1346719315, 2)"
-"""Waits until no offset, group or metadata is being stored, and keeps others from it."""
 
 T = TypeVar("T")
 Change = Callable[[Connection, MetadataImage, UUID], Awaitable[tuple[MetadataImage, T]]]
 """From the image and the stamp of what is written: writes rows; returns image and answer."""
 
 
-class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch, SinkCommits):
+class PostgresControlPlane(
+    PostgresDiskless, PostgresDisklessSwitch, Metadata, GroupOffsets, SinkCommits
+):
     """The port over one database (or one schema of it, by the URL's `search_path`)."""
 
     def __init__(
@@ -90,8 +85,8 @@ class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch, SinkCommits
         self._connections_max = connections_max
         self._sender = randomness.uuid().hex
         self._open: Connections | None = None
-        self._channel = ""
-        self._known: StampedImage | None = None
+        self._images = Images(lambda _: randomness.uuid())
+        self._images.notice = image_notice(self._sender)
         self._loading = asyncio.Lock()
         self._watchers: tuple[Callable[[], None], MarksListener] | None = None
         self._listener: Listener | None = None
@@ -112,13 +107,13 @@ class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch, SinkCommits
             await database.close()
             raise
         self._open = database
-        self._channel = channel_of(cluster_id)
-        self._teller = MarksTeller(database, channel=self._channel, sender=self._sender)
+        channel = self._images.channel = channel_of(cluster_id)
+        self._teller = MarksTeller(database, channel=channel, sender=self._sender)
         if self._watchers is not None:
             on_image, on_marks = self._watchers
             self._listener = Listener(
                 self._url,
-                channel=self._channel,
+                channel=channel,
                 sender=self._sender,
                 randomness=self._randomness,
                 on_image=on_image,
@@ -144,258 +139,54 @@ class PostgresControlPlane(PostgresDiskless, PostgresDisklessSwitch, SinkCommits
     def watch(self, on_image: Callable[[], None], on_marks: MarksListener) -> None:
         self._watchers = (on_image, on_marks)
 
-    # Metadata
-
     async def ping(self, within_seconds: float) -> None:
-        await self._database.statement(tables.read_stamp, within_seconds=within_seconds)
+        await self._database.read(self._images.stamp, within_seconds=within_seconds)
 
     async def image(self) -> MetadataImage:
-        stamp = await self._database.statement(tables.read_stamp)
+        stamp = await self._database.read(self._images.stamp)
         async with self._loading:
-            known = self._known
-            if known is None or (known.image.version, known.stamp) != stamp:
-                read = await self._database.transaction(
-                    lambda connection: tables.read_image(connection, self._known),
-                    begin=BEGIN_SNAPSHOT,
-                )
-                if known is None or read.stamp != known.stamp:
-                    self._known = known = read
+            known = self._images.published
+            if known is None or known.stamp != stamp:
+                known = await self._database.change(self._images.read, lock=Lock.SNAPSHOT)
+                self._images.published = known
             return known.image
+
+    def _publish(self, image: StampedImage) -> None:
+        self._images.publish(image)
 
     async def _locked_image(
         self, connection: Connection, stamp: tuple[int, UUID] | None = None
     ) -> MetadataImage:
-        known = await self._locked(connection, stamp or await tables.read_stamp(connection))
+        known = await run(connection, self._images.current(None if stamp is None else stamp[1]))
         self._publish(known)
         return known.image
 
-    async def _locked(self, connection: Connection, stamp: tuple[int, UUID]) -> StampedImage:
-        """The image of a stamp that was read under the lock of metadata."""
-        known = self._known
-        if known is None or (known.image.version, known.stamp) != stamp:
-            known = await tables.read_image(connection, known)
-        return known
-
     def _known_image(self, stamp: UUID | None) -> MetadataImage | None:
-        known = self._known
+        known = self._images.published
         return known.image if known is not None and known.stamp == stamp else None
 
-    def _publish(self, image: StampedImage) -> None:
-        known = self._known
-        if known is None or known.image.version < image.image.version:
-            self._known = image
-
     def _tell(self, marks: Mapping[PartitionKey, PartitionMarks]) -> None:
-        known = self._known
+        known = self._images.published
         if self._teller is not None and known is not None and len(known.image.brokers) > 1:
             self._teller.tell(marks)
 
     async def _change(self, change: Change[T]) -> T:
         """Apply a change to the newest image under the locks of metadata; what it answers."""
-        stamp = self._randomness.uuid()
 
         async def work(connection: Connection) -> tuple[T, StampedImage]:
-            known = await self._locked(connection, await tables.read_stamp(connection, lock=True))
-            image, answer = await change(connection, known.image, stamp)
-            if image is known.image:
-                return answer, known
-            await tables.write_image_version(
-                connection, image, stamp, self._channel, image_notice(self._sender)
-            )
-            return answer, known.followed_by(image, stamp)
+            known = await run(connection, self._images.locked())
+            image, answer = await change(connection, known.image, known.stamp)
+            return answer, await run(connection, self._images.store(known, image))
 
-        answer, changed = await self._database.transaction(work, begin=BEGIN_METADATA)
+        answer, changed = await self._database.transaction(work, begin=Lock.METADATA.value)
         self._publish(changed)
         return answer
-
-    async def register_broker(
-        self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
-    ) -> Broker:
-        async def change(
-            connection: Connection, image: MetadataImage, stamp: UUID
-        ) -> tuple[MetadataImage, Broker]:
-            changed, broker = rules.register_broker(
-                image,
-                broker_id=broker_id,
-                host=host,
-                port=port,
-                rack=rack,
-                incarnation=incarnation,
-                highest_epoch=await tables.read_broker_epoch(connection, broker_id),
-            )
-            await tables.write_broker(connection, broker)
-            return changed, broker
-
-        return await self._change(change)
-
-    async def unregister_broker(self, *, broker_id: int, incarnation: UUID) -> None:
-        async def change(
-            connection: Connection, image: MetadataImage, stamp: UUID
-        ) -> tuple[MetadataImage, None]:
-            changed = rules.unregister_broker(image, broker_id=broker_id, incarnation=incarnation)
-            await tables.forget_brokers(connection, [broker_id])
-            return changed, None
-
-        await self._change(change)
-
-    async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
-        if not await self._database.statement(
-            lambda connection: tables.renew_broker(connection, broker_id, incarnation)
-        ):
-            rules.check_incarnation(
-                await self.image(), broker_id=broker_id, incarnation=incarnation
-            )
-            raise StaleBroker(broker_id, registered=False)
-
-    async def expire_brokers(self, timeout_ms: int) -> list[int]:
-        if not await self._database.statement(
-            lambda connection: tables.read_overdue(connection, timeout_ms)
-        ):
-            return []
-
-        async def change(
-            connection: Connection, image: MetadataImage, stamp: UUID
-        ) -> tuple[MetadataImage, list[int]]:
-            expired = await tables.forget_overdue(connection, timeout_ms)
-            return rules.expire_brokers(image, expired), expired
-
-        return await self._change(change)
-
-    async def create_topic(
-        self,
-        *,
-        name: str,
-        topic_id: UUID,
-        partitions: Sequence[Sequence[int]],
-        configs: Mapping[str, str],
-        internal: bool = False,
-    ) -> Topic:
-        async def change(
-            connection: Connection, image: MetadataImage, stamp: UUID
-        ) -> tuple[MetadataImage, Topic]:
-            changed, topic = rules.create_topic(
-                image,
-                name=name,
-                topic_id=topic_id,
-                partitions=partitions,
-                configs=configs,
-                internal=internal,
-            )
-            await tables.delete_offsets_of_topic(connection, name)
-            await tables.write_topic(connection, topic, stamp)
-            return changed, topic
-
-        return await self._change(change)
-
-    async def delete_topic(self, topic_id: UUID) -> Topic:
-        async def change(
-            connection: Connection, image: MetadataImage, stamp: UUID
-        ) -> tuple[MetadataImage, Topic]:
-            changed, topic = rules.delete_topic(image, topic_id)
-            await tables.delete_topic(connection, topic_id)
-            await tables.delete_offsets_of_topic(connection, topic.name)
-            return changed, topic
-
-        return await self._change(change)
-
-    async def create_partitions(
-        self, *, topic_id: UUID, expected_count: int, new: Sequence[Sequence[int]]
-    ) -> Topic:
-        return await self._change_topic(
-            lambda image: rules.create_partitions(
-                image, topic_id=topic_id, expected_count=expected_count, new=new
-            )
-        )
-
-    async def set_topic_configs(
-        self, *, topic_id: UUID, configs: Mapping[str, str], expected: Mapping[str, str] | None
-    ) -> Topic:
-        return await self._change_topic(
-            lambda image: rules.set_topic_configs(
-                image, topic_id=topic_id, configs=configs, expected=expected
-            )
-        )
-
-    async def _change_topic(
-        self, rule: Callable[[MetadataImage], tuple[MetadataImage, Topic]]
-    ) -> Topic:
-        async def change(
-            connection: Connection, image: MetadataImage, stamp: UUID
-        ) -> tuple[MetadataImage, Topic]:
-            changed, topic = rule(image)
-            await tables.write_topic(connection, topic, stamp)
-            return changed, topic
-
-        return await self._change(change)
-
-    async def set_broker_configs(
-        self, *, broker: str, configs: Mapping[str, str], expected: Mapping[str, str] | None
-    ) -> None:
-        async def change(
-            connection: Connection, image: MetadataImage, stamp: UUID
-        ) -> tuple[MetadataImage, None]:
-            changed = rules.set_broker_configs(
-                image, broker=broker, configs=configs, expected=expected
-            )
-            await tables.write_broker_configs(connection, broker, configs)
-            return changed, None
-
-        await self._change(change)
-
-    async def allocate_producer_ids(self, count: int) -> range:
-        async def work(connection: Connection) -> range:
-            stop = await tables.allocate_producer_ids(connection, count)
-            return rules.producer_ids(stop - count, count)
-
-        rules.producer_ids(0, count)
-        return await self._database.transaction(work)
-
-    # Offsets and groups
 
     async def _fenced(self, membership: int | None, work: Work[T]) -> T:
         """Run work while topics and brokers stand still, if the membership is still the one."""
         expected = "NULL" if membership is None else str(int(membership))
         begin = f"BEGIN; SELECT penstock_fence({expected})"
         return await self._database.transaction(work, begin=begin)
-
-    async def commit_offsets(
-        self,
-        *,
-        group_id: str,
-        offsets: Sequence[CommittedOffset],
-        membership: int | None = None,
-    ) -> None:
-        rules.check_offset_count(len(offsets))
-        await self._fenced(
-            membership, lambda connection: tables.write_offsets(connection, group_id, offsets)
-        )
-
-    async def committed_offsets(
-        self, group_id: str, partitions: Sequence[tuple[str, int]] | None
-    ) -> list[CommittedOffset]:
-        return await self._database.statement(
-            lambda connection: tables.read_offsets(connection, group_id, partitions)
-        )
-
-    async def delete_offsets(
-        self,
-        *,
-        group_id: str,
-        partitions: Sequence[tuple[str, int]],
-        membership: int | None = None,
-    ) -> None:
-        rules.check_offset_count(len(partitions))
-        await self._fenced(
-            membership, lambda connection: tables.delete_offsets(connection, group_id, partitions)
-        )
-
-    async def offset_group_ids(self) -> list[str]:
-        return await self._database.statement(tables.read_offset_group_ids)
-
-    async def expire_offsets(self, *, now_ms: int, limit: int) -> int:
-        return await self._database.transaction(
-            lambda connection: tables.expire_offsets(connection, now_ms, limit)
-        )
 
     async def save_group(
         self, record: GroupRecord, *, expected_version: int, membership: int | None = None

@@ -24,21 +24,13 @@ from penstock.control.drivers.statements import (
     value,
 )
 
-_HIGHEST_ID: Final = "SELECT CAST(value AS INTEGER) FROM facts WHERE name = 'highest_object_id'"
+_HIGHEST_ID: Final = "SELECT value FROM counters WHERE name = 'highest_object_id'"
+_ADD_IDS: Final = "UPDATE counters SET value = value + $1 WHERE name = 'highest_object_id'"
 
-allocate_ids = value(
-    "UPDATE counters SET value = value + $1 WHERE name = 'highest_object_id' RETURNING value",
-    sqlite=(
-        "INSERT INTO facts VALUES ('highest_object_id', $1)"
-        " ON CONFLICT (name) DO UPDATE SET value = value + $1",
-        _HIGHEST_ID,
-    ),
-)
+allocate_ids = value(f"{_ADD_IDS} RETURNING value", sqlite=(_ADD_IDS, _HIGHEST_ID))
 """The highest of so many new ids."""
 
-_highest_id = value(
-    "SELECT value FROM counters WHERE name = 'highest_object_id'", sqlite=_HIGHEST_ID
-)
+_highest_id = value(_HIGHEST_ID)
 _store = row("SELECT store_id, place FROM diskless_store")
 _adopt_store = changed("INSERT INTO diskless_store VALUES (true, $1, $2) ON CONFLICT DO NOTHING")
 write_leases = Each(

@@ -16,7 +16,7 @@ from penstock.control.batch_index.values import (
     ObjectState,
 )
 from penstock.control.drivers.postgres_connections import Connection
-from penstock.control.metadata.postgres_tables import uuid_of
+from penstock.control.drivers.statements import uuid_of
 
 
 class ObjectRow(NamedTuple):

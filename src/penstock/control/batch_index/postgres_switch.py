@@ -27,7 +27,6 @@ from penstock.control.drivers.postgres_connections import (
     Connections,
     run,
 )
-from penstock.control.metadata import postgres_tables as tables
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import MetadataImage, Topic
 
@@ -103,7 +102,6 @@ class PostgresDisklessSwitch:
             )
             if not plan.is_made:
                 await _write(connection, plan)
-                await tables.write_topic(connection, plan.topic, stamp)
                 await switches.delete_request(connection, switch.topic_id)
             return plan.image, plan.topic
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from penstock.control.batch_index.formats import decode_partitions, encode_partitions
 from penstock.control.batch_index.switch_values import RunningSwitch, SwitchRequest, SwitchShare
 from penstock.control.drivers.postgres_connections import Connection
-from penstock.control.metadata.postgres_tables import uuid_of
+from penstock.control.drivers.statements import uuid_of
 
 
 async def lock_request(connection: Connection, topic_id: UUID) -> SwitchRequest | None:

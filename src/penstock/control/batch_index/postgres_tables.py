@@ -15,7 +15,7 @@ from penstock.control.batch_index.formats import decode_batches, encode_answer, 
 from penstock.control.batch_index.rules import PartitionRow, ProducerKey
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.drivers.postgres_connections import Connection
-from penstock.control.metadata.postgres_tables import uuid_of
+from penstock.control.drivers.statements import uuid_of
 from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer
 

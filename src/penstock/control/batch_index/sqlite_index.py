@@ -48,14 +48,14 @@ class SqliteDiskless(DisklessOperations, SqliteDisklessSwitch):
     ) -> list[ObjectLease]:
         def operation(connection: sqlite3.Connection) -> list[ObjectLease]:
             rules.check_lease(self._current(), broker_id, incarnation, count)
-            first = int(tables.read_fact(connection, _HIGHEST_ID) or 0) + 1
+            first = tables.read_counter(connection, _HIGHEST_ID) + 1
             nonce = self._randomness.bits(32)
             leases = [
                 ObjectLease(object_id, rules.object_key(object_id, nonce))
                 for object_id in range(first, first + count)
             ]
             objects.write_leases(connection, leases, self._clock.now_ms())
-            tables.write_fact(connection, _HIGHEST_ID, str(first + count - 1))
+            tables.write_counter(connection, _HIGHEST_ID, first + count - 1)
             return leases
 
         leases: list[ObjectLease] = await self._writer.run(operation)

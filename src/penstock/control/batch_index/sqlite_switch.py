@@ -18,7 +18,6 @@ from penstock.control.batch_index.switch_values import (
 )
 from penstock.control.drivers.sqlite_statements import run
 from penstock.control.drivers.sqlite_writer import Writer
-from penstock.control.metadata import sqlite_tables as tables
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import MetadataImage, Topic
 
@@ -122,6 +121,4 @@ class SqliteDisklessSwitch:
                 ],
             )
         switches.delete_request(connection, plan.topic.topic_id)
-        tables.write_topic(connection, plan.topic)
-        tables.write_epochs(connection, plan.topic)
         self._change(connection, plan.image)

@@ -328,7 +328,7 @@ async def run(connection: Connection, operation: Operation[T]) -> T:
             return value
         if type(statement) is Each:
             rows, shared = values
-            if not rows:
+            if not rows or not statement.postgres:
                 answer = [] if statement.answer == "rows" else 0
                 continue
             values = (*zip(*rows, strict=True), *shared)

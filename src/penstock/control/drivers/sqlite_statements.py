@@ -96,7 +96,6 @@ class SqliteDatabase(ABC):
 
 def check_membership(connection: sqlite3.Connection, expected: int) -> None:
     """Raise StaleMembership unless it is the current one."""
-    row = connection.execute("SELECT value FROM facts WHERE name = 'membership'").fetchone()
-    found = 0 if row is None else int(row[0])
+    (found,) = connection.execute("SELECT membership FROM image_version").fetchone()
     if found != expected:
         raise StaleMembership(expected, found)

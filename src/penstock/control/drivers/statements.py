@@ -81,7 +81,7 @@ class One(Statement):
 
 
 class Each(Statement):
-    """A statement for any number of rows of values; with none it is not executed.
+    """A statement for any number of rows of values; with none, or no text, it is not executed.
 
     PostgreSQL's text takes a list for each column (`unnest($1::uuid[], $2::int[])`), then the
     values that all rows share; SQLite's takes a row, then those. Answered rows come in any order;

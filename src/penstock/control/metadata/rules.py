@@ -30,13 +30,11 @@ from penstock.control.errors import (
 from penstock.control.limits import (
     CHANGES_KNOWN_MAX,
     GROUP_STATE_BYTES_MAX,
-    OFFSETS_PER_CALL_MAX,
     PRODUCER_IDS_PER_CALL_MAX,
     TOPIC_PARTITIONS_MAX,
 )
 from penstock.control.values import (
     Broker,
-    CommittedOffset,
     GroupRecord,
     MetadataImage,
     Partition,
@@ -217,25 +215,6 @@ def producer_ids(next_id: int, count: int) -> range:
     if next_id + count - 1 > PRODUCER_ID_MAX:
         raise InvalidError(f"the producer ids up to {PRODUCER_ID_MAX} are used up")
     return range(next_id, next_id + count)
-
-
-def check_offset_count(count: int) -> None:
-    """Raise TooLarge for calls with too many offsets."""
-    if count > OFFSETS_PER_CALL_MAX:
-        raise TooLarge(f"{count} offsets in one call, the limit is {OFFSETS_PER_CALL_MAX}")
-
-
-def current_offsets(
-    image: MetadataImage, offsets: Sequence[CommittedOffset]
-) -> list[CommittedOffset]:
-    """The offsets without those of an earlier topic of the same name; raises TooLarge."""
-    check_offset_count(len(offsets))
-    topics = image.topics
-    return [
-        one
-        for one in offsets
-        if (known := topics.get(one.topic)) is None or known.topic_id == one.topic_id
-    ]
 
 
 def with_topic(image: MetadataImage, topic: Topic) -> MetadataImage:

@@ -4,7 +4,7 @@ Lanes are a JSON list of lists, `[topic, topic id, partition, producer id, base 
 base offset, next offset]`, compressed by zlib: a query of hundreds of partitions saves them with
 every batch. The manifest is opaque here.
 
-Versions are drawn from one counter for all queries: a sequence, or a row of `facts`.
+Versions are drawn from one counter for all queries: a sequence, or a row of `counters`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ from penstock.control.values import SinkCommit, SinkLane
 
 _ZLIB_LEVEL: Final = 1
 _COLUMNS: Final = "query_id, version, owner, batch_id, state, updated_ms, lanes"
-_NEXT_VERSION: Final = (
-    "INSERT INTO facts VALUES ('highest_sink_version', 1)"
-    " ON CONFLICT (name) DO UPDATE SET value = value + 1"
-)
-_VERSION: Final = "(SELECT CAST(value AS INTEGER) FROM facts WHERE name = 'highest_sink_version')"
+_NEXT_VERSION: Final = "UPDATE counters SET value = value + 1 WHERE name = 'highest_sink_version'"
+_VERSION: Final = "(SELECT value FROM counters WHERE name = 'highest_sink_version')"
 
 read = row(f"SELECT {_COLUMNS}, manifest FROM sink_commits WHERE query_id = $1")  # noqa: S608
 lock = row(f"SELECT {_COLUMNS} FROM sink_commits WHERE query_id = $1 FOR UPDATE")  # noqa: S608

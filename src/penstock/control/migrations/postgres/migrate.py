@@ -14,10 +14,10 @@ from importlib import resources
 from typing import Final
 
 from penstock.base.system import Randomness
-from penstock.control.drivers.postgres_connections import Connection
+from penstock.control.drivers.postgres_connections import Connection, run
 from penstock.control.errors import IncompatibleDatabase
 from penstock.control.limits import MIGRATION_TIMEOUT_SECONDS
-from penstock.control.metadata import rules
+from penstock.control.metadata import operations, rules
 
 SERVER_VERSION_MIN: Final = 130_000
 _LOCK: Final = "1346719315, 1"
@@ -64,14 +64,8 @@ async def migrate(connection: Connection, *, where: str, randomness: Randomness)
         if number > version:
             await connection.execute(text)
             await connection.execute("INSERT INTO penstock_schema VALUES ($1)", number)
-    await connection.execute(
-        "INSERT INTO image_version SELECT true, $1, 0, 0, $2"
-        " WHERE NOT EXISTS (SELECT 1 FROM image_version)",
-        rules.cluster_id(randomness.uuid()),
-        randomness.uuid(),
-    )
-    found: str = await connection.fetchval("SELECT cluster_id FROM image_version")
-    return found
+    opened = operations.open_cluster(rules.cluster_id(randomness.uuid()), randomness.uuid())
+    return await run(connection, opened)
 
 
 async def _check_server(connection: Connection, where: str) -> None:

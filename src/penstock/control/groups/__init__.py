@@ -1,0 +1,1 @@
+"""What consumer groups keep: their offsets."""

@@ -1,0 +1,67 @@
+"""The operations of metadata that are more than a rule over the image (`images.py`)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from penstock.control.drivers.statements import Operation
+from penstock.control.metadata import rules, statements
+from penstock.control.metadata.images import Images, StampedImage
+from penstock.control.values import Broker
+
+
+def open_cluster(cluster_id: str, stamp: UUID) -> Operation[str]:
+    """The cluster's id, which is `cluster_id` if the database has none yet."""
+    yield statements.make_version(cluster_id, stamp)
+    found: str = yield statements.read_cluster_id()
+    return found
+
+
+def unregister_all() -> Operation[None]:
+    """Forget who was registered, as all of them are gone; epochs stay."""
+    yield statements.unregister_all()
+
+
+def register_broker(
+    images: Images, *, broker_id: int, incarnation: UUID, **address: Any
+) -> Operation[tuple[Broker, StampedImage]]:
+    """Register a broker, renewed now."""
+    highest: int | None = yield statements.read_epoch(broker_id)
+    registered = yield from images.apply(
+        partial(
+            rules.register_broker,
+            broker_id=broker_id,
+            incarnation=incarnation,
+            highest_epoch=highest or 0,
+            **address,
+        )
+    )
+    yield statements.renew_broker(broker_id, incarnation)
+    return registered
+
+
+def renew_broker(broker_id: int, incarnation: UUID) -> Operation[bool]:
+    """Whether the incarnation is registered; its renewal is now."""
+    count: int = yield statements.renew_broker(broker_id, incarnation)
+    return count == 1
+
+
+def overdue(timeout_ms: int) -> Operation[list[int]]:
+    """The brokers whose renewal is longer ago than that."""
+    return [broker_id for (broker_id,) in (yield statements.read_overdue(timeout_ms))]
+
+
+def expire_brokers(images: Images, timeout_ms: int) -> Operation[tuple[list[int], StampedImage]]:
+    """Unregister those whose renewal is longer ago than that, and say which."""
+    known = yield from images.locked()
+    expired = [broker_id for (broker_id,) in (yield statements.lock_overdue(timeout_ms))]
+    stored = yield from images.store(known, rules.expire_brokers(known.image, expired))
+    return expired, stored
+
+
+def allocate_producer_ids(count: int) -> Operation[range]:
+    """Ids that were never handed out."""
+    stop: int = yield statements.allocate_producer_ids(count)
+    return rules.producer_ids(stop - count, count)

@@ -1,0 +1,130 @@
+"""The part of the control plane that keeps topics, brokers, their configs and producer ids."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+from penstock.control.drivers.statements import Lock, Operation, OverDatabase
+from penstock.control.errors import StaleBroker
+from penstock.control.metadata import operations, rules
+from penstock.control.metadata.images import Images, Rule, StampedImage
+from penstock.control.values import Broker, MetadataImage, Topic
+
+T = TypeVar("T")
+
+
+class Metadata(OverDatabase):
+    """Methods of `ControlPlane`, over either database."""
+
+    _images: Images
+
+    @abstractmethod
+    async def image(self) -> MetadataImage: ...
+
+    @abstractmethod
+    def _publish(self, image: StampedImage) -> None:
+        """Show an image whose commit is durable."""
+
+    async def _apply(self, make: Callable[[], Operation[tuple[T, StampedImage]]]) -> T:
+        """Run an operation that changes metadata; what it answers."""
+        answer, image = await self._database.change(
+            partial(self._images.change, make), lock=Lock.METADATA
+        )
+        self._publish(image)
+        return answer
+
+    async def _rule(self, rule: Rule[T]) -> T:
+        return await self._apply(partial(self._images.apply, rule))
+
+    async def register_broker(
+        self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
+    ) -> Broker:
+        return await self._apply(
+            partial(
+                operations.register_broker,
+                self._images,
+                broker_id=broker_id,
+                host=host,
+                port=port,
+                rack=rack,
+                incarnation=incarnation,
+            )
+        )
+
+    async def unregister_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        def rule(image: MetadataImage) -> tuple[MetadataImage, None]:
+            left = rules.unregister_broker(image, broker_id=broker_id, incarnation=incarnation)
+            return left, None
+
+        await self._rule(rule)
+
+    async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        renew = partial(operations.renew_broker, broker_id, incarnation)
+        if not await self._database.read(renew):
+            rules.check_incarnation(
+                await self.image(), broker_id=broker_id, incarnation=incarnation
+            )
+            raise StaleBroker(broker_id, registered=False)
+
+    async def expire_brokers(self, timeout_ms: int) -> list[int]:
+        if not await self._database.read(partial(operations.overdue, timeout_ms)):
+            return []
+        return await self._apply(partial(operations.expire_brokers, self._images, timeout_ms))
+
+    async def create_topic(
+        self,
+        *,
+        name: str,
+        topic_id: UUID,
+        partitions: Sequence[Sequence[int]],
+        configs: Mapping[str, str],
+        internal: bool = False,
+    ) -> Topic:
+        return await self._rule(
+            partial(
+                rules.create_topic,
+                name=name,
+                topic_id=topic_id,
+                partitions=partitions,
+                configs=configs,
+                internal=internal,
+            )
+        )
+
+    async def delete_topic(self, topic_id: UUID) -> Topic:
+        return await self._rule(partial(rules.delete_topic, topic_id=topic_id))
+
+    async def create_partitions(
+        self, *, topic_id: UUID, expected_count: int, new: Sequence[Sequence[int]]
+    ) -> Topic:
+        return await self._rule(
+            partial(
+                rules.create_partitions, topic_id=topic_id, expected_count=expected_count, new=new
+            )
+        )
+
+    async def set_topic_configs(
+        self, *, topic_id: UUID, configs: Mapping[str, str], expected: Mapping[str, str] | None
+    ) -> Topic:
+        return await self._rule(
+            partial(rules.set_topic_configs, topic_id=topic_id, configs=configs, expected=expected)
+        )
+
+    async def set_broker_configs(
+        self, *, broker: str, configs: Mapping[str, str], expected: Mapping[str, str] | None
+    ) -> None:
+        def rule(image: MetadataImage) -> tuple[MetadataImage, None]:
+            changed = rules.set_broker_configs(
+                image, broker=broker, configs=configs, expected=expected
+            )
+            return changed, None
+
+        await self._rule(rule)
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        rules.producer_ids(0, count)
+        return await self._database.change(partial(operations.allocate_producer_ids, count))

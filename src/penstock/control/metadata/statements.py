@@ -1,0 +1,190 @@
+"""The tables of metadata: their statements and rows.
+
+Lists and maps (`configs`, `replicas`, `isr`) are JSON texts that are read whole. Who lives is told
+by `renewed_ms`; in SQLite, whose one owner unregisters everybody when it opens the file, that is a
+table in memory, so that a heartbeat writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, Final
+
+from penstock.control.drivers.statements import Each, changed, row, rows, uuid_of, value
+from penstock.control.values import Broker, Partition, Topic
+
+# The image
+
+read_version = row("SELECT version, membership, cluster_id, stamp FROM image_version")
+read_stamp = value("SELECT stamp FROM image_version")
+lock_stamp = value("SELECT stamp FROM image_version FOR UPDATE")
+write_version = changed(
+    "WITH changed AS (UPDATE image_version SET version = $1, membership = $2, stamp = $3"
+    " RETURNING 1) SELECT pg_notify($4, $5) FROM changed",
+    "UPDATE image_version SET version = $1, membership = $2, stamp = $3",
+)
+make_version = changed(
+    "INSERT INTO image_version SELECT true, $1, 0, 0, $2"
+    " WHERE NOT EXISTS (SELECT 1 FROM image_version)"
+)
+read_cluster_id = value("SELECT cluster_id FROM image_version")
+
+# Topics and partitions
+
+read_stamps = rows("SELECT topic_id, stamp FROM topics")
+read_topics = Each(
+    "rows",
+    "SELECT topic_id, name, configs, internal, stamp FROM topics WHERE topic_id = ANY($1::uuid[])",
+    sqlite="SELECT topic_id, name, configs, internal, stamp FROM topics WHERE topic_id = $1",
+)
+read_partitions = Each(
+    "rows",
+    "SELECT topic_id, number, leader, leader_epoch, replicas, isr FROM partitions"
+    " WHERE topic_id = ANY($1::uuid[])",
+    sqlite="SELECT topic_id, number, leader, leader_epoch, replicas, isr FROM partitions"
+    " WHERE topic_id = $1",
+)
+write_topics = Each(
+    "changed",
+    "INSERT INTO topics SELECT n.*, $5"
+    " FROM unnest($1::uuid[], $2::text[], $3::text[], $4::boolean[]) AS n"
+    " ON CONFLICT (topic_id) DO UPDATE SET configs = excluded.configs, stamp = excluded.stamp",
+    sqlite="INSERT INTO topics VALUES ($1, $2, $3, $4, $5)"
+    " ON CONFLICT (topic_id) DO UPDATE SET configs = excluded.configs, stamp = excluded.stamp",
+)
+write_partitions = Each(
+    "changed",
+    "INSERT INTO partitions SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[],"
+    " $5::text[], $6::text[]) ON CONFLICT (topic_id, number) DO UPDATE SET"
+    " leader = excluded.leader, leader_epoch = excluded.leader_epoch,"
+    " replicas = excluded.replicas, isr = excluded.isr",
+    sqlite="INSERT OR REPLACE INTO partitions VALUES ($1, $2, $3, $4, $5, $6)",
+)
+delete_partitions = Each(
+    "changed",
+    "DELETE FROM partitions WHERE topic_id = ANY($1::uuid[])",
+    sqlite="DELETE FROM partitions WHERE topic_id = $1",
+)
+delete_topics = Each(
+    "changed",
+    "DELETE FROM topics WHERE topic_id = ANY($1::uuid[])",
+    sqlite="DELETE FROM topics WHERE topic_id = $1",
+)
+delete_offsets = Each(
+    "changed",
+    "DELETE FROM group_offsets WHERE topic = ANY($1::text[])",
+    sqlite="DELETE FROM group_offsets WHERE topic = $1",
+)
+
+# Brokers
+
+_OVERDUE: Final = (
+    "SELECT broker_id FROM brokers WHERE registered AND renewed_ms < penstock_now_ms() - $1"
+    " ORDER BY broker_id"
+)
+_OVERDUE_SQLITE: Final = (
+    "SELECT broker_id FROM renewals JOIN brokers USING (broker_id)"
+    " WHERE registered AND renewed_ms < penstock_now_ms() - $1 ORDER BY broker_id"
+)
+RENEWALS_SQLITE: Final = (
+    "CREATE TEMPORARY TABLE IF NOT EXISTS renewals"
+    " (broker_id INTEGER PRIMARY KEY, renewed_ms INTEGER NOT NULL)"
+)
+
+read_brokers = rows(
+    "SELECT broker_id, host, port, rack, incarnation, epoch FROM brokers"
+    " WHERE registered ORDER BY broker_id"
+)
+read_epoch = value("SELECT epoch FROM brokers WHERE broker_id = $1")
+write_broker = changed(
+    "INSERT INTO brokers VALUES ($1, $2, $3, $4, $5, $6, true, penstock_now_ms())"
+    " ON CONFLICT (broker_id) DO UPDATE SET host = excluded.host, port = excluded.port,"
+    " rack = excluded.rack, incarnation = excluded.incarnation, epoch = excluded.epoch,"
+    " registered = true, renewed_ms = excluded.renewed_ms",
+    (
+        "INSERT OR REPLACE INTO brokers VALUES ($1, $2, $3, $4, $5, $6, 1)",
+        "INSERT OR REPLACE INTO renewals VALUES ($1, penstock_now_ms())",
+    ),
+)
+renew_broker = changed(
+    "UPDATE brokers SET renewed_ms = penstock_now_ms()"
+    " WHERE broker_id = $1 AND incarnation = $2 AND registered",
+    "UPDATE renewals SET renewed_ms = penstock_now_ms() WHERE broker_id = $1 AND EXISTS"
+    " (SELECT 1 FROM brokers WHERE broker_id = $1 AND incarnation = $2 AND registered)",
+)
+read_overdue = rows(_OVERDUE, _OVERDUE_SQLITE)
+lock_overdue = rows(f"{_OVERDUE} FOR UPDATE", _OVERDUE_SQLITE)
+unregister = Each(
+    "changed",
+    "UPDATE brokers SET registered = false WHERE broker_id = ANY($1::int[])",
+    sqlite="UPDATE brokers SET registered = 0 WHERE broker_id = $1",
+)
+unregister_all = changed("UPDATE brokers SET registered = false WHERE registered")
+
+# Configs of brokers, and producer ids
+
+read_configs = rows("SELECT broker, configs FROM broker_configs")
+write_configs = changed(
+    "INSERT INTO broker_configs VALUES ($1, $2)"
+    " ON CONFLICT (broker) DO UPDATE SET configs = excluded.configs"
+)
+_ADD_PRODUCER_IDS: Final = "UPDATE counters SET value = value + $1 WHERE name = 'next_producer_id'"
+allocate_producer_ids = value(
+    f"{_ADD_PRODUCER_IDS} RETURNING value",
+    (_ADD_PRODUCER_IDS, "SELECT value FROM counters WHERE name = 'next_producer_id'"),
+)
+
+
+def broker_of(found: Any) -> Broker:
+    broker_id, host, port, rack, incarnation, epoch = found
+    return Broker(
+        broker_id=broker_id,
+        host=host,
+        port=port,
+        rack=rack,
+        incarnation=uuid_of(incarnation),
+        epoch=epoch,
+    )
+
+
+def topic_of(found: Any, partitions: list[Partition]) -> Topic:
+    topic_id, name, configs, internal, _ = found
+    return Topic(
+        topic_id=uuid_of(topic_id),
+        name=name,
+        configs=json.loads(configs),
+        partitions=tuple(partitions),
+        internal=bool(internal),
+    )
+
+
+def partition_of(found: Any) -> Partition:
+    _, number, leader, leader_epoch, replicas, isr = found
+    return Partition(
+        index=number,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        replicas=_broker_ids(replicas),
+        isr=_broker_ids(isr),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _broker_ids(text: str) -> tuple[int, ...]:
+    return tuple(json.loads(text))
+
+
+def topic_values(topic: Topic) -> tuple[Any, ...]:
+    return topic.topic_id, topic.name, json.dumps(dict(topic.configs)), topic.internal
+
+
+def partition_values(topic: Topic, one: Partition) -> tuple[Any, ...]:
+    return (
+        topic.topic_id,
+        one.index,
+        one.leader,
+        one.leader_epoch,
+        json.dumps(one.replicas),
+        json.dumps(one.isr),
+    )
