@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Test processes; each takes whole files and has its own brokers and Spark session.
+# Test processes; each takes whole files (tests/schedule.py) and has its own brokers and Spark session.
 WORKERS ?= 2
 STAMP := $(VENV)/.ready
 

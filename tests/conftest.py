@@ -4,10 +4,12 @@ property tests run."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.schedule import FromBothEnds, rank
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
@@ -19,6 +21,18 @@ _BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeated", _BUSY, derandomize=True)
 settings.register_profile("search", _BUSY)
 settings.load_profile("repeated")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=rank)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds | None:
+    """Hand out files from both ends, where `--dist loadfile` asks for whole files."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    return FromBothEnds(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -72,19 +72,20 @@ class Sweeping:
             self.error = error
 
 
+def _writer(shelf: Shelf, bootstrap: str, partition: str, stop: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.outbox.live_writer", str(shelf.root), bootstrap,
+         shelf.topic, partition, str(stop)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
 def test_sweepers_beside_writers_and_a_consumer(
     shelf: Shelf, outbox_broker: Broker, tmp_path: Path
 ) -> None:
     stop = tmp_path / "stop"
     bootstrap = outbox_broker.bootstrap
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.outbox.live_writer", str(shelf.root), bootstrap,
-             shelf.topic, f"w{number}", str(stop)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for number in range(WRITERS)
-    ]  # fmt: skip
+    writers = [_writer(shelf, bootstrap, f"w{number}", stop) for number in range(WRITERS)]
     ends = time.monotonic() + SECONDS
     read: dict[tuple[str, str], bytes] = {}
     outputs: list[str] = []

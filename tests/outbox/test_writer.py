@@ -1,14 +1,11 @@
-"""The writer: room, retries, timeouts that free nothing, publishing, stopping."""
+"""The writer: room, retries, timeouts that free nothing, stopping."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import random
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,11 @@ import pytest
 from penstock.base.crc import crc32c
 from penstock.base.errors import (
     FencedError,
-    InvalidError,
     PenstockError,
     RetriableError,
     UnavailableError,
 )
-from penstock.base.metrics import Registry, Sample, render
+from penstock.base.metrics import Registry, render
 from penstock.outbox import limits
 from penstock.outbox.errors import (
     AdmissionTimedOut,
@@ -34,9 +30,6 @@ from penstock.outbox.errors import (
     InvalidPayload,
     OutboxBusy,
     OutboxClosed,
-    PublishFailed,
-    PublishRefused,
-    PublishTimedOut,
     ReadOnlyRoot,
     RootUnavailable,
     StorageFull,
@@ -44,115 +37,20 @@ from penstock.outbox.errors import (
     WriteTimedOut,
 )
 from penstock.outbox.metrics import OTHER
-from penstock.outbox.pointer import OutboxRecord, decode_pointer
 from penstock.outbox.settings import OutboxSettings
 from penstock.outbox.writer.writer import OutboxWriter, WriteResult
 from tests.outbox.probed_files import ProbedFiles
-
-AT_MS = 1_779_632_400_000
-CONTENT = b"content " * 1000
-WAIT_SECONDS = 10.0
-
-
-class Topic:
-    """A topic in memory; fails, refuses or waits as told, and looks at what it is pointed to."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.records: list[OutboxRecord] = []
-        self.error: PenstockError | None = None
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.entered = asyncio.Event()
-        self.started = self.stopped = False
-
-    async def start(self) -> None:
-        self.started = True
-
-    async def stop(self, deadline_seconds: float | None = None) -> None:
-        self.stopped = True
-
-    async def publish(self, records: Sequence[OutboxRecord]) -> None:
-        self.entered.set()
-        await self.gate.wait()
-        if self.error is not None:
-            raise self.error
-        for record in records:
-            if record.headers[0][1] == b"pointer":
-                pointer = decode_pointer(record.value)
-                content = (self.root / pointer.file_path).read_bytes()
-                assert crc32c(content) == pointer.crc32c, "published before it was there"
-            self.records.append(record)
-
-    def samples(self) -> Iterator[Sample]:
-        yield from ()
-
-
-class GatedFiles(ProbedFiles):
-    """Holds every write to a file until its gate is opened."""
-
-    def __init__(self) -> None:
-        super().__init__(self._hold)
-        self.gate = threading.Event()
-        self.entered = threading.Event()
-        self.holding = 0
-
-    def _hold(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
-        if name == "write":
-            self.holding += 1
-            self.entered.set()
-            assert self.gate.wait(WAIT_SECONDS)
-
-
-class FailingFiles(ProbedFiles):
-    """Fails the first calls of a name."""
-
-    def __init__(self, name: str, number: int, times: int) -> None:
-        super().__init__(self._fail)
-        self.failing = name
-        self.number = number
-        self.left = times
-        self.created: list[str] = []
-
-    def close(self, handle: int) -> None:
-        """Linux has closed, whatever it says."""
-        os.close(handle)
-        self.around("close", int)
-
-    def _fail(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
-        if name == "create":
-            self.created.append(arguments[1])
-        if name == self.failing and self.left:
-            self.left -= 1
-            raise OSError(self.number, os.strerror(self.number))
-
-
-@asynccontextmanager
-async def running(
-    root: Path, files: ProbedFiles | None = None, topic: Topic | None = None, **settings: Any
-) -> AsyncIterator[OutboxWriter]:
-    chosen = {"backoff_first_ms": 1, "backoff_max_ms": 2, **settings}
-    writer = OutboxWriter(OutboxSettings(root=str(root), **chosen), publisher=topic, files=files)
-    await writer.start()
-    try:
-        yield writer
-    finally:
-        if isinstance(files, GatedFiles):
-            files.gate.set()
-        await writer.stop()
-        counts = writer.counts.of("p")
-        assert (counts.in_flight_bytes, counts.in_flight_operations, counts.pending) == (0, 0, 0)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not holds():
-            await asyncio.sleep(0.001)
-
-
-def data_files(root: Path) -> list[bytes]:
-    assert not list(root.rglob("data.bin.tmp*"))
-    return [path.read_bytes() for path in sorted(root.rglob("data.bin"))]
+from tests.outbox.writers import (
+    AT_MS,
+    CONTENT,
+    WAIT_SECONDS,
+    FailingFiles,
+    GatedFiles,
+    Topic,
+    data_files,
+    running,
+    until,
+)
 
 
 async def test_a_write_and_its_retry(tmp_path: Path) -> None:
@@ -388,121 +286,6 @@ async def test_who_leaves_the_queue_begins_nothing(tmp_path: Path) -> None:
         files.gate.set()
         await asyncio.gather(first, third)
     assert sorted(data_files(tmp_path)) == [b"first", b"third"]
-
-
-async def test_small_payloads_travel_in_the_record(tmp_path: Path) -> None:
-    topic = Topic(tmp_path)
-    async with running(tmp_path, topic=topic, threshold_bytes=10) as writer:
-        small = await writer.send(
-            [b"01234", b"56789"], partition_id="p", batch_id="s", event_count=2, codec="raw",
-            at_ms=AT_MS,
-        )  # fmt: skip
-        large = await writer.send(b"0123456789x", partition_id="p", batch_id="l", at_ms=AT_MS)
-        assert topic.started
-    assert topic.stopped
-    assert (small.inline, large.inline) == (True, False)
-    assert (small.pointer, small.crc32c) == (None, crc32c(b"0123456789"))
-    assert small.identity.at_ms == AT_MS
-    assert data_files(tmp_path) == [b"0123456789x"]
-    first, second = topic.records
-    assert (first.key, first.value) == (b"p", b"0123456789")
-    assert dict(first.headers)["event-count"] == b"2"
-    assert decode_pointer(second.value) == large.pointer
-    counts = writer.counts.of("p")
-    assert (counts.inline, counts.published, counts.succeeded) == (1, 2, 1)
-
-
-async def test_without_a_threshold_all_goes_to_files(tmp_path: Path) -> None:
-    topic = Topic(tmp_path)
-    async with running(tmp_path, topic=topic, threshold_bytes=-1) as writer:
-        assert not (await writer.send(b"", partition_id="p")).inline
-    assert data_files(tmp_path) == [b""]
-
-
-@pytest.mark.parametrize("inline", [True, False])
-async def test_a_failed_publish_leaves_the_file_and_may_be_repeated(
-    tmp_path: Path, inline: bool
-) -> None:
-    topic = Topic(tmp_path)
-    topic.error = UnavailableError("no broker")
-    async with running(tmp_path, topic=topic, threshold_bytes=1 << 20 if inline else 0) as writer:
-        with pytest.raises(PublishFailed, match="its record was not published: no broker") as info:
-            await writer.send(CONTENT, partition_id="p", at_ms=AT_MS)
-        assert isinstance(info.value, RetriableError)
-        identity = info.value.identity
-        assert identity is not None
-        assert data_files(tmp_path) == ([] if inline else [CONTENT])
-        assert writer.counts.of("p").in_flight_operations == 0
-        topic.error = None
-        result = await writer.send(
-            CONTENT, partition_id="p", batch_id=identity.batch_id, at_ms=identity.at_ms
-        )
-        assert result.idempotent_existing_write is not inline
-        assert writer.counts.of("p").publish_failed == 1
-    assert len(topic.records) == 1
-    assert data_files(tmp_path) == ([] if inline else [CONTENT])
-
-
-async def test_a_refused_publish_says_so(tmp_path: Path) -> None:
-    topic = Topic(tmp_path)
-    topic.error = InvalidError("no such topic")
-    async with running(tmp_path, topic=topic) as writer:
-        with pytest.raises(PublishRefused, match="no such topic") as caught:
-            await writer.send(b"x", partition_id="p")
-    assert isinstance(caught.value, InvalidError)
-
-
-@pytest.mark.parametrize("error", [OutboxBusy("full"), OutboxClosed("gone")])
-async def test_what_the_publisher_says_of_itself_is_passed_on(
-    tmp_path: Path, error: PenstockError
-) -> None:
-    topic = Topic(tmp_path)
-    topic.error = error
-    async with running(tmp_path, topic=topic) as writer:
-        with pytest.raises(type(error)) as caught:
-            await writer.send(b"x", partition_id="p", batch_id="b")
-    assert caught.value is not error, "two callers must not share one error's identity"
-
-
-async def test_a_publish_that_hangs_keeps_its_room(tmp_path: Path) -> None:
-    topic = Topic(tmp_path)
-    topic.gate.clear()
-    async with running(
-        tmp_path, topic=topic, publish_timeout_ms=30, in_flight_operations=1, threshold_bytes=0
-    ) as writer:
-        with pytest.raises(PublishTimedOut, match="30 ms") as caught:
-            await writer.send(CONTENT, partition_id="p")
-        assert caught.value.identity is not None
-        counts = writer.counts.of("p")
-        assert counts.in_flight_operations == 1
-        waiting = asyncio.create_task(writer.write(b"next", partition_id="p"))
-        await until(lambda: counts.pending)
-        topic.gate.set()
-        await waiting
-    assert len(topic.records) == 1
-
-
-async def test_who_gave_up_its_file_is_not_published_for(tmp_path: Path) -> None:
-    files, topic = GatedFiles(), Topic(tmp_path)
-    async with running(tmp_path, files, topic, threshold_bytes=0) as writer:
-        call = asyncio.create_task(writer.send(CONTENT, partition_id="p"))
-        await until(files.entered.is_set)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        files.gate.set()
-        await until(lambda: not writer.counts.of("p").in_flight_operations)
-    assert data_files(tmp_path) == [CONTENT]
-    assert topic.records == []
-
-
-async def test_sequential_sends_keep_their_order(tmp_path: Path) -> None:
-    topic = Topic(tmp_path)
-    async with running(tmp_path, topic=topic, threshold_bytes=3) as writer:
-        for number in range(20):
-            await writer.send(b"x" * (number % 7), partition_id="p", batch_id=str(number))
-    ids = [dict(record.headers)["message-id"] for record in topic.records]
-    assert ids == [b"outbox-%d" % number for number in range(20)]
 
 
 @pytest.mark.parametrize("seed", range(5))

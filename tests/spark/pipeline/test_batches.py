@@ -195,6 +195,47 @@ def test_a_rule_that_says_fail_ends_the_run_and_nothing_is_written(pipeline: Pip
     assert RuleBroken.code == "invalid_record"
 
 
+WINDOWS = """
+name = "windows-{number}"
+[run]
+trigger = "once"
+max_records = 100
+[source.clicks]
+topic = "{clicks}"
+format = "json"
+schema = "user string, at timestamp"
+time = "at"
+delay = "1 hour"
+[source.users]
+table = "users"
+[step.named]
+sql = "select c.*, u.city from clicks c left join users u on c.user = u.user"
+[step.counts]
+sql = '''
+select window(at, '10 minutes').start as start, user, count(*) as clicks
+from clicks group by 1, 2
+'''
+output = "update"
+[step.busy]
+sql = "select * from counts where clicks > 5"
+[sink.rows]
+from = "named"
+table = "rows"
+[sink.totals]
+from = "counts"
+table = "totals"
+mode = "upsert"
+keys = ["start", "user"]
+[sink.busy]
+from = "busy"
+table = "busy"
+mode = "upsert"
+keys = ["start", "user"]
+[errors]
+dead_letters = "{dead}"
+"""
+
+
 def test_windows_joins_and_tables(pipeline: Pipeline) -> None:
     clicks, dead = pipeline.topic("clicks", 2), pipeline.topic("dead")
     import pyarrow as pa
@@ -208,45 +249,7 @@ def test_windows_joins_and_tables(pipeline: Pipeline) -> None:
         for number in range(240)
     ]
     pipeline.send(clicks, [*values, b"broken"])
-    text = f"""
-        name = "windows-{pipeline.number}"
-        [run]
-        trigger = "once"
-        max_records = 100
-        [source.clicks]
-        topic = "{clicks}"
-        format = "json"
-        schema = "user string, at timestamp"
-        time = "at"
-        delay = "1 hour"
-        [source.users]
-        table = "users"
-        [step.named]
-        sql = "select c.*, u.city from clicks c left join users u on c.user = u.user"
-        [step.counts]
-        sql = '''
-        select window(at, '10 minutes').start as start, user, count(*) as clicks
-        from clicks group by 1, 2
-        '''
-        output = "update"
-        [step.busy]
-        sql = "select * from counts where clicks > 5"
-        [sink.rows]
-        from = "named"
-        table = "rows"
-        [sink.totals]
-        from = "counts"
-        table = "totals"
-        mode = "upsert"
-        keys = ["start", "user"]
-        [sink.busy]
-        from = "busy"
-        table = "busy"
-        mode = "upsert"
-        keys = ["start", "user"]
-        [errors]
-        dead_letters = "{dead}"
-    """
+    text = WINDOWS.format(number=pipeline.number, clicks=clicks, dead=dead)
     states = pipeline.run(text)
     assert set(states) == {"clicks", "counts"}
     assert len(pipeline.rows("rows")) == 240

@@ -1,3 +1,5 @@
+"""The table of what is served, against the schemas and the reference page."""
+
 from __future__ import annotations
 
 from pathlib import Path

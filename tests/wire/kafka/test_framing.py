@@ -1,3 +1,5 @@
+"""Frames and headers of requests, and those that cannot be trusted."""
+
 from __future__ import annotations
 
 import pytest

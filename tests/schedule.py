@@ -1,0 +1,38 @@
+"""The order of the tests, and which of two processes runs which.
+
+What costs most is what several files share: Spark's session, the foreign clients and their server,
+brokers, PostgreSQL, S3. Each process has its own, and those of a folder end when the process goes
+on to another. So files go in the order of their folders, Spark's first and the foreign clients'
+last, the short ones between: processes of even numbers take them from the front and those of odd
+numbers from the back. The two meet where files are short, so both work until the end, and one
+alone has a session of Spark.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+DEAR = ("spark", "scenarios", "host", "deploy", "broker", "outbox", "apps")
+"""Folders of this one, dearest first; the others follow by name."""
+
+
+def rank(item: pytest.Item) -> int:
+    """Where the folder of a test stands among all."""
+    here = PurePath(__file__).parent
+    parts = item.path.relative_to(here).parts if item.path.is_relative_to(here) else ()
+    if not parts:
+        return len(DEAR) + 1
+    return DEAR.index(parts[0]) if parts[0] in DEAR else len(DEAR)
+
+
+class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
+    """Whole files, in order, to each process from its own end."""
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if self.nodes.index(node) % 2:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
