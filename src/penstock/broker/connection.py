@@ -51,13 +51,57 @@ WAITING_APIS: Final = frozenset({BY_NAME["JoinGroup"].key, BY_NAME["SyncGroup"].
 Buffers = Sequence[bytes | bytearray | memoryview]
 
 
-class PendingRequest(Protocol):
-    """A request whose answer is owed: the answer once it is there, and what gives it up."""
+class Expiring(Protocol):
+    """A request that waits for its records to be kept as their topics promise."""
 
-    api: Api
-    started: float
-    answer: Buffers | None
-    abandon: Callable[[], None] | None
+    deadline: float
+
+    def expire(self) -> None:
+        """Answer that it took too long."""
+
+
+class RequestContext:
+    """One request between its frame and its answer.
+
+    `api`, `version`, `correlation_id` and `client_id` come from the request's header;
+    `started` is monotonic seconds. `connection` knows the peer: `connection.client_host`,
+    `connection.listener`, `connection.principal`. `abandon` is what to call if the peer goes
+    before the answer; a request that waits for long sets it.
+    """
+
+    __slots__ = (
+        "abandon", "answer", "api", "client_id", "connection", "correlation_id", "no_answer",
+        "started", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        connection: Connection,
+        started: float,
+    ) -> None:
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.connection = connection
+        self.started = started
+        self.answer: Buffers | None = None
+        self.no_answer = False
+        self.abandon: Callable[[], None] | None = None
+
+    def reply(self, buffers: Buffers) -> None:
+        """Answer with a whole frame in pieces; it leaves when those before it have left."""
+        self.answer = buffers
+        self.connection.answered(self)
+
+    @property
+    def client_host(self) -> str:
+        return self.connection.client_host
 
 
 class FrontDoor(Protocol):
@@ -97,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         self.fetch_errors: Mapping[tuple[bytes, int], tuple[int, int, int]] = {}
         """What fetches without a session were told (`fetch.sessions.Told`)."""
         self._transport: Any = None
-        self._pending: deque[PendingRequest] = deque()
+        self._pending: deque[RequestContext] = deque()
         self._task: asyncio.Task[None] | None = None
         self._backlog: memoryview | None = None
         self._head = bytearray(4)
@@ -310,12 +354,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # Requests and answers
 
-    def opened(self, request: PendingRequest) -> None:
+    def opened(self, request: RequestContext) -> None:
         """A request takes the next place in the order of answers."""
         self.last_request = request.started
         self._pending.append(request)
 
-    def dropped(self, request: PendingRequest) -> None:
+    def dropped(self, request: RequestContext) -> None:
         """A request that gets no answer gives its place up."""
         if request in self._pending:
             self._pending.remove(request)
@@ -330,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task = None
         self._resume()
 
-    def answered(self, request: PendingRequest) -> None:
+    def answered(self, request: RequestContext) -> None:
         """An answer is ready; write it, and those behind it that waited for it."""
         pending = self._pending
         if pending and pending[0] is request:

@@ -10,7 +10,7 @@ the module is imported at the first request of the API. A handler is
 
 - `parts` has the parts of the broker that its module uses, and names as the fields of its `Parts`
   (`broker/parts.py`). A module without `Parts` uses none, and its handlers begin with `context`.
-- `context` (`broker/context.py`) has `api`, `version`, `client_id`, `client_host`, `connection`.
+- `context` (`broker/connection.py`) has `api`, `version`, `client_id`, `client_host`, `connection`.
 - `request` is kio's own dataclass of that API and version, read by our guarded decoder. Fields
   that the version lacks are absent: `getattr(request, "name", default)`. Durations are
   `timedelta` (`wire.kafka.primitives.milliseconds` turns them into an int), a zero UUID is None.
@@ -49,7 +49,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import Connection, RequestContext
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions, produce
@@ -66,7 +66,6 @@ from penstock.wire.kafka.produce import decode_request
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
-    from penstock.broker.connection import Connection
     from penstock.broker.metrics import RequestMetrics
     from penstock.security import Authoriser
 

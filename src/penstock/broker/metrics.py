@@ -13,7 +13,7 @@ from penstock.base.metrics import Histogram, Metric, Sample
 from penstock.broker.errors import error_name
 
 if TYPE_CHECKING:
-    from penstock.broker.context import RequestContext
+    from penstock.broker.connection import RequestContext
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partition_registry import PartitionRegistry
 

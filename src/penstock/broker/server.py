@@ -45,7 +45,7 @@ from penstock.security import PERMISSIVE
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.broker.admin.server import AdminServer
-    from penstock.broker.context import Expiring
+    from penstock.broker.connection import Expiring
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.sinks import SinkService
     from penstock.control import ControlPlane

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from penstock.base.errors import PenstockError
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.dispatch import handler_of
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import error_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.wire.kafka.apis import API_VERSIONS, APIS
 from penstock.wire.kafka.encoder import encoder
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from penstock.base.errors import InvalidError, InvalidTopicName
 from penstock.base.ids import validate_topic_name
 from penstock.broker.admin_errors import BadRequest
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number
 from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS

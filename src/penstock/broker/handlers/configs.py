@@ -38,7 +38,7 @@ from penstock.broker.configs import (
     idle_topic_configs,
     topic_config,
 )
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import check_change, is_diskless, kept
 from penstock.broker.errors import UnknownTopicOrPartition, error_of
 from penstock.broker.settings import BrokerSettings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.fetch.operation import FetchOperation, FetchParts
 from penstock.wire.kafka.fetch import TOPIC_IDS_FROM, decode_request
 

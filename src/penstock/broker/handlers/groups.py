@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.broker.admin_errors import BadRequest
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.classic import (
     Accepted,
     Assignment,

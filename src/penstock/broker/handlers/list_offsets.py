@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.leader_epochs import check_epoch
 from penstock.partitions import look_up_marks

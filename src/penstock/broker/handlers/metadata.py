@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import validate_topic_name
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.limits import METADATA_CACHE_BYTES, METADATA_CACHE_ENTRIES

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
 from penstock.base.errors import InvalidError, PenstockError
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.classic import CommitCheck, Refused
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_number, error_of

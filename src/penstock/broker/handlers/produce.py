@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.errors import (
     InvalidRequiredAcks,
     TransactionsUnsupported,
@@ -48,7 +48,7 @@ from penstock.wire.kafka.produce import (
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
-    from penstock.broker.context import Expiring
+    from penstock.broker.connection import Expiring
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.partitions import GroupCommits, Partition

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.errors import TransactionsUnsupported
 
 if TYPE_CHECKING:

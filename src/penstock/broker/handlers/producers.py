@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.errors import error_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from uuid import UUID
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDeletionDisabled
 from penstock.broker.configs import describe_topic, idle_topic_configs
-from penstock.broker.context import RequestContext
+from penstock.broker.connection import RequestContext
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_of
 from penstock.broker.topic_admin import CONCURRENT_CHANGES_MAX
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions

@@ -1,0 +1,89 @@
+"""The map's list of the files that a produce request goes through is what really happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import penstock
+from penstock.broker.server import BrokerServer
+from tests.broker.wire_client import WireClient, batch
+
+SOURCE = Path(penstock.__file__).parent
+FILES_MAX = 14
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def listed() -> tuple[list[str], list[str]]:
+    """The files of the walk, in order, and those that they ask by the way."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text[text.index("**The walk of a produce request**") :]
+    section = section[: section.index("**Fetch.**")]
+    walk, _, asked = section.partition("By the way")
+    names = re.compile(r"`([\w/]+\.py)`")
+    return names.findall(walk), names.findall(asked)
+
+
+class Trace:
+    """Which files of the package run from the arrival of a frame until it is on disk, and which
+    call which."""
+
+    def __init__(self, walk: Collection[str]) -> None:
+        """Only what a file of the walk has begun counts, no timer of the loop's."""
+        self._walk = walk
+        self.files: set[str] = set()
+        self.calls: set[tuple[str, str]] = set()
+        self.on_disk = False
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and argument is os.fdatasync:
+            self.on_disk = True
+        if event == "call" and not self.on_disk:
+            name, caller = _name(frame), _name(frame.f_back)
+            if name and _first(frame) in self._walk:
+                self.files.add(name)
+                if caller and caller != name:
+                    self.calls.add((caller, name))
+
+
+def _name(frame: FrameType | None) -> str:
+    path = "" if frame is None else frame.f_code.co_filename
+    inside = path.startswith(f"{SOURCE}{os.sep}")
+    return Path(path).relative_to(SOURCE).as_posix() if inside else ""
+
+
+def _first(frame: FrameType | None) -> str:
+    """The file of the package by which the loop began what runs."""
+    first = ""
+    while frame is not None:
+        first = _name(frame) or first
+        frame = frame.f_back
+    return first
+
+
+async def test_a_produce_request_goes_through_the_files_of_the_map(
+    broker: BrokerServer, client: WireClient
+) -> None:
+    walk, asked = listed()
+    assert len(walk) <= FILES_MAX
+    assert all((SOURCE / name).is_file() for name in [*walk, *asked])
+    await client.create("t")
+    for _ in range(3):
+        await client.produce("t", batch(b"v"))
+    trace = Trace(walk)
+    sys.setprofile(trace)
+    try:
+        await client.produce("t", batch(b"v"))
+    finally:
+        sys.setprofile(None)
+    assert trace.on_disk
+    gone_through = {name for name in trace.files if not name.startswith("base/")}
+    assert gone_through <= {*walk, *asked}, "files that the map does not have"
+    onward = [pair for pair in trace.calls if pair[0] in asked and pair[1] in walk]
+    assert not onward, "these are on the walk, not by the way"
