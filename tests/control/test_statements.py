@@ -14,6 +14,7 @@ from penstock.control.drivers import postgres_connections, sqlite_statements
 from penstock.control.drivers.statements import (
     Each,
     Operation,
+    Together,
     changed,
     row,
     rows,
@@ -47,6 +48,20 @@ grow = value(
     ("UPDATE things SET size = size + $2 WHERE id = $1", "SELECT size FROM things WHERE id = $1"),
 )
 delete = changed("DELETE FROM things")
+
+
+resize = Each(
+    "changed",
+    "UPDATE things SET size = n.size FROM unnest($1::uuid[], $2::int[]) AS n (id, size)"
+    " WHERE things.id = n.id",
+    sqlite="UPDATE things SET size = $2 WHERE id = $1",
+)
+note = Each(
+    "changed",
+    "INSERT INTO notes SELECT * FROM unnest($1::text[])",
+    sqlite="INSERT INTO notes VALUES ($1)",
+)
+both = Together(note, resize)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -94,3 +109,18 @@ async def test_a_statement_over_no_rows_is_not_executed(run: Run[Any]) -> None:
         return (yield insert([], "n")), (yield sizes([]))  # the table is not there
 
     assert await run(operation()) == (0, [])
+
+
+async def test_several_statements_over_sets_are_one(run: Run[Any]) -> None:
+    def operation() -> Operation[list[Any]]:
+        yield create()
+        yield rows("CREATE TABLE notes (text text)")()
+        yield insert([(A, 1), (B, 2)], "n")
+        answers: list[Any] = [(yield both([("x",), ("y",)], [(A, 5), (B, 6), (UUID(int=9), 7)]))]
+        answers.append((yield both([], [(A, 7)])))
+        answers.append((yield both([("z",)], [])))
+        answers.append({uuid_of(one): size for one, size in (yield sizes([(A,), (B,)]))})
+        answers.append([text for (text,) in (yield rows("SELECT text FROM notes ORDER BY 1")())])
+        return answers
+
+    assert await run(operation()) == [2, 1, 0, {A: 7, B: 6}, ["x", "y", "z"]]

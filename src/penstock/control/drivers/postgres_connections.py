@@ -37,7 +37,7 @@ from penstock.control.drivers.postgres_failures import (
     classify,
     of_connecting,
 )
-from penstock.control.drivers.statements import Again, Each, Lock, Operation
+from penstock.control.drivers.statements import Again, Each, Lock, Operation, Together
 from penstock.control.errors import ControlBusy, ControlUnavailable, DatabaseSlow
 from penstock.control.limits import (
     BACKOFF,
@@ -332,6 +332,8 @@ async def run(connection: Connection, operation: Operation[T]) -> T:
                 answer = [] if statement.answer == "rows" else 0
                 continue
             values = (*zip(*rows, strict=True), *shared)
+        elif type(statement) is Together:
+            values = tuple(statement.columns(values))
         if statement.answer == "rows":
             answer = await connection.fetch(statement.postgres, *values)
         elif statement.answer == "row":

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from penstock.control.drivers.statements import Answer, Each, Lock, Operation, Statement, Values
+from penstock.control.drivers.statements import (
+    Answer,
+    Each,
+    Lock,
+    Operation,
+    Statement,
+    Together,
+    Values,
+)
 from penstock.control.errors import StaleMembership
 from penstock.control.limits import OPERATION_TIMEOUT_SECONDS
 
@@ -25,6 +33,9 @@ def run(connection: sqlite3.Connection, operation: Operation[T]) -> T:
             statement, values = operation.send(answer)
             if type(statement) is Each:
                 answer = _each(connection, statement, *values)
+            elif type(statement) is Together:
+                for part, rows in zip(statement.parts, values, strict=True):
+                    answer = _each(connection, part, rows, ())
             else:
                 answer = _one(connection, statement, values)
     except StopIteration as end:

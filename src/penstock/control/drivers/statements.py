@@ -21,8 +21,8 @@ its one owner does not need; where the dialects differ more it has a text of its
 with the same values, of which the last one answers (it knows no RETURNING before version 3.35).
 
 **Round trips** are kept by statements over sets: `Each` takes rows, and PostgreSQL gets them as a
-list for each column in one statement, SQLite one after the other. A connection of asyncpg has one
-statement under way.
+list for each column in one statement, SQLite one after the other. `Together` makes one of several.
+A connection of asyncpg has one statement under way.
 
 **Values** go in as they are: UUIDs, too, which SQLite keeps as 16 bytes. What comes out is the
 database's: `uuid_of` and `bool` make of it what a value holds.
@@ -32,8 +32,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -93,6 +94,39 @@ class Each(Statement):
 
     def __call__(self, rows: Iterable[Values], *shared: Any) -> Call:
         return self, (list(rows), shared)
+
+
+class Together(Statement):
+    """Statements over sets that PostgreSQL gets as one; SQLite gets one after the other.
+
+    They change rows of different tables: none sees what the others do. The last one answers.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, *parts: Each) -> None:
+        self.parts = parts
+        texts: list[str] = []
+        before = 0
+        for part in parts:
+            texts.append(_PARAMETER.sub(partial(_moved, by=before), part.postgres))
+            before += part.sqlite[0].values
+        named = [f"part_{place} AS ({text})" for place, text in enumerate(texts[:-1], 1)]
+        super().__init__(parts[-1].answer, f"WITH {', '.join(named)} {texts[-1]}", ())
+
+    def __call__(self, *sets: Sequence[Values]) -> Call:
+        return self, sets
+
+    def columns(self, sets: Sequence[Sequence[Values]]) -> list[Sequence[Any]]:
+        """The values for PostgreSQL: of each set the columns, which are empty if it is."""
+        columns: list[Sequence[Any]] = []
+        for part, rows in zip(self.parts, sets, strict=True):
+            columns += zip(*rows, strict=True) if rows else [()] * part.sqlite[0].values
+        return columns
+
+
+def _moved(parameter: re.Match[str], by: int) -> str:
+    return f"${int(parameter[1]) + by}"
 
 
 Call = tuple[Statement, Values]
