@@ -24,20 +24,17 @@ not block, and would start a task that calls `ClusterMetadata.refresh`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
-from uuid import UUID
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.control.batch_index.postgres_index import PostgresDiskless
-from penstock.control.batch_index.postgres_switch import PostgresDisklessSwitch
+from penstock.control.batch_index.plane import Diskless
 from penstock.control.batch_index.values import PartitionKey, PartitionMarks
 from penstock.control.drivers.postgres_connections import (
     Connection,
     Connections,
     Work,
     database_name,
-    run,
 )
 from penstock.control.drivers.postgres_notices import (
     Listener,
@@ -52,7 +49,6 @@ from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
 from penstock.control.metadata import postgres_tables as tables
 from penstock.control.metadata import rules
 from penstock.control.metadata.images import Images, StampedImage
-from penstock.control.metadata.plane import Metadata
 from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
 from penstock.control.port import MarksListener
 from penstock.control.sink_commits.plane import SinkCommits
@@ -62,13 +58,9 @@ from penstock.control.values import (
 )
 
 T = TypeVar("T")
-Change = Callable[[Connection, MetadataImage, UUID], Awaitable[tuple[MetadataImage, T]]]
-"""From the image and the stamp of what is written: writes rows; returns image and answer."""
 
 
-class PostgresControlPlane(
-    PostgresDiskless, PostgresDisklessSwitch, Metadata, GroupOffsets, SinkCommits
-):
+class PostgresControlPlane(Diskless, GroupOffsets, SinkCommits):
     """The port over one database (or one schema of it, by the URL's `search_path`)."""
 
     def __init__(
@@ -154,33 +146,10 @@ class PostgresControlPlane(
     def _publish(self, image: StampedImage) -> None:
         self._images.publish(image)
 
-    async def _locked_image(
-        self, connection: Connection, stamp: tuple[int, UUID] | None = None
-    ) -> MetadataImage:
-        known = await run(connection, self._images.current(None if stamp is None else stamp[1]))
-        self._publish(known)
-        return known.image
-
-    def _known_image(self, stamp: UUID | None) -> MetadataImage | None:
-        known = self._images.published
-        return known.image if known is not None and known.stamp == stamp else None
-
     def _tell(self, marks: Mapping[PartitionKey, PartitionMarks]) -> None:
         known = self._images.published
         if self._teller is not None and known is not None and len(known.image.brokers) > 1:
             self._teller.tell(marks)
-
-    async def _change(self, change: Change[T]) -> T:
-        """Apply a change to the newest image under the locks of metadata; what it answers."""
-
-        async def work(connection: Connection) -> tuple[T, StampedImage]:
-            known = await run(connection, self._images.locked())
-            image, answer = await change(connection, known.image, known.stamp)
-            return answer, await run(connection, self._images.store(known, image))
-
-        answer, changed = await self._database.transaction(work, begin=Lock.METADATA.value)
-        self._publish(changed)
-        return answer
 
     async def _fenced(self, membership: int | None, work: Work[T]) -> T:
         """Run work while topics and brokers stand still, if the membership is still the one."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.control.batch_index.sqlite_index import SqliteDiskless
+from penstock.control.batch_index.plane import Diskless
 from penstock.control.drivers.sqlite_statements import run
 from penstock.control.drivers.sqlite_writer import SqliteWriter, Writer
 from penstock.control.errors import ControlUnavailable
@@ -23,14 +23,13 @@ from penstock.control.groups.plane import GroupOffsets
 from penstock.control.metadata import operations, rules, statements
 from penstock.control.metadata import sqlite_tables as tables
 from penstock.control.metadata.images import Images, StampedImage
-from penstock.control.metadata.plane import Metadata
 from penstock.control.migrations.sqlite.migrate import migrate
 from penstock.control.port import MarksListener
 from penstock.control.sink_commits.plane import SinkCommits
 from penstock.control.values import GroupRecord, MetadataImage
 
 
-class SqliteControlPlane(SqliteDiskless, Metadata, GroupOffsets, SinkCommits):
+class SqliteControlPlane(Diskless, GroupOffsets, SinkCommits):
     """The port over one file; `start` opens or creates it."""
 
     def __init__(
@@ -115,13 +114,6 @@ class SqliteControlPlane(SqliteDiskless, Metadata, GroupOffsets, SinkCommits):
         if newest is None:
             raise ControlUnavailable(f"the metadata database {self._path} is not open")
         return newest.image
-
-    def _known_image(self, stamp: UUID | None) -> MetadataImage:
-        return self._current()
-
-    def _change(self, connection: sqlite3.Connection, image: MetadataImage) -> None:
-        known = run(connection, self._images.locked())
-        self._images.newest = run(connection, self._images.store(known, image))
 
     def _publish(self, image: StampedImage) -> None:
         """It is published on the writer's thread."""

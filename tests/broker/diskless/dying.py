@@ -17,7 +17,7 @@ from typing import Any
 from penstock.apps.cli import main
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.switching import coordinating, joining, share
-from penstock.control.batch_index.postgres_switch import PostgresDisklessSwitch
+from penstock.control.batch_index.plane import Diskless
 from penstock.diskless.switching import SwitchingPart, TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")
@@ -89,7 +89,7 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     death.around(TopicCopy, "renew", after=lambda *_: "tail copied")
     death.around(SwitchingPart, "commit", after=lambda *_: "committed")
     death.around(ClusterMetadata, "refresh", after=refreshed)
-    death.around(PostgresDisklessSwitch, "open_switch", after=lambda *_: "opened")
+    death.around(Diskless, "open_switch", after=lambda *_: "opened")
     death.around(joining.Joined, "_tell", after=told)
     death.around(joining.Joined, "_settle", before=lambda *_: "over")
     death.around(coordinating.Coordinated, "_ready", after=lambda *_: "all ready")

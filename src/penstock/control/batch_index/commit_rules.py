@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
-from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.rules import (
     EMPTY,
     PartitionRow,
     ProducerKey,
+    TopicOf,
     layout_totals,
     refusal,
 )
@@ -33,7 +33,6 @@ from penstock.control.batch_index.values import (
 )
 from penstock.control.errors import InvalidCommit, TooLarge
 from penstock.control.limits import OBJECT_ENTRIES_MAX
-from penstock.control.values import Topic
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer, ProducerBatch, appended, original
@@ -95,7 +94,7 @@ def plan_commit(
     commit: ObjectCommit,
     lease: ObjectLease,
     *,
-    topics: Mapping[UUID, Topic],
+    topic_of: TopicOf,
     partitions: Mapping[PartitionKey, PartitionRow],
     producers: Mapping[ProducerKey, Producer],
     now_ms: int,
@@ -104,7 +103,7 @@ def plan_commit(
 
     `now_ms` is the plane's own time, by which idle producers are forgotten.
     """
-    planner = _Planner(topics, partitions, producers, commit.now_ms, now_ms)
+    planner = _Planner(topic_of, partitions, producers, commit.now_ms, now_ms)
     placed = tuple([planner.place(entry) for entry in commit.entries])
     extents = {
         key: tuple([run.extent(lease) for run in runs]) for key, runs in planner.runs.items()
@@ -164,17 +163,17 @@ class _Run:
 class _Planner:
     """Places entries one after the other; what an entry did, the next one sees."""
 
-    __slots__ = ("append_ms", "known", "now_ms", "rows", "runs", "topics", "written")
+    __slots__ = ("append_ms", "known", "now_ms", "rows", "runs", "topic_of", "written")
 
     def __init__(
         self,
-        topics: Mapping[UUID, Topic],
+        topic_of: TopicOf,
         rows: Mapping[PartitionKey, PartitionRow],
         known: Mapping[ProducerKey, Producer],
         append_ms: int,
         now_ms: int,
     ) -> None:
-        self.topics = topics
+        self.topic_of = topic_of
         self.rows = rows
         self.known = known
         self.append_ms = append_ms
@@ -184,7 +183,7 @@ class _Planner:
 
     def place(self, entry: BatchEntry) -> AppendResult:
         key = (entry.topic_id, entry.partition)
-        refused = refusal(self.topics.get(entry.topic_id), *key)
+        refused = refusal(self.topic_of(entry.topic_id), *key)
         if refused is not None:
             return AppendResult(-1, -1, -1, error=refused[0], message=refused[1])
         row = self.rows.get(key, EMPTY)

@@ -51,7 +51,7 @@ find_many = Each(
     ORDER BY k.place, e.base_offset
     """,  # noqa: S608
     sqlite=f"""
-    SELECT $4, NULL, {ROW}, {_EXTENT}
+    SELECT $4, (SELECT stamp FROM image_version), {ROW}, {_EXTENT}
     FROM diskless_partitions p
     LEFT JOIN diskless_extents e ON e.partition_id = p.partition_id
         AND $3 >= p.log_start_offset AND $3 < p.high_watermark
@@ -105,7 +105,7 @@ class FoundRows(NamedTuple):
 def find(
     requests: Sequence[FindRequest], limit: int
 ) -> Operation[tuple[list[FoundRows], UUID | None]]:
-    """What each request needs, with at most `limit` extents each, and the image's stamp."""
+    """What each request needs, with at most `limit` extents each, and the image's stamp if any."""
     found = [FoundRows(EMPTY, []) for _ in requests]
     asked = [(*request[:3], place) for place, request in enumerate(requests)]
     answered = yield find_many(asked, limit)

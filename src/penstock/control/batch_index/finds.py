@@ -6,18 +6,17 @@ of which the first extents are too few is asked for a second time, for more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
-from uuid import UUID
 
 from penstock.control.batch_index import extents, index_rules, partitions
+from penstock.control.batch_index.rules import TopicOf
 from penstock.control.batch_index.values import FindRequest, Found, PartitionKey, PartitionMarks
 from penstock.control.drivers.statements import Operation
 from penstock.control.limits import FIND_EXTENTS_MAX
-from penstock.control.values import Topic
+from penstock.control.metadata.images import Images, StampedImage
 from penstock.records.idempotence import ProducerState, described
 
-Topics = Mapping[UUID, Topic]
 _FIRST: Final = 16
 """Extents that a find reads of each partition; where they are too few, it reads more."""
 
@@ -26,14 +25,15 @@ _TOTAL: Final = 2 * FIND_EXTENTS_MAX
 
 
 def find(
-    requests: Sequence[FindRequest], topics_of: Callable[[UUID | None], Topics | None]
+    images: Images, requests: Sequence[FindRequest], newest: StampedImage | None = None
 ) -> Operation[list[Found] | None]:
-    """See the port; None if the topics of the image with the stamp that was found are not known."""
+    """See the port; None if the image whose stamp was found is not known, and there is no newer."""
     first, stamp = yield from extents.find(requests, _FIRST)
-    topics = topics_of(stamp)
-    if topics is None:
+    image = newest or images.known(stamp or (yield from images.stamp()))
+    if image is None:
         return None
-    answers = [_found(one, request, topics) for one, request in zip(first, requests, strict=True)]
+    topic_of = image.topic
+    answers = [_found(one, request, topic_of) for one, request in zip(first, requests, strict=True)]
     short = [
         place
         for place, answer in enumerate(answers)
@@ -43,12 +43,12 @@ def find(
         limit = max(_FIRST, min(FIND_EXTENTS_MAX, _TOTAL // len(short)))
         again, _ = yield from extents.find([requests[place] for place in short], limit)
         for place, one in zip(short, again, strict=True):
-            answers[place] = _found(one, requests[place], topics)
+            answers[place] = _found(one, requests[place], topic_of)
     return answers
 
 
-def _found(one: extents.FoundRows, request: FindRequest, topics: Topics) -> Found:
-    answer = index_rules.found_without_extents(request, topics, one.row)
+def _found(one: extents.FoundRows, request: FindRequest, topic_of: TopicOf) -> Found:
+    answer = index_rules.found_without_extents(request, topic_of, one.row)
     return index_rules.found(request, one.row, one.extents) if answer is None else answer
 
 

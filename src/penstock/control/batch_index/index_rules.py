@@ -11,13 +11,13 @@ Source: Kafka's `UnifiedLog.deleteOldSegments` (its order of rules and their bou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import BugError
-from penstock.control.batch_index.rules import LAYOUT, PartitionRow, layout_totals, refusal
+from penstock.control.batch_index.rules import LAYOUT, PartitionRow, TopicOf, layout_totals, refusal
 from penstock.control.batch_index.values import (
     FindRequest,
     Found,
@@ -27,19 +27,18 @@ from penstock.control.batch_index.values import (
 )
 from penstock.control.errors import InvalidCommit, ObjectLeaseLost, OffsetBeyondEnd, StaleExtents
 from penstock.control.limits import FIND_EXTENTS_MAX
-from penstock.control.values import Topic
 from penstock.records.extents import Extent
 
 
 def found_without_extents(
-    request: FindRequest, topics: Mapping[UUID, Topic], row: PartitionRow
+    request: FindRequest, topic_of: TopicOf, row: PartitionRow
 ) -> Found | None:
     """The answer of a find that needs no extent; None for one that does.
 
     `row` is `EMPTY` for a partition without a commit.
     """
     topic_id, partition, offset, _ = request
-    refused = refusal(topics.get(topic_id), topic_id, partition)
+    refused = refusal(topic_of(topic_id), topic_id, partition)
     if refused is not None:
         return Found(None, error=refused[0])
     marks = row.marks

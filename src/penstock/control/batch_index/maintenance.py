@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from penstock.control.batch_index import extents, index_rules, objects, partitions, rules
+from penstock.control.batch_index import extents, index_rules, objects, partitions
 from penstock.control.batch_index.values import (
     Condemned,
-    ObjectLease,
     PartitionKey,
     PartitionMarks,
     Retained,
@@ -21,14 +20,6 @@ from penstock.control.drivers.statements import Operation
 from penstock.control.errors import ObjectLeaseLost
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
 from penstock.records.extents import Extent
-
-
-def lease_segment(nonce: int, key: PartitionKey, base_offset: int) -> Operation[ObjectLease]:
-    """Reserve the key of a sealed segment."""
-    object_id = yield objects.allocate_ids(1)
-    lease = ObjectLease(object_id, rules.segment_key(object_id, nonce, *key, base_offset))
-    yield objects.write_leases([lease])
-    return lease
 
 
 def delete_records(key: PartitionKey, before_offset: int) -> Operation[PartitionMarks]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -25,12 +25,13 @@ from penstock.control.drivers.statements import (
 )
 
 _HIGHEST_ID: Final = "SELECT value FROM counters WHERE name = 'highest_object_id'"
-_ADD_IDS: Final = "UPDATE counters SET value = value + $1 WHERE name = 'highest_object_id'"
-
-allocate_ids = value(f"{_ADD_IDS} RETURNING value", sqlite=(_ADD_IDS, _HIGHEST_ID))
-"""The highest of so many new ids."""
+_RAISE: Final = "UPDATE counters SET value = value + $1 WHERE name = 'highest_object_id'"
 
 _highest_id = value(_HIGHEST_ID)
+allocate_ids = value(f"{_RAISE} RETURNING value", sqlite=(_RAISE, _HIGHEST_ID))
+"""The highest of so many new ids."""
+
+now = value("SELECT penstock_now_ms()")
 _store = row("SELECT store_id, place FROM diskless_store")
 _adopt_store = changed("INSERT INTO diskless_store VALUES (true, $1, $2) ON CONFLICT DO NOTHING")
 write_leases = Each(
@@ -40,13 +41,14 @@ write_leases = Each(
     sqlite="INSERT INTO diskless_objects"
     " VALUES ($1, $2, 'pending', 'wal', 0, 0, penstock_now_ms())",
 )
+_LOCKED: Final = (
+    "SELECT o.object_id, o.key, o.state, penstock_now_ms(), v.stamp"
+    " FROM diskless_objects o, image_version v"
+)
 _lock = Each(
     "rows",
-    "SELECT o.object_id, o.key, o.state, penstock_now_ms(), v.version, v.stamp"
-    " FROM diskless_objects o, image_version v WHERE o.object_id = ANY($1::bigint[])"
-    " ORDER BY o.object_id FOR UPDATE OF o",
-    sqlite="SELECT object_id, key, state, penstock_now_ms(), 0, NULL"
-    " FROM diskless_objects WHERE object_id = $1",
+    f"{_LOCKED} WHERE o.object_id = ANY($1::bigint[]) ORDER BY o.object_id FOR UPDATE OF o",
+    sqlite=f"{_LOCKED} WHERE o.object_id = $1",
 )
 write_committed = Each(
     "changed",
@@ -65,7 +67,11 @@ renew_leases = Each(
     " WHERE object_id = ANY($1::bigint[])",
     sqlite="UPDATE diskless_objects SET changed_ms = penstock_now_ms() WHERE object_id = $1",
 )
-answer = value("SELECT answer FROM diskless_answers WHERE object_id = $1")
+_answers = Each(
+    "rows",
+    "SELECT object_id, answer FROM diskless_answers WHERE object_id = ANY($1::bigint[])",
+    sqlite="SELECT object_id, answer FROM diskless_answers WHERE object_id = $1",
+)
 write_answer = Each(
     "changed",
     "INSERT INTO diskless_answers SELECT n.object_id, penstock_now_ms(), n.answer"
@@ -136,18 +142,21 @@ class ObjectRow(NamedTuple):
     lease: ObjectLease
     state: ObjectState
     now_ms: int
-    image: tuple[int, UUID] | None
+    stamp: UUID
 
 
-def lock(object_ids: Collection[int]) -> Operation[dict[int, ObjectRow]]:
+def lock(object_ids: Iterable[int]) -> Operation[dict[int, ObjectRow]]:
     """Objects that have a row, locked in the order of their ids."""
     found = yield _lock([(object_id,) for object_id in object_ids])
     return {
-        object_id: ObjectRow(
-            ObjectLease(object_id, key), state, now_ms, stamp and (version, uuid_of(stamp))
-        )
-        for object_id, key, state, now_ms, version, stamp in found
+        object_id: ObjectRow(ObjectLease(object_id, key), state, now_ms, uuid_of(stamp))
+        for object_id, key, state, now_ms, stamp in found
     }
+
+
+def answers(object_ids: Iterable[int]) -> Operation[dict[int, bytes]]:
+    """The answers of commits that are kept."""
+    return dict((yield _answers([(object_id,) for object_id in object_ids])))
 
 
 def deleting(limit: int) -> Operation[list[Condemned]]:
@@ -173,7 +182,8 @@ def keys(after: str, limit: int) -> Operation[list[tuple[str, ObjectLease]]]:
 
 def highest_object_id() -> Operation[int]:
     """The highest id that was ever leased; 0 before the first."""
-    return (yield _highest_id()) or 0
+    highest: int = yield _highest_id()
+    return highest
 
 
 def store() -> Operation[StoreIdentity | None]:

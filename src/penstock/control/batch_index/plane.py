@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
 from penstock.base.system import Randomness
 from penstock.control.batch_index import (
+    commits,
     extents,
     finds,
     maintenance,
     objects,
     partitions,
-    rules,
+    switches,
+    switching,
+)
+from penstock.control.batch_index.commit_rules import check_commit
+from penstock.control.batch_index.commits import commit_sink_objects
+from penstock.control.batch_index.switch_rules import check_partitions
+from penstock.control.batch_index.switch_values import (
+    RunningSwitch,
+    SwitchRequest,
+    SwitchShare,
+    TopicSwitch,
 )
 from penstock.control.batch_index.values import (
     Backlog,
+    CommitAnswer,
     Condemned,
     FindRequest,
     Found,
+    ObjectCommit,
     ObjectLease,
     ObjectTotals,
     PartitionKey,
@@ -29,37 +41,21 @@ from penstock.control.batch_index.values import (
     SegmentSwap,
     StoreIdentity,
 )
-from penstock.control.drivers.statements import OverDatabase
-from penstock.control.values import MetadataImage, Topic
+from penstock.control.drivers.statements import Lock, Operation
+from penstock.control.metadata.plane import Metadata
+from penstock.control.sink_commits.object_rules import SinkAnswer, check_sink_objects
+from penstock.control.values import SinkCommit, Topic
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerState
 
 
-class DisklessOperations(OverDatabase):
+class Diskless(Metadata):
     """Methods of `DisklessPlane`."""
 
     _randomness: Randomness
-    _topics: tuple[MetadataImage | None, Mapping[UUID, Topic]] = (None, {})
-
-    @abstractmethod
-    async def image(self) -> MetadataImage:
-        """See `ControlPlane`."""
-
-    @abstractmethod
-    def _known_image(self, stamp: UUID | None) -> MetadataImage | None:
-        """The image of a stamp that was read; None if it is not the newest that is known."""
 
     def _tell(self, marks: Mapping[PartitionKey, PartitionMarks]) -> None:
         """Tell other brokers of partitions that have changed."""
-
-    def _by_id(self, image: MetadataImage) -> Mapping[UUID, Topic]:
-        if self._topics[0] is not image:
-            self._topics = (image, rules.topics_by_id(image))
-        return self._topics[1]
-
-    def _known_topics(self, stamp: UUID | None) -> Mapping[UUID, Topic] | None:
-        image = self._known_image(stamp)
-        return None if image is None else self._by_id(image)
 
     # Objects
 
@@ -69,16 +65,56 @@ class DisklessOperations(OverDatabase):
     async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
         return await self._database.change(partial(objects.adopt_store, identity))
 
+    async def lease_objects(
+        self, *, broker_id: int, incarnation: UUID, count: int
+    ) -> list[ObjectLease]:
+        def make() -> Operation[list[ObjectLease]]:
+            return commits.lease_objects(
+                self._images,
+                self._randomness.bits(32),
+                broker_id=broker_id,
+                incarnation=incarnation,
+                count=count,
+            )
+
+        return await self._database.change(make, lock=Lock.TOPICS)
+
     async def lease_segment(
         self, topic_id: UUID, partition: int, *, base_offset: int
     ) -> ObjectLease:
         nonce = self._randomness.bits(32)
         return await self._database.change(
-            partial(maintenance.lease_segment, nonce, (topic_id, partition), base_offset)
+            partial(commits.lease_segment, nonce, (topic_id, partition), base_offset)
         )
 
     async def renew_leases(self, object_ids: Sequence[int]) -> None:
         await self._database.change(partial(maintenance.renew_leases, object_ids))
+
+    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
+        check_commit(commit)
+        answer = await self._database.change(
+            partial(commits.commit_object, self._images, commit), lock=Lock.TOPICS
+        )
+        self._tell(answer.marks)
+        return answer
+
+    async def commit_sink_objects(
+        self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
+    ) -> SinkAnswer:
+        check_sink_objects(record, commits)
+        answer = await self._database.change(
+            partial(
+                commit_sink_objects,
+                self._images,
+                record,
+                commits,
+                expected_version=expected_version,
+            ),
+            lock=Lock.TOPICS,
+        )
+        for one in answer.answers:
+            self._tell(one.marks)
+        return answer
 
     async def highest_object_id(self) -> int:
         return await self._database.read(objects.highest_object_id)
@@ -109,10 +145,11 @@ class DisklessOperations(OverDatabase):
     async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
         if not requests:
             return []
-        found = await self._database.read(partial(finds.find, requests, self._known_topics))
-        if found is None:
-            topics = self._by_id(await self.image())
-            found = await self._database.read(partial(finds.find, requests, lambda _: topics))
+        find = partial(finds.find, self._images, requests)
+        found = await self._database.read(find)
+        if found is None:  # others have changed topics since
+            await self.image()
+            found = await self._database.read(partial(find, self._images.published))
         return found or []
 
     async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
@@ -174,3 +211,21 @@ class DisklessOperations(OverDatabase):
 
     async def forget_producers(self, *, idle_ms: int, limit: int) -> int:
         return await self._database.change(partial(maintenance.forget_producers, idle_ms, limit))
+
+    # Topics that become diskless
+
+    async def open_switch(self, request: SwitchRequest) -> SwitchRequest:
+        return await self._apply(partial(switching.open_switch, self._images, request))
+
+    async def running_switches(self) -> list[RunningSwitch]:
+        return await self._database.change(switches.running, lock=Lock.SNAPSHOT)
+
+    async def join_switch(self, request: SwitchRequest, share: SwitchShare) -> None:
+        await self._database.change(partial(switching.join_switch, request, share))
+
+    async def close_switch(self, request: SwitchRequest) -> None:
+        await self._database.change(partial(switching.close_switch, request))
+
+    async def switch_topic(self, switch: TopicSwitch) -> Topic:
+        check_partitions(switch.topic_id, switch.partitions)
+        return await self._apply(partial(switching.switch_topic, self._images, switch))

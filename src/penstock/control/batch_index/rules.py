@@ -1,8 +1,7 @@
 """The rules of diskless topics that all of their methods need: keys, leases, repeats, refusals.
 
-Pure functions that every form of the control plane shares, as in `metadata/rules.py`; a form loads,
-locks and stores. `commit_rules.py` places what an object brings; `index_rules.py` has finding,
-retention and swaps.
+Pure functions, as in `metadata/rules.py`. `commit_rules.py` places what an object brings;
+`index_rules.py` has finding, retention and swaps.
 
 An object's row, by its state, when a commit of it comes:
 
@@ -19,6 +18,7 @@ Source: Aiven's Inkless (`CommitFileJob`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -41,6 +41,9 @@ LAYOUT: Final = Struct("<ii")
 
 Answer = TypeVar("Answer")
 """An answer as a form keeps it."""
+
+TopicOf = Callable[[UUID], Topic | None]
+"""Topics by id."""
 
 ProducerKey = tuple[UUID, int, int]
 """A topic's id, a partition's index, a producer's id."""
@@ -96,16 +99,12 @@ def segment_key(
     return f"archive/{topic_id}/{partition}/{name}"
 
 
-def first_answer(object_id: int, state: ObjectState | None, answer: Answer | None) -> Answer | None:
-    """The kept answer of a commit that is repeated; None for one that is to be made.
-
-    `state` is None for a row that is gone.
+def first_answer(object_id: int, state: ObjectState | None, answer: Answer | None) -> Answer:
+    """The kept answer of a commit that is repeated; `state` is None for a row that is gone.
 
     Raises:
         ObjectLeaseLost, CommitForgotten: as the table says.
     """
-    if state == "pending":
-        return None
     if answer is not None:
         return answer
     if state == "committed":
@@ -122,11 +121,6 @@ def layout_totals(layout: bytes) -> tuple[int, int]:
         return -1, -1
     sizes, counts = zip(*LAYOUT.iter_unpack(layout), strict=True)
     return (sum(sizes), sum(counts)) if min(sizes) > 0 and min(counts) > 0 else (-1, -1)
-
-
-def topics_by_id(image: MetadataImage) -> dict[UUID, Topic]:
-    """All topics by id: for forms that keep it as long as the image is the same."""
-    return {topic.topic_id: topic for topic in image.topics.values()}
 
 
 def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:

@@ -35,6 +35,11 @@ class StampedImage(NamedTuple):
     topics: Mapping[UUID, tuple[UUID, Topic]]
     """By topic id: the stamp of the topic's row, and what was in it."""
 
+    def topic(self, topic_id: UUID) -> Topic | None:
+        """The topic of an id."""
+        found = self.topics.get(topic_id)
+        return None if found is None else found[1]
+
 
 class Images:
     """The newest images that are known, of which the published one is seen outside operations."""
@@ -58,6 +63,13 @@ class Images:
         """Know no image, as when the database is opened."""
         self.published = self.newest = None
 
+    def known(self, stamp: UUID) -> StampedImage | None:
+        """The image of a stamp, if it is one of the newest."""
+        for one in (self.newest, self.published):
+            if one is not None and one.stamp == stamp:
+                return one
+        return None
+
     # What follows are parts of operations.
 
     def current(self, stamp: UUID | None = None) -> Operation[StampedImage]:
@@ -67,10 +79,10 @@ class Images:
         """
         if stamp is None:
             stamp = yield from self.stamp()
-        for known in (self.newest, self.published):
-            if known is not None and known.stamp == stamp:
-                return known
-        return (yield from self.read())
+        found = self.known(stamp)
+        if found is None:
+            found = self.newest = yield from self.read()
+        return found
 
     def stamp(self) -> Operation[UUID]:
         """That of the image's row."""

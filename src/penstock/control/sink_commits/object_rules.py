@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
-from uuid import UUID
 
 from penstock.control.batch_index.commit_rules import (
     CommitPlan,
@@ -27,7 +26,7 @@ from penstock.control.batch_index.commit_rules import (
     commit_keys,
     plan_commit,
 )
-from penstock.control.batch_index.rules import PartitionRow
+from penstock.control.batch_index.rules import PartitionRow, TopicOf
 from penstock.control.batch_index.values import (
     CommitAnswer,
     ObjectCommit,
@@ -37,7 +36,7 @@ from penstock.control.batch_index.values import (
 )
 from penstock.control.errors import EntryRefused, InvalidCommit, ObjectLeaseLost, TooLarge
 from penstock.control.limits import SINK_OBJECTS_MAX
-from penstock.control.values import SinkCommit, SinkLane, Topic
+from penstock.control.values import SinkCommit, SinkLane
 
 
 class _ObjectRow(Protocol):
@@ -108,7 +107,7 @@ def plan_sink_objects(
     commits: Sequence[ObjectCommit],
     leases: Sequence[ObjectLease],
     *,
-    topics: Mapping[UUID, Topic],
+    topic_of: TopicOf,
     partitions: Mapping[PartitionKey, PartitionRow],
     now_ms: int,
 ) -> tuple[CommitPlan, ...]:
@@ -123,7 +122,7 @@ def plan_sink_objects(
     plans: list[CommitPlan] = []
     for commit, lease in zip(commits, leases, strict=True):
         plan = plan_commit(
-            commit, lease, topics=topics, partitions=rows, producers={}, now_ms=now_ms
+            commit, lease, topic_of=topic_of, partitions=rows, producers={}, now_ms=now_ms
         )
         for placed in plan.answer.placed:
             if placed.error is not None:
