@@ -1,0 +1,1 @@
+"""Databases as they were before, in SQL, and what was put into them."""
