@@ -214,8 +214,8 @@ def reading(directory: Path, *, size_bytes: int) -> tuple[float, float]:
     log = store.partitions[TopicPartition("bench", 0)]
     start = time.perf_counter()
     offset = 0
-    while offset < log.high_watermark:
-        offset = log.read(offset, max_bytes=1 << 20, end_offset=log.high_watermark).next_offset
+    while offset < log.durable_offset:
+        offset = log.read(offset, max_bytes=1 << 20, end_offset=log.durable_offset).next_offset
     ours = size_bytes / (time.perf_counter() - start)
     path = directory / "reading" / "bench-0" / "00000000000000000000.log"
     start = time.perf_counter()

@@ -10,7 +10,14 @@ from uuid import UUID
 from penstock.base.ids import TopicPartition
 from penstock.records import OffsetOutOfRange
 from penstock.records.appends import AppendResult
-from penstock.records.header import HEADER_BYTES, split_batches, stamp, validate_batch, verify_crc
+from penstock.records.header import (
+    HEADER_BYTES,
+    check_single,
+    split_batches,
+    stamp,
+    validate_batch,
+    verify_crc,
+)
 from penstock.storage.config import LogConfig
 from penstock.storage.values import OffsetAndTimestamp
 
@@ -21,16 +28,15 @@ class FakeLog:
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         self.config = LogConfig()
-        self.log_start_offset = self.log_end_offset = self.high_watermark = 0
+        self.log_start_offset = self.log_end_offset = self.durable_offset = 0
+        self.owner: Any = None
         self.size_bytes = 0
         self.batches: list[tuple[int, int, bytes, int]] = []
         self.fail_next: Exception | None = None
 
-    @property
-    def last_stable_offset(self) -> int:
-        return self.high_watermark
-
-    def append(self, batches: memoryview, *, now_ms: int, lease: Any = None) -> Any:
+    def append(self, batches: memoryview, *, now_ms: int, single: bool, **more: Any) -> Any:
+        if single:
+            check_single(batches)
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
@@ -58,9 +64,9 @@ class FakeLog:
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
     ) -> Any:
-        if not self.log_start_offset <= offset <= self.high_watermark:
+        if not self.log_start_offset <= offset <= self.durable_offset:
             raise OffsetOutOfRange(
-                self.topic_partition, offset, self.log_start_offset, self.high_watermark
+                self.topic_partition, offset, self.log_start_offset, self.durable_offset
             )
         buffers: list[bytes] = []
         size, following = 0, offset
@@ -94,12 +100,14 @@ class FakeLog:
 
     def set_leader_epoch(self, epoch: int) -> None:
         self.leader_epoch = epoch
+        if self.owner is not None:
+            self.owner.log_moved()
 
 
 class FakeStore:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, FakeLog] = {}
-        self.on_advance: Callable[[list[FakeLog]], None] = lambda logs: None
+        self.on_advance: Callable[[list[Any]], None] = lambda logs: None
         self.failed = None
         self.held = False
         self.sync_error: Exception | None = None
@@ -127,14 +135,15 @@ class FakeStore:
             for callback in callbacks:
                 callback(self.sync_error)
             return
-        grown = [log for log in self.partitions.values() if log.high_watermark < log.log_end_offset]
+        grown = [log for log in self.partitions.values() if log.durable_offset < log.log_end_offset]
         for log in grown:
-            log.high_watermark = log.log_end_offset
+            log.durable_offset = log.log_end_offset
+            log.owner.became_durable(log.durable_offset)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(None)
         if grown:
-            self.on_advance(grown)
+            self.on_advance([log.owner for log in grown])
 
     def housekeeping(self, now_ms: int) -> None:
         return

@@ -53,6 +53,20 @@ def batch(
     return memoryview(data)
 
 
+class Owner:
+    """Writes down what it is told."""
+
+    def __init__(self, seen: list[object]) -> None:
+        self._seen = seen
+
+    def became_durable(self, offset: int) -> bool:
+        self._seen.append(offset)
+        return True
+
+    def log_moved(self) -> None:
+        self._seen.append("moved")
+
+
 class FaultyFiles(Files):
     """The real file system, told to run full or to fail. Only growth takes room."""
 
@@ -168,7 +182,7 @@ def read_all(log: PartitionLog, *, max_bytes: int = 1000, start: int | None = No
     """Everything from the log's start to its high watermark."""
     offset = log.log_start_offset if start is None else start
     parts: list[bytes] = []
-    while offset < log.high_watermark:
+    while offset < log.durable_offset:
         read: Read = log.read(offset, max_bytes=max_bytes, end_offset=2**62)
         assert read.next_offset > offset, (read, offset, log)
         parts.extend(bytes(buffer) for buffer in read.buffers)

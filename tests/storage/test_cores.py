@@ -166,7 +166,7 @@ def test_epoch_history() -> None:
 
 
 def expired(segments: list[tuple[int, int, int]], **changes: int) -> int:
-    arguments = {"now_ms": 1000, "log_start_offset": 0, "high_watermark": 100} | {
+    arguments = {"now_ms": 1000, "log_start_offset": 0, "durable_offset": 100} | {
         name: value for name, value in changes.items() if not name.startswith("retention")
     }
     config = LogConfig(
@@ -186,7 +186,7 @@ def test_retention() -> None:
     assert expired(segments, retention_bytes=150) == 1
     assert expired(segments, retention_bytes=0) == 3
     assert expired(segments, log_start_offset=20) == 2
-    assert expired(segments, retention_bytes=0, high_watermark=20) == 2
+    assert expired(segments, retention_bytes=0, durable_offset=20) == 2
     assert expired([(10, 100, -1)], retention_ms=1) == 0
 
 
@@ -194,7 +194,7 @@ def test_compacted_topics_keep_all_but_what_is_below_the_start() -> None:
     config = LogConfig(cleanup_policy=("compact",), retention_ms=1)
     segments = [(10, 100, 5), (20, 100, 6)]
     assert (
-        expired_count(segments, config=config, now_ms=1000, log_start_offset=10, high_watermark=20)
+        expired_count(segments, config=config, now_ms=1000, log_start_offset=10, durable_offset=20)
         == 1
     )
 
@@ -221,7 +221,7 @@ def test_the_short_way_of_admission_accepts_nothing_more(
     if reseal and int.from_bytes(data[8:12], "big") + 12 == len(data):
         seal(data)
     view = memoryview(data)
-    short = _plain(view, len(view), config, now_ms)
+    short = _plain(view, config, now_ms)
     if short is not None:
         headers = split_batches(view)
         assert headers == [short]

@@ -31,7 +31,7 @@ def test_a_crash_loses_nothing_that_was_committed(tmp_path: Path) -> None:
     assert harness.put(batch(5)) == 14
     harness.crash()
     assert read_all(harness.log())[: len(before[0])] == before[0]
-    assert harness.log().high_watermark == 19
+    assert harness.log().durable_offset == 19
     harness.store.close()
 
 
@@ -153,7 +153,7 @@ def test_every_policy_survives_kill(tmp_path: Path, policy: str) -> None:
     assert [read_all(harness.log(partition)) for partition in range(2)] == before
     harness.put(batch())
     harness.reopen()
-    assert harness.log().high_watermark == 11
+    assert harness.log().durable_offset == 11
     harness.store.close()
 
 
@@ -173,7 +173,7 @@ def test_stale_entries_of_a_recycled_file_are_never_taken(tmp_path: Path) -> Non
             expected = read_all(harness.log())
             harness.crash()
             assert read_all(harness.log()) == expected
-    assert harness.log().high_watermark == 140
+    assert harness.log().durable_offset == 140
     harness.store.close()
 
 
@@ -192,7 +192,7 @@ def test_a_lost_entry_that_was_synced_stops_the_store(tmp_path: Path) -> None:
     journal[ALIGNMENT_BYTES + 100] ^= 1
     path.write_bytes(journal)
     again = Harness(tmp_path)
-    assert again.log().high_watermark == 4
+    assert again.log().durable_offset == 4
     again.store.close()
 
 

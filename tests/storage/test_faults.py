@@ -21,7 +21,7 @@ from penstock.storage import (
     StorageFailed,
 )
 from tests.machine import disk_of, lacking, system_tool
-from tests.storage.batches import FaultyFiles, Harness, abandon, batch, offsets, read_all
+from tests.storage.batches import FaultyFiles, Harness, Owner, abandon, batch, offsets, read_all
 
 
 @pytest.mark.parametrize("room", [0, 1, 100, 4096, 5000, 100_000])
@@ -38,7 +38,7 @@ def test_a_full_disk_refuses_whole_groups_and_recovers(tmp_path: Path, room: int
         assert isinstance(error, DiskFull)
         assert error.code == "kafka_storage_error"
         assert str(tmp_path) in str(error)
-        assert (log.log_end_offset, log.high_watermark) == (2, 2)
+        assert (log.log_end_offset, log.durable_offset) == (2, 2)
         assert offsets(read_all(log)) == [(0, 2)]
         assert harness.store.failed is None
     files.room = None
@@ -62,7 +62,7 @@ def test_a_lone_append_of_policy_os_is_refused_whole_and_may_be_repeated(
         harness.append(batch(3, size=200, producer_id=5, epoch=0, sequence=2))
         files.room = room
         assert isinstance(harness.commit(), DiskFull)
-        assert (log.log_end_offset, log.high_watermark, log.unsettled_bytes) == (2, 2, 0)
+        assert (log.log_end_offset, log.durable_offset, log.unsettled_bytes) == (2, 2, 0)
     files.room = None
     assert harness.put(batch(3, size=200, producer_id=5, epoch=0, sequence=2)) == 2
     assert harness.put(batch()) == 5
@@ -86,7 +86,7 @@ def test_a_refused_group_does_not_come_back_after_a_crash(tmp_path: Path) -> Non
     assert offsets(read_all(harness.log())) == [(0, 2)]
     assert harness.put(batch()) == 2
     harness.crash()
-    assert harness.log().high_watermark == 3
+    assert harness.log().durable_offset == 3
     harness.store.close()
 
 
@@ -121,7 +121,7 @@ def test_what_segments_cannot_take_is_bounded_and_retried(tmp_path: Path) -> Non
         harness.put(batch(size=300_000, fill=number))
     with pytest.raises(DiskFull):
         harness.append(batch(size=300_000))
-    assert harness.log().high_watermark == 3
+    assert harness.log().durable_offset == 3
     files.room = None
     harness.store.housekeeping(harness.clock.ms)
     assert harness.put(batch()) == 3
@@ -142,7 +142,7 @@ async def test_a_log_deleted_while_its_group_waits_for_room(tmp_path: Path) -> N
         assert await waiting is None
     harness.store._drain()
     harness.crash()
-    assert harness.log(1).high_watermark == 40
+    assert harness.log(1).durable_offset == 40
     assert len(offsets(read_all(harness.log(1)))) == 40
     harness.store.close()
 
@@ -160,10 +160,10 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
         log.append(batch(), now_ms=1)
     assert isinstance(harness.commit(), StorageFailed)
     assert harness.store.failed is not None
-    assert log.high_watermark == 2
+    assert log.durable_offset == 2
     harness.store.close()
     again = Harness(tmp_path)
-    assert again.log().high_watermark in (2, 3)
+    assert again.log().durable_offset in (2, 3)
     again.put(batch())
     again.store.close()
 
@@ -208,7 +208,7 @@ def test_what_waits_is_bounded(tmp_path: Path) -> None:
     harness.append(batch(size=500_000))
     harness.store.close()
     harness = Harness(tmp_path)
-    assert harness.log().high_watermark == 3
+    assert harness.log().durable_offset == 3
     harness.store.close()
 
 
@@ -236,14 +236,16 @@ async def test_with_threads(tmp_path: Path, policy: str) -> None:
     )
     await attached(harness)
     advanced: list[int] = []
-    harness.store.on_advance = lambda logs: advanced.append(len(logs))
+    harness.store.on_advance = lambda owners: advanced.append(len(owners))
+    for partition in range(4):
+        harness.log(partition).owner = Owner([])
     for number in range(30):
         waiting = []
         for partition in range(4):
             harness.append(batch(size=40_000 + number, fill=number), partition)
             waiting.append(committed(harness.store))
         assert await asyncio.gather(*waiting) == [None] * 4
-        assert {harness.log(n).high_watermark for n in range(4)} == {number + 1}
+        assert {harness.log(n).durable_offset for n in range(4)} == {number + 1}
     assert sum(advanced) == 120
     before = [read_all(harness.log(n)) for n in range(4)]
     assert len(offsets(before[0])) == 30
@@ -269,7 +271,7 @@ async def test_a_group_that_fails_on_the_thread_takes_the_next_one_with_it(tmp_p
     files.room = None
     harness.append(batch(size=400_000))
     assert await committed(harness.store) is None
-    assert harness.log().high_watermark == 1
+    assert harness.log().durable_offset == 1
     harness.store.close()
 
 
@@ -317,7 +319,7 @@ async def test_deleting_while_a_group_is_under_way(tmp_path: Path) -> None:
         harness.store.delete(harness.log(0).topic_partition)
         assert await waiting is None
         assert harness.log(0).log_end_offset == 0
-    assert harness.log(1).high_watermark == 3
+    assert harness.log(1).durable_offset == 3
     harness.store.close()
 
 
@@ -371,7 +373,7 @@ def test_a_real_full_disk(small_disk: Path) -> None:
         harness.append(batch(size=300_000))
         error = harness.commit()
     assert isinstance(error, DiskFull)
-    count = log.high_watermark
+    count = log.durable_offset
     assert 5 < count < 27
     assert log.log_end_offset == count
     before = read_all(log, max_bytes=1 << 20)
@@ -398,7 +400,7 @@ for _ in range(5):
     except Exception as error:
         print("refused", type(error).__name__)
         continue
-    print(type(harness.commit()).__name__, harness.log().high_watermark)
+    print(type(harness.commit()).__name__, harness.log().durable_offset)
 """
 
 
@@ -420,5 +422,5 @@ def test_eio_from_the_kernel(tmp_path: Path) -> None:
     assert all(line.startswith("NoneType") for line in lines[:failed])
     assert set(lines[failed + 1 :]) <= {"refused StorageFailed"}
     again = Harness(tmp_path / "data")
-    assert again.log().high_watermark >= failed + 1
+    assert again.log().durable_offset >= failed + 1
     again.store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -29,7 +30,16 @@ from penstock.storage import (
     StoreLocked,
     TopicIdMismatch,
 )
-from tests.storage.batches import TOPIC_ID, WHERE, FakeClock, Harness, batch, offsets, read_all
+from tests.storage.batches import (
+    TOPIC_ID,
+    WHERE,
+    FakeClock,
+    Harness,
+    Owner,
+    batch,
+    offsets,
+    read_all,
+)
 
 
 def test_append_and_read(tmp_path: Path) -> None:
@@ -39,17 +49,17 @@ def test_append_and_read(tmp_path: Path) -> None:
     result = log.append(data, now_ms=5)
     assert (result.base_offset, log.log_end_offset) == (0, 3)
     assert decode_header(data).partition_leader_epoch == 0
-    assert (log.log_end_offset, log.high_watermark) == (3, 0)
+    assert (log.log_end_offset, log.durable_offset) == (3, 0)
     assert log.read(0, max_bytes=100, end_offset=9).buffers == []
     assert harness.commit() is None
-    assert log.high_watermark == log.last_stable_offset == 3
+    assert log.durable_offset == 3
     assert harness.put(batch(2, fill=2)) == 3
     everything = read_all(log)
     assert offsets(everything) == [(0, 3), (3, 5)]
     verify_crc(everything, decode_header(everything), 0)
     harness.reopen()
     log = harness.log()
-    assert (log.log_end_offset, log.high_watermark, log.loaded) == (5, 5, False)
+    assert (log.log_end_offset, log.durable_offset, log.loaded) == (5, 5, False)
     assert read_all(log) == everything
     assert harness.put(batch()) == 5
     harness.store.close()
@@ -264,7 +274,7 @@ def test_delete_records(tmp_path: Path) -> None:
     assert log.delete_records(-1) == 20
     harness.reopen()
     log = harness.log()
-    assert (log.log_start_offset, log.high_watermark) == (20, 20)
+    assert (log.log_start_offset, log.durable_offset) == (20, 20)
     assert harness.put(batch()) == 20
     harness.store.close()
 
@@ -368,7 +378,7 @@ def test_create_and_delete(tmp_path: Path) -> None:
     assert not gone.exists()
     harness.crash()
     assert harness.store.partitions[WHERE].topic_id == UUID(int=8)
-    assert harness.log().high_watermark == 2
+    assert harness.log().durable_offset == 2
     harness.store.close()
 
 
@@ -391,21 +401,39 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     Harness(tmp_path).store.close()
 
 
+def test_an_owner_is_told_of_another_start_and_epoch(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    harness.put(batch(4))
+    seen: list[object] = []
+    log = harness.log()
+    log.owner = Owner(seen)
+    log.delete_records(2)
+    log.set_leader_epoch(log.leader_epoch)
+    log.set_leader_epoch(log.leader_epoch + 1)
+    assert seen == ["moved", "moved"]
+    harness.store.close()
+
+
 def test_commits_call_back_in_order_and_tell_what_advanced(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     seen: list[object] = []
-    harness.store.on_advance = lambda logs: seen.append([str(one.topic_partition) for one in logs])
     harness.append(batch(), 0)
     harness.append(batch(), 1)
     harness.append(batch(), 0)
+    owners = [Owner(seen), Owner(seen)]
+    for partition, owner in enumerate(owners):
+        harness.log(partition).owner = owner
+    harness.store.on_advance = lambda risen: seen.append(
+        [owners.index(cast("Owner", one)) for one in risen]
+    )
     for name in "ab":
 
         def answer(error: StorageError | None, name: str = name) -> None:
-            seen.append((name, error, harness.log(0).high_watermark))
+            seen.append((name, error, harness.log(0).durable_offset))
 
         harness.store.flush(answer)
     harness.store.commit_pending()
-    assert seen == [("a", None, 2), ("b", None, 2), ["orders-0", "orders-1"]]
+    assert seen == [1, 1, 2, ("a", None, 2), ("b", None, 2), [0, 1]]
     harness.store.close()
 
 
@@ -416,7 +444,7 @@ def test_the_tail_is_bounded(tmp_path: Path) -> None:
     assert harness.store._parts.tails.size_bytes <= 1 << 16
     for partition in range(3):
         data = read_all(harness.log(partition))
-        assert len(offsets(data)) == harness.log(partition).high_watermark
+        assert len(offsets(data)) == harness.log(partition).durable_offset
     harness.store.close()
 
 

@@ -138,7 +138,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(partition=st.integers(0, 1), share=st.floats(0, 1))
     def delete_records(self, partition: int, share: float) -> None:
         log = self.harness.log(partition)
-        start, end = log.log_start_offset, log.high_watermark
+        start, end = log.log_start_offset, log.durable_offset
         assert log.delete_records(start + int((end - start) * share)) >= start
 
     @precondition(lambda self: self.sequences[0] > 0 and not any(self.accepted))
@@ -156,7 +156,7 @@ class LogMachine(RuleBasedStateMachine):
             log = self.harness.log(partition)
             durable = self.durable[partition]
             assert log.damage is None
-            assert log.high_watermark == (durable[-1][1] if durable else 0)
+            assert log.durable_offset == (durable[-1][1] if durable else 0)
             assert log.log_end_offset == self.end(partition)
             assert log.log_start_offset >= self.starts[partition]
             self.starts[partition] = log.log_start_offset

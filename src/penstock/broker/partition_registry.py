@@ -217,13 +217,16 @@ class PartitionRegistry:
             for row, partition in zip(topic.partitions, kept.partitions, strict=False):
                 served.partitions[row.index] = partition if row.leader == self._node_id else None
         for row in self._rows_to_open(topic, kept):
-            served.partitions[row.index] = None
+            before, served.partitions[row.index] = served.partitions[row.index], None
             try:
                 log = self._log(topic, row)
             except PenstockError:
                 logger.exception("cannot open the log of %s-%d", topic.name, row.index)
                 continue
-            served.partitions[row.index] = LocalPartition(log, self._commits, in_sync=len(row.isr))
+            if not isinstance(before, LocalPartition) or before.log is not log:
+                before = LocalPartition(log, self._commits)
+            before.in_sync = len(row.isr)
+            served.partitions[row.index] = before
         return served
 
     def _log(self, topic: Topic, row: PartitionRow) -> PartitionLog:

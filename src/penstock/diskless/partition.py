@@ -88,11 +88,6 @@ class DisklessPartition:
         return self._serving.store_url
 
     @property
-    def source(self) -> object:
-        """What is told to have grown: the partition itself."""
-        return self
-
-    @property
     def known(self) -> bool:
         """Whether the control plane has said where the partition ends."""
         return self.high_watermark >= 0
@@ -145,7 +140,7 @@ class DisklessPartition:
         if self.closed is not None:
             raise self.closed
         config = self.config
-        ready, headers = prepared(batches, config, now_ms, internal=False)
+        ready, headers = prepared(batches, config, now_ms, single=True)
         if ready is not batches:
             batches, lease = ready, None
         append_time = config.message_timestamp_type != "CreateTime"

@@ -21,29 +21,25 @@ if TYPE_CHECKING:
 class GroupCommits:
     """See the module's text. Belongs to the event loop."""
 
-    __slots__ = ("_appends", "_call_soon", "_scheduled", "_store")
+    __slots__ = ("_call_soon", "_store", "appends", "scheduled")
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._appends: Appends = []
-        self._scheduled = False
+        self.appends: Appends = []
+        """What `done(result)`, or `done(error)`, is called of when it is durable; once something is
+        put here, `schedule` is to be called, unless it is `scheduled`."""
+        self.scheduled = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
 
     def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """Name the loop whose turns count; without one, every request is committed by `flush`."""
         self._call_soon = call_soon
 
-    def add(self, done: Done, result: AppendResult) -> None:
-        """Have `done(result)`, or `done(error)`, called when all that was appended is durable."""
-        self._appends.append((done, result))
-        if not self._scheduled:
-            self._soon()
-
     def flush(self) -> None:
         """End a request: what is added after this belongs to another one."""
-        appends = self._appends
+        appends = self.appends
         if appends:
-            self._appends = []
+            self.appends = []
             self._store.flush(partial(_tell, appends))
             if self._call_soon is None:
                 self._store.commit_pending()
@@ -51,21 +47,26 @@ class GroupCommits:
     def flush_then(self, on_durable: Callable[[StorageError | None], None]) -> None:
         """As `LogStore.flush`, at the end of this turn."""
         self._store.flush(on_durable)
-        self._soon()
+        self.schedule()
         if self._call_soon is None:
             self._store.commit_pending()
 
-    def _soon(self) -> None:
-        if self._call_soon is not None and not self._scheduled:
-            self._scheduled = True
+    def schedule(self) -> None:
+        """Have what is appended committed at the end of this turn."""
+        if self._call_soon is not None and not self.scheduled:
+            self.scheduled = True
             self._call_soon(self._commit)
 
     def _commit(self) -> None:
-        self._scheduled = False
+        self.scheduled = False
         self.flush()
         self._store.commit_pending()
 
 
 def _tell(appends: Appends, error: StorageError | None) -> None:
-    for done, result in appends:
-        done(result if error is None else error)
+    if error is None:
+        for done, result in appends:
+            done(result)
+        return
+    for done, _ in appends:
+        done(error)

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.partitions.errors import NotEnoughReplicas
+from penstock.partitions.replica_state import ReplicaState
 from penstock.records.positions import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -26,33 +27,41 @@ if TYPE_CHECKING:
 _ALL: Final = -1
 
 
-class LocalPartition:
-    """A log and the commits that make it durable. `in_sync` counts the replicas in sync."""
+class LocalPartition(ReplicaState):
+    """A log and the commits that make it durable. `in_sync` counts the replicas in sync.
 
-    __slots__ = ("_commits", "in_sync", "log", "source")
+    It owns the log: the log tells it what is durable, it says what consumers may read.
+    """
+
+    __slots__ = (
+        "_commits", "in_sync", "leader_epoch", "log", "log_start_offset", "topic_id",
+        "topic_partition",
+    )  # fmt: skip
 
     append_takes: ClassVar[str] = "the sync"
     everywhere: ClassVar[bool] = False
     look_up: Final = None
     store_url: Final = ""
 
-    # What the log says; getters in C, as fetches ask for some of these thousands of times.
-    topic_partition = property(attrgetter("log.topic_partition"))
-    topic_id = property(attrgetter("log.topic_id"))
     config = property(attrgetter("log.config"))
-    leader_epoch = property(attrgetter("log.leader_epoch"))
-    log_start_offset = property(attrgetter("log.log_start_offset"))
-    high_watermark = property(attrgetter("log.high_watermark"))
-    last_stable_offset = high_watermark  # there are no transactions yet
     log_end_offset = property(attrgetter("log.log_end_offset"))
     size_bytes = property(attrgetter("log.size_bytes"))
     segment_count = property(attrgetter("log.segment_count"))
 
     def __init__(self, log: PartitionLog, commits: GroupCommits, *, in_sync: int = 1) -> None:
+        super().__init__(log.durable_offset)
         self.log = log
-        self.source: object = log
+        self.topic_partition = log.topic_partition
+        self.topic_id = log.topic_id
         self.in_sync = in_sync
         self._commits = commits
+        self.log_moved()
+        log.owner = self
+
+    def log_moved(self) -> None:
+        """The log has another start, or another leader epoch."""
+        self.log_start_offset = self.log.log_start_offset
+        self.leader_epoch = self.log.leader_epoch
 
     def append(
         self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
@@ -64,9 +73,14 @@ class LocalPartition:
             PenstockError: as `PartitionLog.append`.
         """
         log = self.log
-        if acks == _ALL and self.in_sync < log.config.min_insync_replicas:
+        config = log.config
+        if acks == _ALL and self.in_sync < config.min_insync_replicas:
             self.check_in_sync()
-        self._commits.add(done, log.append(batches, now_ms=now_ms, lease=lease))
+        result = log.append(batches, now_ms=now_ms, lease=lease, config=config, single=True)
+        commits = self._commits
+        commits.appends.append((done, result))
+        if not commits.scheduled:
+            commits.schedule()
 
     def check_in_sync(self) -> None:
         """Raise NotEnoughReplicas for fewer replicas in sync than `min.insync.replicas`."""
@@ -88,7 +102,7 @@ class LocalPartition:
     ) -> Read:
         """As `Partition.read`; what is appended and not durable yet reads as nothing."""
         log = self.log
-        if log.high_watermark < offset <= log.log_end_offset:
+        if self.high_watermark < offset <= log.log_end_offset:
             return Read([], 0, offset)
         return log.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one

@@ -43,11 +43,6 @@ class Partition(Protocol):
         ...
 
     @property
-    def source(self) -> object:
-        """What is told to have grown when there is more to read: a log, or the partition."""
-        ...
-
-    @property
     def topic_partition(self) -> TopicPartition: ...
     @property
     def topic_id(self) -> UUID: ...
@@ -77,7 +72,7 @@ class Partition(Protocol):
     def append(
         self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
     ) -> None:
-        """Check batches and take them in, all or none of them.
+        """Check what a partition of a produce request holds, one whole batch, and take it in.
 
         `done` is called once, after this has returned: when what the topic promises with `acks`
         holds, or does not. Until then `batches` must not change; with a lease, its bytes are used

@@ -22,9 +22,11 @@ from penstock.records import (
     CorruptBatch,
     InvalidRecord,
     RecordTooLarge,
+    check_single,
     encode_header,
     seal,
     split_batches,
+    stamp_append_time,
     validate_batch,
     verify_crc,
 )
@@ -49,29 +51,40 @@ _LENGTH_OVERHEAD_BYTES: Final = 12
 
 
 def prepared(
-    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool
+    batches: memoryview,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    internal: bool = False,
+    single: bool = False,
 ) -> tuple[memoryview, list[BatchHeader]]:
     """What is to be stored of an append, and its headers: the batches themselves, or new ones
     with the codec that the topic demands.
 
-    `internal` are batches that this broker checked before, or made itself.
+    `internal` are batches that this broker checked before, or made itself; `single` asks for one
+    whole batch from offset 0 on, as a partition of a produce request holds.
 
     Raises:
         PenstockError: as `admit`.
     """
-    headers = admit(batches, config, now_ms, internal=internal)
+    headers = admit(batches, config, now_ms, internal=internal, single=single)
     if config.compression_type == "producer":
         return batches, headers
     packed = _recompressed(batches, headers, config)
     if packed is None:
         return batches, headers
-    return packed, _admit(packed, config, now_ms, internal=internal)
+    return packed, _checked(packed, config, now_ms, internal=internal)
 
 
 def admit(
-    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool
+    batches: memoryview,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    internal: bool = False,
+    single: bool = False,
 ) -> list[BatchHeader]:
-    """Check all batches of an append; returns their headers.
+    """Check all batches of an append, as `prepared` takes them; returns their headers.
 
     Raises:
         CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec: as `penstock.records`.
@@ -79,7 +92,13 @@ def admit(
         BatchesTooLarge: all together exceed `segment.bytes`.
         InvalidTimestamp: a timestamp is outside of the topic's bounds.
     """
-    headers = _admit(batches, config, now_ms, internal=internal)
+    plain = None if internal else _plain(batches, config, now_ms)
+    if plain is not None:
+        headers = [plain]
+    else:
+        if single:
+            check_single(batches)
+        headers = _checked(batches, config, now_ms, internal=internal)
     compacted = "compact" in config.cleanup_policy
     if (compacted or config.record_validation != "headers") and not internal:
         _look_inside(batches, headers, config, compacted=compacted)
@@ -102,15 +121,10 @@ def _look_inside(
         offset = end
 
 
-def _admit(
+def _checked(
     batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool
 ) -> list[BatchHeader]:
-    """`admit`, but for the records."""
-    size_bytes = len(batches)
-    if size_bytes >= HEADER_BYTES and not internal:
-        plain = _plain(batches, size_bytes, config, now_ms)
-        if plain is not None:
-            return [plain]
+    """The headers of batches, each checked in every respect but its records."""
     headers = split_batches(batches)
     if not headers:
         raise InvalidRecord("an append without a batch")
@@ -135,14 +149,15 @@ def _admit(
     return headers
 
 
-def _plain(
-    batches: memoryview, size_bytes: int, config: LogConfig, now_ms: int
-) -> BatchHeader | None:
+def _plain(batches: memoryview, config: LogConfig, now_ms: int) -> BatchHeader | None:
     """The header if the append is one batch with nothing wrong or rare about it.
 
     Nearly every append is; this is half of what the careful way costs. None decides nothing:
     the careful way then does, and names what is wrong.
     """
+    size_bytes = len(batches)
+    if size_bytes < HEADER_BYTES:
+        return None
     header = BatchHeader._make(_HEADER.unpack_from(batches))
     (
         base_offset, length, _, magic, checksum, attributes, delta, base_timestamp, max_timestamp,
@@ -224,3 +239,12 @@ def _packed(batch: memoryview, header: BatchHeader, codec: Codec, level: int | N
     packed += records
     seal(packed)
     return packed
+
+
+def stamp_times(batches: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
+    """Give whole batches the broker's time."""
+    offset = 0
+    for header in headers:
+        stamp_append_time(batches, offset, now_ms)
+        offset += header.batch_length + 12
+    return [header._replace(max_timestamp=now_ms) for header in headers]

@@ -1,7 +1,7 @@
 """Appends between their acceptance and their segment file, and the bounded tail cache.
 
 An `Appended` is one append call's batches, contiguous in memory. It goes through: accepted
-(offsets given), durable (in the synced journal; the high watermark covers it), settled (written
+(offsets given), durable (in the synced journal; the durable offset covers it), settled (written
 to its segment). It stays in its log's tail afterwards, for consumers that keep up, until the
 cache needs the room; one whose bytes are leased goes as soon as it is settled.
 

@@ -5,7 +5,7 @@ thread the next one gathers, so that under load a sync is shared by more request
 takes. A lone small request is written and synced on the spot, because two thread switches cost
 more than the sync takes.
 
-After the sync: high watermarks rise, callbacks are called (answers leave), then `on_advance`
+After the sync: the owners of logs are told, callbacks are called (answers leave), then `on_advance`
 (waiting consumers wake), then segments are written.
 
 | policy     | written to | callbacks after             | synced by                           |
@@ -32,6 +32,7 @@ from penstock.storage.journal import Journal
 from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX
 from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.settling import NOTHING, Settler, perform, storage_error
+from penstock.storage.values import LogOwner
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Committer:
         self._flush_within_ms: int | None = None
         self.root_synced = True
         """Unset when a name in the store's directory changes; the next group syncs it."""
-        self.on_advance: Callable[[list[PartitionLog]], None] = _nobody
+        self.on_advance: Callable[[list[LogOwner]], None] = _nobody
         self.on_written: Callable[[int | None], None] = _nobody
         self.make_room: Callable[[], None] = _nothing
 
@@ -226,15 +227,17 @@ class Committer:
         if error is not None:
             self._fail(group, error)
             return
-        advanced: dict[PartitionLog, None] = {}
+        advanced: dict[LogOwner, None] = {}
         for item in group.items:
             log = item.log
-            log.high_watermark = item.next_offset
-            advanced[log] = None
+            owner = log.owner
+            log.durable_offset = item.next_offset
+            if owner.became_durable(item.next_offset):
+                advanced[owner] = None
         self._counters.groups += 1
         for callback in group.callbacks:
             _call(callback, None)
-        if advanced:
+        if group.items:
             self.on_advance(list(advanced))
             if self._policy != "os":
                 self._settler.became_durable(group.items)

@@ -183,7 +183,7 @@ class Keeper:
             config=config,
             now_ms=now_ms,
             log_start_offset=log.log_start_offset,
-            high_watermark=log.high_watermark,
+            durable_offset=log.durable_offset,
         )
         if count == len(log.segments):
             log.roll()

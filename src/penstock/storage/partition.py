@@ -1,8 +1,8 @@
 """One partition's log: offsets, segments, tail and producers behind append and read.
 
 `append` gives offsets and queues; the store's committer makes a group durable and raises the
-high watermark; the settler writes the segment files from the same bytes. Reads see only what
-is below the high watermark.
+durable offset; the settler writes the segment files from the same bytes. Reads see only what is
+durable; what of it consumers may see is the owner's to say.
 
 A log is opened lazily: until it is first appended to or read, it is what the checkpoint says of
 it, and none of its files is touched.
@@ -22,22 +22,18 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import Clock
-from penstock.records import BatchHeader, OffsetOutOfRange, stamp, stamp_append_time
+from penstock.records import BatchHeader, OffsetOutOfRange, stamp
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.storage import lookups
-from penstock.storage.admission import prepared
+from penstock.storage.admission import prepared, stamp_times
 from penstock.storage.appended import Appended, AppendQueue, Tail, TailCache
 from penstock.storage.changes import Changes
 from penstock.storage.config import LogConfig
 from penstock.storage.counters import Counters
 from penstock.storage.epochs import EpochHistory
-from penstock.storage.errors import (
-    AppendBacklog,
-    CorruptLog,
-    StorageError,
-)
+from penstock.storage.errors import AppendBacklog, CorruptLog, StorageError
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, Mark, encode_mark
 from penstock.storage.formats.journal_entry import encode_key
 from penstock.storage.formats.snapshot import encoded_snapshots
@@ -50,12 +46,7 @@ from penstock.storage.rolling import should_roll
 from penstock.storage.segment import UNKNOWN, Segment, segment_place
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.settings import StorageSettings
-from penstock.storage.values import (
-    Buffer,
-    Lease,
-    OffsetAndTimestamp,
-    Read,
-)
+from penstock.storage.values import UNOWNED, Buffer, Lease, LogOwner, OffsetAndTimestamp, Read
 
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
@@ -79,12 +70,36 @@ class PartitionLog:
     """See the module's text. Made by `LogStore`; belongs to the owner's thread."""
 
     __slots__ = (
-        "_loaded", "_parts", "_queue", "_roll_due", "_save_marks", "_settle", "_settling",
-        "closed", "damage", "directory",
-        "due_snapshots", "epochs", "epochs_dirty", "fence", "high_watermark", "key",
-        "leader_epoch", "log_end_offset", "log_start_offset", "mark", "mark_bytes",
-        "producer_states", "segments", "settled_bytes_total", "tail", "topic_id",
-        "topic_partition", "unflushed_records", "unsettled_bytes",
+        "_loaded",
+        "_parts",
+        "_queue",
+        "_roll_due",
+        "_save_marks",
+        "_settle",
+        "_settling",
+        "closed",
+        "damage",
+        "directory",
+        "due_snapshots",
+        "durable_offset",
+        "epochs",
+        "epochs_dirty",
+        "fence",
+        "key",
+        "leader_epoch",
+        "log_end_offset",
+        "log_start_offset",
+        "mark",
+        "mark_bytes",
+        "owner",
+        "producer_states",
+        "segments",
+        "settled_bytes_total",
+        "tail",
+        "topic_id",
+        "topic_partition",
+        "unflushed_records",
+        "unsettled_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -108,7 +123,7 @@ class PartitionLog:
         self.key = encode_key(topic_id, topic_partition.topic, topic_partition.partition)
         self.leader_epoch = mark.leader_epoch
         self.log_start_offset = mark.log_start_offset
-        self.log_end_offset = self.high_watermark = mark.recovery_offset
+        self.log_end_offset = self.durable_offset = mark.recovery_offset
         self.settled_bytes_total = mark.size_bytes
         self.segments: list[Segment] = []
         self.tail: Tail[PartitionLog] = Tail()
@@ -120,6 +135,8 @@ class PartitionLog:
         self.closed: PenstockError | None = None
         self.fence: PenstockError | None = None
         """Set by the owner while nothing may be appended or deleted, though all may be read."""
+        self.owner: LogOwner = UNOWNED
+        """Told before anybody else up to where the log is durable."""
         self.unsettled_bytes = 0
         self.unflushed_records = 0
         self._loaded = False
@@ -135,11 +152,6 @@ class PartitionLog:
     @property
     def config(self) -> LogConfig:
         return self._parts.config_of(self.topic_partition.topic)
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Below it all transactions are decided; there are none yet."""
-        return self.high_watermark
 
     @property
     def size_bytes(self) -> int:
@@ -163,13 +175,16 @@ class PartitionLog:
         *,
         now_ms: int,
         lease: Lease | None = None,
+        config: LogConfig | None = None,
         internal: bool = False,
+        single: bool = False,
     ) -> AppendResult:
         """Give batches their offsets and queue them; durable once a flush after this is done.
 
         All or nothing. The offsets and the epoch are stamped into `batches`, which must be
         writable. With a lease, its bytes are used until they are in the segment; without one,
-        they are kept as long as it pleases the tail cache.
+        they are kept as long as it pleases the tail cache. `config` is the topic's, if the caller
+        has it at hand; `internal` and `single` are as in `prepared`.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
@@ -191,8 +206,9 @@ class PartitionLog:
         waiting = queue.pending_bytes + queue.unsettled_bytes + len(batches)
         if waiting > queue.limit_bytes:
             raise self._backlog(waiting)
-        config = self.config
-        ready, headers = prepared(batches, config, now_ms, internal=internal)
+        if config is None:
+            config = self.config
+        ready, headers = prepared(batches, config, now_ms, internal=internal, single=single)
         if ready is not batches:
             batches, lease = ready, None
         for header in headers:
@@ -277,17 +293,17 @@ class PartitionLog:
         less than there is; an empty answer at the end. Buffers are the caller's to keep.
 
         Raises:
-            OffsetOutOfRange: `offset` is not within [log start, high watermark].
+            OffsetOutOfRange: `offset` is not within [log start, durable offset].
             CorruptLog: what is stored there is damaged.
         """
         if not self._loaded:
             self.load()
         if self.closed is not None:
             raise self.closed
-        end_offset = min(end_offset, self.high_watermark)
-        if not self.log_start_offset <= offset <= self.high_watermark:
+        end_offset = min(end_offset, self.durable_offset)
+        if not self.log_start_offset <= offset <= self.durable_offset:
             raise OffsetOutOfRange(
-                self.topic_partition, offset, self.log_start_offset, self.high_watermark
+                self.topic_partition, offset, self.log_start_offset, self.durable_offset
             )
         if offset >= end_offset:
             return Read([], 0, offset)
@@ -311,7 +327,7 @@ class PartitionLog:
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
         self.load()
-        return self.epochs.end_offset_for(epoch, self.high_watermark)
+        return self.epochs.end_offset_for(epoch, self.durable_offset)
 
     def latest_epoch_at(self, offset: int) -> int:
         """The epoch that wrote `offset`, -1 if unknown."""
@@ -324,26 +340,27 @@ class PartitionLog:
         if epoch <= self.leader_epoch and self.epochs.latest >= 0:
             return
         self.leader_epoch = epoch
+        self.owner.log_moved()
         if self.epochs.assign(epoch, self.log_end_offset):
             self.epochs_dirty = True
             self._roll_due = self.segments[-1].end_position > 0
         self._parts.changes.of(self)
 
     def delete_records(self, before_offset: int) -> int:
-        """Move the log's start; -1 is the high watermark. Returns the new start.
+        """Move the log's start; -1 is the durable offset. Returns the new start.
 
         Raises:
-            OffsetOutOfRange: beyond the high watermark.
+            OffsetOutOfRange: beyond the durable offset.
             PenstockError: the fence, where there is one.
         """
         self.load()
         if self.fence is not None:
             raise self.fence
         if before_offset == -1:
-            before_offset = self.high_watermark
-        if not 0 <= before_offset <= self.high_watermark:
+            before_offset = self.durable_offset
+        if not 0 <= before_offset <= self.durable_offset:
             raise OffsetOutOfRange(
-                self.topic_partition, before_offset, self.log_start_offset, self.high_watermark
+                self.topic_partition, before_offset, self.log_start_offset, self.durable_offset
             )
         if before_offset > self.log_start_offset:
             self.move_start(before_offset)
@@ -356,11 +373,11 @@ class PartitionLog:
         return self.producer_states.describe()
 
     def extents(self, start: int, end: int) -> list[Extent]:
-        """Where the whole batches that hold [start, min(end, high watermark)) lie in files."""
+        """Where the whole batches that hold [start, min(end, durable offset)) lie in files."""
         self.settle()
         if self.damage is not None:
             raise self.damage
-        end = min(end, self.high_watermark)
+        end = min(end, self.durable_offset)
         return lookups.extents(self._parts.segment_files, self._written(), start, end)
 
     # -- what the store asks -----------------------------------------------------------------
@@ -382,13 +399,15 @@ class PartitionLog:
         self.segments = loaded.segments
         self.epochs = loaded.epochs
         self.producer_states = loaded.producers
-        self.log_end_offset = self.high_watermark = loaded.end_offset
+        self.log_end_offset = self.durable_offset = loaded.end_offset
         self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
         self.damage = loaded.damage
         self._roll_due = False
         self._settling = self.segments[-1]
         self._loaded = True
         self.leader_epoch = max(self.leader_epoch, self.epochs.latest)
+        self.owner.became_durable(self.durable_offset)
+        self.owner.log_moved()
         if loaded.damage is not None:
             self._parts.counters.corruptions += 1
         if self.leader_epoch >= 0 and self.epochs.assign(self.leader_epoch, self.log_end_offset):
@@ -398,7 +417,7 @@ class PartitionLog:
             self._parts.changes.of(self).update(loaded.changed)
 
     def settle(self) -> None:
-        """Write everything below the high watermark to the segments (not synced)."""
+        """Write everything that is durable to the segments (not synced)."""
         self.load()
         if self.tail.settled < len(self.tail):
             self._settle(self)
@@ -501,6 +520,7 @@ class PartitionLog:
     def move_start(self, offset: int) -> None:
         """Forget what is below `offset`; the files go later."""
         self.log_start_offset = offset
+        self.owner.log_moved()
         if self.epochs.cut_start(offset):
             self.epochs_dirty = True
         self.set_mark(self.mark._replace(log_start_offset=offset))
@@ -577,12 +597,3 @@ class PartitionLog:
             f"{waiting} bytes would wait for the journal or their segments, "
             f"pending.bytes.max = {self._queue.limit_bytes}"
         )
-
-
-def stamp_times(batches: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
-    """Give whole batches the broker's time."""
-    offset = 0
-    for header in headers:
-        stamp_append_time(batches, offset, now_ms)
-        offset += header.batch_length + 12
-    return [header._replace(max_timestamp=now_ms) for header in headers]

@@ -58,7 +58,7 @@ def expired_count(
     config: LogConfig,
     now_ms: int,
     log_start_offset: int,
-    high_watermark: int,
+    durable_offset: int,
 ) -> int:
     """How many of the oldest segments go; each is (next offset, size in bytes, max timestamp).
 
@@ -73,7 +73,7 @@ def expired_count(
     surplus = sum([size for _, size, _ in segments]) - config.retention_bytes
     count = 0
     for next_offset, size, newest in segments:
-        if next_offset > high_watermark:
+        if next_offset > durable_offset:
             break
         below_start = next_offset <= log_start_offset
         too_old = config.retention_ms >= 0 and newest >= 0 and now_ms - newest > config.retention_ms

@@ -150,7 +150,7 @@ class Settler:
         for log in logs:
             items = log.tail.unsettled()
             if durable_only:
-                end = log.high_watermark
+                end = log.durable_offset
                 while items and items[-1].next_offset > end:
                     items.pop()
             if not items or log.closed is not None:

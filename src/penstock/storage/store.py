@@ -62,6 +62,7 @@ from penstock.storage.recovery import Replayer, read_journal
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.settings import StorageSettings
 from penstock.storage.settling import Settler
+from penstock.storage.values import LogOwner
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -209,12 +210,12 @@ class LogStore:
         return self._keeper.kept_producers
 
     @property
-    def on_advance(self) -> Callable[[list[PartitionLog]], None]:
-        """Called with the logs whose high watermark rose, after the callbacks of `flush`."""
+    def on_advance(self) -> Callable[[list[LogOwner]], None]:
+        """Called with the owners of which more may be read, after the callbacks of `flush`."""
         return self._committer.on_advance
 
     @on_advance.setter
-    def on_advance(self, callback: Callable[[list[PartitionLog]], None]) -> None:
+    def on_advance(self, callback: Callable[[list[LogOwner]], None]) -> None:
         self._committer.on_advance = callback
 
     # -- partitions --------------------------------------------------------------------------

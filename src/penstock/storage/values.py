@@ -5,7 +5,7 @@ made once per call, because a frozen dataclass costs several times as much to ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -35,6 +35,30 @@ class Later(NamedTuple):
 
     load: Callable[[Sequence[Any], int], None]
     want: Any
+
+
+class LogOwner(Protocol):
+    """Who decides what consumers may read of a log, by what is durable of it."""
+
+    def became_durable(self, offset: int) -> bool:
+        """Everything below an offset is durable; true if consumers may read more than before."""
+        ...
+
+    def log_moved(self) -> None:
+        """The log has another start, or another leader epoch."""
+        ...
+
+
+class _Nobody:
+    def became_durable(self, offset: int) -> bool:
+        return False
+
+    def log_moved(self) -> None:
+        return
+
+
+UNOWNED: Final[LogOwner] = _Nobody()
+"""Of a log that nobody reads by."""
 
 
 class OffsetAndTimestamp(NamedTuple):

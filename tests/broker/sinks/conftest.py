@@ -168,12 +168,12 @@ class House:
         log = self.broker.partitions.local_log(topic, partition)
         found: list[str] = []
         offset = log.log_start_offset
-        while offset < log.high_watermark:
-            read = log.read(offset, max_bytes=1 << 20, end_offset=log.high_watermark)
+        while offset < log.durable_offset:
+            read = log.read(offset, max_bytes=1 << 20, end_offset=log.durable_offset)
             data = b"".join(bytes(buffer) for buffer in read.buffers)
             found += [value.decode() for value in decode_batches(data).column("value").to_pylist()]
             offset = read.next_offset
-        assert len(found) == log.high_watermark - log.log_start_offset
+        assert len(found) == log.durable_offset - log.log_start_offset
         return found
 
     def staged(self) -> list[str]:

@@ -236,7 +236,7 @@ class FetchOperation:
                 source = partition.source
                 if source is None or partition.generation != generation:
                     source = self._source(partition)
-                sources.append(source.source)
+                sources.append(source)
                 end = source.last_stable_offset if committed else source.high_watermark
                 if (
                     partition.offset == end

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
@@ -31,7 +30,8 @@ from penstock.broker.errors import (
     error_of,
 )
 from penstock.broker.partition_registry import ServedTopic
-from penstock.records import InvalidRecord, check_single
+from penstock.records import InvalidRecord
+from penstock.records.appends import AppendResult
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.produce import (
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from penstock.broker.connection import Expiring
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
-    from penstock.partitions import GroupCommits, Partition
+    from penstock.partitions import GroupCommits
     from penstock.records.appends import Outcome
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def produce(
         topic_results: list[PartitionResult] = []
         results.append((key, topic_results))
         for index, records in partitions:
-            result = PartitionResult(index)
+            result = _Appended(index, pending)
             topic_results.append(result)
             try:
                 if topic is None:
@@ -107,16 +107,14 @@ def produce(
                     raise InvalidRecord(
                         f"the records of {topic.topic.name}-{index} are null or empty"
                     )
-                check_single(records)
-                done = partial(pending.appended, result)
-                partition.append(records, now_ms=now_ms, acks=acks, lease=lease, done=done)
-                pending.appends.append((result, partition))
+                partition.append(records, now_ms=now_ms, acks=acks, lease=lease, done=result)
+                result.takes = partition.append_takes
+                pending.outstanding += 1
             except Exception as error:
                 _fail(result, topic, error)
-    if not pending.appends:
+    if not pending.outstanding:
         pending.answer()
         return
-    pending.outstanding = len(pending.appends)
     parts.produce_waiting[pending] = None
     parts.commits.flush()
 
@@ -173,12 +171,41 @@ def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]
     ]
 
 
+class _Appended(PartitionResult):
+    """A partition's result, which is called when its topic's promise holds, or does not.
+
+    `takes` says what that waits for.
+    """
+
+    __slots__ = ("_pending", "takes")
+
+    def __init__(self, index: int, pending: _Pending) -> None:
+        self.index = index
+        self.error = 0
+        self.base_offset = self.log_append_time_ms = self.log_start_offset = -1
+        self.message = None
+        self.record_errors = ()
+        self._pending = pending
+        self.takes = ""
+
+    def __call__(self, outcome: Outcome) -> None:
+        if not isinstance(outcome, AppendResult):
+            self.error, self.message = error_of(outcome)
+        elif outcome.error is not None:
+            self.error, self.message = error_number(outcome.error), outcome.message
+        else:
+            self.base_offset, self.log_append_time_ms, self.log_start_offset, _, _, _ = outcome
+        pending = self._pending
+        pending.outstanding -= 1
+        if not pending.outstanding:
+            pending.answer()
+
+
 class _Pending:
     """A request whose batches are appended, until what their topics promise holds."""
 
     __slots__ = (
-        "_answered", "_context", "_parts", "_request", "_results", "appends", "deadline",
-        "outstanding",
+        "_answered", "_context", "_parts", "_request", "_results", "deadline", "outstanding",
     )  # fmt: skip
 
     def __init__(
@@ -193,33 +220,16 @@ class _Pending:
         self._request = request
         self._results = results
         self._answered = False
-        self.appends: list[tuple[PartitionResult, Partition]] = []
         self.outstanding = 0
         self.deadline = context.started + request.timeout_ms / 1000
-
-    def appended(self, result: PartitionResult, outcome: Outcome) -> None:
-        """The promise of one partition's topic holds, or it does not."""
-        if self._answered:
-            return
-        if isinstance(outcome, PenstockError):
-            result.error, result.message = error_of(outcome)
-        elif outcome.error is not None:
-            result.error, result.message = error_number(outcome.error), outcome.message
-        else:
-            result.base_offset = outcome.base_offset
-            result.log_append_time_ms = outcome.log_append_time_ms
-            result.log_start_offset = outcome.log_start_offset
-        self.outstanding -= 1
-        if not self.outstanding:
-            self.answer()
 
     def expire(self) -> None:
         """The client's timeout passed before the end; the records may yet become durable."""
         number = error_number("request_timed_out")
-        for result, partition in self.appends:
-            if result.error == 0 and result.base_offset < 0:
+        for result in [result for _, results in self._results for result in results]:
+            if isinstance(result, _Appended) and result.error == 0 and result.base_offset < 0:
                 result.error = number
-                result.message = f"{partition.append_takes} took longer than the timeout"
+                result.message = f"{result.takes} took longer than the timeout"
         self.answer()
 
     def answer(self) -> None:

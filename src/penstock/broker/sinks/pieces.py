@@ -78,7 +78,7 @@ class PieceReader:
         """
         pieces = self._next(stamp=False)
         for piece in pieces:
-            admit(piece.data, self._configs[piece.run.lane], now_ms, internal=False)
+            admit(piece.data, self._configs[piece.run.lane], now_ms)
         return bool(pieces)
 
     def read(self) -> list[Piece]:

@@ -165,7 +165,7 @@ class _LogCopy:
         if self.next_offset < start:
             self.next_offset = start
             self.objects, self._extents = [], []
-        return self.log.high_watermark
+        return self.log.durable_offset
 
     def read(self, offset: int, end: int) -> bytes:
         read = self.log.read(offset, max_bytes=CHUNK_BYTES, end_offset=end)
@@ -184,7 +184,7 @@ class _LogCopy:
             partition=log.topic_partition.partition,
             leader_epoch=max(log.leader_epoch, 0),
             log_start_offset=log.log_start_offset,
-            high_watermark=log.high_watermark,
+            high_watermark=log.durable_offset,
             objects=tuple(self.objects),
             extents=tuple(self._extents),
             producers=log.producer_states.states(),
