@@ -1,4 +1,4 @@
-"""Writes the generated references: `configuration.md`, `metrics.md`, `cli.md`, `pipeline-file.md`.
+"""Writes the generated references: configuration, metrics, command line, pipeline file, tables.
 
 `python scripts/reference.py` writes them, `--check` only says which are out of date. Settings
 come from the declarations that the broker loads and that DescribeConfigs answers with; metrics
@@ -25,6 +25,7 @@ from penstock.base.metrics import Metric
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
 from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
 from penstock.broker.settings import UNSET, BrokerSettings
+from penstock.control.schema import tables
 from penstock.diskless.settings import DisklessSettings
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.objects import FetchSettings
@@ -161,6 +162,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "metrics.md": metrics_page(),
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "pipeline-file.md": pipeline_keys.page(),
+        REFERENCE / "tables.md": tables.page(),
     }
 
 

@@ -1,0 +1,1 @@
+"""The tables of the control plane, in one list."""

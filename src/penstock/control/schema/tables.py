@@ -1,0 +1,215 @@
+"""Every table of the control plane: its key, its value, and the module that writes it.
+
+Both databases have them, under the same names. `migrations/` makes them; a test compares this list
+with what the migrations make, and `docs/reference/tables.md` is printed from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+HEAD: Final = """# Tables of the control plane
+
+<!-- Written by scripts/reference.py from penstock/control/schema/tables.py. -->
+
+SQLite and PostgreSQL have the same tables, in one file, or in the first schema of the connection's
+search path. Ids of topics, brokers' processes and images are UUIDs, 16 bytes in SQLite; lists and
+maps are JSON. The last column is the module of `penstock/control/` that writes the table. How far
+the schema has come is `user_version` in SQLite.
+
+| Table | Key | Value | What it is | Written by |
+|-------|-----|-------|------------|------------|
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table; `of_postgres` are those of its values that SQLite does not have."""
+
+    name: str
+    key: tuple[str, ...]
+    value: tuple[str, ...]
+    doc: str
+    writer: str
+    of_postgres: tuple[str, ...] = ()
+    only: Literal["", "SQLite", "PostgreSQL"] = ""
+
+
+TABLES: Final[Sequence[Table]] = (
+    Table(
+        name="image_version",
+        key=("only_row",),
+        value=("cluster_id", "version", "membership", "stamp"),
+        doc="One row: which image of topics, brokers and configs is the newest.",
+        writer="metadata/statements.py",
+    ),
+    Table(
+        name="topics",
+        key=("topic_id",),
+        value=("name", "configs", "internal", "stamp"),
+        doc="Topics and their own configs; the stamp is that of the image that changed them last.",
+        writer="metadata/statements.py",
+    ),
+    Table(
+        name="partitions",
+        key=("topic_id", "number"),
+        value=("leader", "leader_epoch", "replicas", "isr"),
+        doc="Who leads a partition, in which epoch, and which brokers have it.",
+        writer="metadata/statements.py",
+    ),
+    Table(
+        name="brokers",
+        key=("broker_id",),
+        value=("host", "port", "rack", "incarnation", "epoch", "registered", "renewed_ms"),
+        of_postgres=("renewed_ms",),
+        doc="Brokers that are or were registered; their epochs only rise.",
+        writer="metadata/statements.py",
+    ),
+    Table(
+        name="renewals",
+        key=("broker_id",),
+        value=("renewed_ms",),
+        doc="When a broker renewed its registration, in memory while the file is open.",
+        writer="metadata/statements.py",
+        only="SQLite",
+    ),
+    Table(
+        name="broker_configs",
+        key=("broker",),
+        value=("configs",),
+        doc="Dynamic configs of a broker, by its id as text; of all brokers under the empty name.",
+        writer="metadata/statements.py",
+    ),
+    Table(
+        name="counters",
+        key=("name",),
+        value=("value",),
+        doc="The next producer id, the highest object id; in SQLite the highest versions, too.",
+        writer="metadata/statements.py",
+    ),
+    Table(
+        name="group_offsets",
+        key=("group_id", "topic", "number"),
+        value=(
+            "topic_id",
+            "committed_offset",
+            "leader_epoch",
+            "metadata",
+            "commit_timestamp_ms",
+            "expire_timestamp_ms",
+        ),
+        doc="A group's position in a partition.",
+        writer="groups/statements.py",
+    ),
+    Table(
+        name="group_records",
+        key=("group_id",),
+        value=("version", "generation", "protocol_type", "protocol", "state"),
+        doc="A group's generation, protocol and members.",
+        writer="metadata/sqlite_tables.py",
+    ),
+    Table(
+        name="sink_commits",
+        key=("query_id",),
+        value=("version", "owner", "batch_id", "state", "updated_ms", "lanes", "manifest"),
+        doc="The newest commit of a query that writes to the log.",
+        writer="sink_commits/statements.py",
+    ),
+    Table(
+        name="diskless_objects",
+        key=("object_id",),
+        value=("key", "state", "kind", "size_bytes", "extents", "changed_ms"),
+        doc="Objects of diskless topics, from lease to deletion, and how many extents they hold.",
+        writer="batch_index/objects.py",
+    ),
+    Table(
+        name="diskless_answers",
+        key=("object_id",),
+        value=("committed_ms", "answer"),
+        doc="First answers of commits, for those that are repeated.",
+        writer="batch_index/objects.py",
+    ),
+    Table(
+        name="diskless_partitions",
+        key=("partition_id",),
+        value=(
+            "topic_id",
+            "number",
+            "log_start_offset",
+            "high_watermark",
+            "size_bytes",
+            "wal_extents",
+            "wal_bytes",
+        ),
+        doc="Diskless partitions that were committed to: where they begin and end.",
+        writer="batch_index/partitions.py",
+    ),
+    Table(
+        name="diskless_extents",
+        key=("partition_id", "base_offset"),
+        value=(
+            "next_offset",
+            "object_id",
+            "byte_offset",
+            "size_bytes",
+            "max_timestamp",
+            "append_time_ms",
+            "layout",
+        ),
+        doc="The batch index: which bytes of which object hold a partition's offsets.",
+        writer="batch_index/extents.py",
+    ),
+    Table(
+        name="diskless_producers",
+        key=("partition_id", "producer_id"),
+        value=("epoch", "seen_ms", "batches"),
+        doc="Idempotent producers that a diskless partition remembers.",
+        writer="batch_index/partitions.py",
+    ),
+    Table(
+        name="diskless_switches",
+        key=("topic_id",),
+        value=("switch_id", "broker_id", "incarnation"),
+        doc="Topics that are to become diskless, of whose partitions several brokers are leaders.",
+        writer="batch_index/switches.py",
+    ),
+    Table(
+        name="diskless_switch_shares",
+        key=("topic_id", "broker_id"),
+        value=("incarnation", "state", "reason", "partitions"),
+        doc="How far each of those brokers is.",
+        writer="batch_index/switches.py",
+    ),
+    Table(
+        name="diskless_store",
+        key=("only_row",),
+        value=("store_id", "place"),
+        doc="One row: the object store that all objects lie in.",
+        writer="batch_index/objects.py",
+    ),
+    Table(
+        name="penstock_schema",
+        key=("number",),
+        value=("applied",),
+        doc="The migrations that the schema has had.",
+        writer="migrations/postgres/migrate.py",
+        only="PostgreSQL",
+    ),
+)
+
+
+def page() -> str:
+    """The text of `docs/reference/tables.md`."""
+    return HEAD + "".join(
+        f"| `{table.name}`{f' ({table.only})' if table.only else ''} | {_names(table.key)}"
+        f" | {_names(table.value, table.of_postgres)} | {table.doc} | `{table.writer}` |\n"
+        for table in TABLES
+    )
+
+
+def _names(columns: Sequence[str], of_postgres: Sequence[str] = ()) -> str:
+    return ", ".join(
+        f"`{column}`{' (PostgreSQL)' if column in of_postgres else ''}" for column in columns
+    )
