@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock.testing import Broker
 from tests.outbox.shelf import Shelf
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KILLS = 4
 BATCHES = 2_000
 """More than all that are killed can get rid of: each as many as it is read, and a full pipe."""

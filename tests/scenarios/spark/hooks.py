@@ -14,8 +14,8 @@ from penstock.spark.sink import store
 from penstock.spark.sink.store import BlobStore
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import PenstockStreamReader
-from tests.spark.kills.deadly import reach
-from tests.spark.kills.points import PLANNING
+from tests.scenarios.spark.deadly import reach
+from tests.scenarios.spark.points import PLANNING
 
 _read, _put, _write_all = TaskReader.read, BlobStore.put, store._write_all
 _latest_offset = PenstockStreamReader.latestOffset

@@ -13,7 +13,7 @@ from penstock.outbox.layout import BATCH_PREFIX, data_path, hour_directory, temp
 from penstock.outbox.writer.files import Tree
 from penstock.outbox.writer.payload import as_buffers
 from penstock.outbox.writer.safe_write import WritePlan
-from tests.outbox.model_files import (
+from tests.scenarios.outbox.model_files import (
     Directory,
     LinkingModelFiles,
     ModelFiles,

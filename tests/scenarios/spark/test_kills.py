@@ -1,7 +1,7 @@
 """Every point of a batch is died at once, and nothing is lost, doubled or overtaken.
 
-A short form of `python -m tests.spark.kills`; and sinks that are broken on purpose, which it has
-to notice.
+A short form of `python -m tests.scenarios.spark`; and sinks that are broken on purpose, which it
+has to notice.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.cluster.standalone import StandaloneCluster
-from tests.spark.kills.__main__ import ON_CLUSTER
-from tests.spark.kills.campaign import Campaign, Wrong
-from tests.spark.kills.line import Line
-from tests.spark.kills.points import (
+from tests.scenarios.spark.__main__ import ON_CLUSTER
+from tests.scenarios.spark.campaign import Campaign, Wrong
+from tests.scenarios.spark.line import Line
+from tests.scenarios.spark.points import (
     BROKER,
     BY_NAME,
     DRIVER,
@@ -25,12 +24,15 @@ from tests.spark.kills.points import (
     WORKER,
     Point,
 )
+from tests.spark.cluster.standalone import StandaloneCluster
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.long,
     pytest.mark.timeout(1_200),
+    # PySpark warns of newer pandas at every conversion.
+    pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"),
 ]
 
 SEED = 7

@@ -1,6 +1,6 @@
 """A process that writes batches as fast as it can until a file says stop.
 
-    python -m tests.outbox.live_writer ROOT BOOTSTRAP TOPIC NAME STOP
+    python -m tests.scenarios.outbox.live_writer ROOT BOOTSTRAP TOPIC NAME STOP
 
 It prints a line per batch that was acknowledged: partition id and batch id. One that failed in a
 way that may pass is left out, as it was not acknowledged. Half of the batches go

@@ -1,4 +1,4 @@
-"""A driver that runs a pipeline until it is killed: `python -m tests.spark.kills.child SETTINGS`.
+"""A driver that runs a pipeline until it is killed: `python -m …spark.child SETTINGS`.
 
 It opens its Spark session, says so by a file `ready`, and waits for a line on its input that says
 which pipeline to run; so the next driver gets ready while this one is at work. If whoever started
@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.spark.kills import deadly
-from tests.spark.kills.deadly import reach
-from tests.spark.kills.points import CHECKPOINTED, RETURNED
+from tests.scenarios.spark import deadly
+from tests.scenarios.spark.deadly import reach
+from tests.scenarios.spark.points import CHECKPOINTED, RETURNED
 
 CHECKPOINT_SECONDS: Final = 30.0
 
@@ -158,7 +158,7 @@ def main() -> None:
     from penstock.spark import session
     from penstock.spark.pipeline.parsing import load
     from penstock.spark.pipeline.runner import PipelineRunner
-    from tests.spark.kills import hooks
+    from tests.scenarios.spark import hooks
 
     builder = SparkSession.builder.master(given["master"])
     spark = session(builder, application="kills", settings=given["settings"])

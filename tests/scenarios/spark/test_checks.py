@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.spark.kills.checks import Row, Written, problems, source_of
+from tests.scenarios.spark.checks import Row, Written, problems, source_of
 
 SOURCE = {
     (0, 0): ("a", 0, "good"),

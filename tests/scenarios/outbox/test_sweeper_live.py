@@ -22,7 +22,7 @@ from penstock.outbox.reader.reader import OutboxReader
 from penstock.testing import Broker
 from tests.outbox.shelf import Shelf
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WRITERS = 2
 SECONDS = 4.0
 READ_MIN = 200
@@ -74,7 +74,7 @@ class Sweeping:
 
 def _writer(shelf: Shelf, bootstrap: str, partition: str, stop: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.outbox.live_writer", str(shelf.root), bootstrap,
+        [sys.executable, "-m", "tests.scenarios.outbox.live_writer", str(shelf.root), bootstrap,
          shelf.topic, partition, str(stop)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.retry_store import ReleaseBox
 from penstock.testing import Broker
-from tests.spark.kills.checks import Row, Written, problems, source_of
+from tests.scenarios.spark.checks import Row, Written, problems, source_of
 
 PARTITIONS: Final = 4
 KEYS: Final = 60

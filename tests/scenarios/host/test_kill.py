@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.kill_relay import (
+from tests.scenarios.host.kill_relay import (
     AFTER,
     AGENT,
     BEFORE,
@@ -34,7 +34,7 @@ from tests.host.kill_relay import (
     Plan,
     Relay,
 )
-from tests.host.kill_zygote import LENGTH_BYTES
+from tests.scenarios.host.kill_zygote import LENGTH_BYTES
 
 KILLS_MIN = 600
 STEP_KILLS_MIN = 250
@@ -130,11 +130,11 @@ class Zygote:
 
 @asynccontextmanager
 async def zygote() -> AsyncIterator[Zygote]:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tests.host.kill_zygote",
+        "tests.scenarios.host.kill_zygote",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=root,

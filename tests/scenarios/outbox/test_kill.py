@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MEMORY = Path("/dev/shm")
 KILLS_MIN = 1200
 KILLED_AT = {
@@ -36,7 +36,7 @@ def fast_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def kill(root: Path, seed: int, *options: str) -> dict[str, int]:
-    command = [sys.executable, "-W", "error", "-m", "tests.outbox.kill_target"]
+    command = [sys.executable, "-W", "error", "-m", "tests.scenarios.outbox.kill_target"]
     run = subprocess.run(
         [*command, str(root), str(seed), *options],
         cwd=ROOT,

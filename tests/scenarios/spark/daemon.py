@@ -8,6 +8,6 @@ if __name__ == "__main__":
     from penstock.spark import daemon
 
     daemon.preload()
-    import tests.spark.kills.hooks  # noqa: F401
+    import tests.scenarios.spark.hooks  # noqa: F401
 
     parent.manager()

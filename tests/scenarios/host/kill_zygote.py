@@ -1,6 +1,6 @@
 """Forks agents and producers that have everything imported already, so that thousands are cheap.
 
-    python -m tests.host.kill_zygote
+    python -m tests.scenarios.host.kill_zygote
 
 reads a command a line on its standard input, as JSON, and answers `{"pid": …}`; when a child ends,
 it says `{"exit": pid, "status": …}`, which is -9 for one that was killed. Children die with it.

@@ -1,6 +1,6 @@
 """Kills writers at every file call, and checks what each leaves and what a retry makes of it.
 
-    python -m tests.outbox.kill_target ROOT SEED SHAPE [few]
+    python -m tests.scenarios.outbox.kill_target ROOT SEED SHAPE [few]
 
 A process without threads loads the outbox once and forks a child for every kill, which costs
 milliseconds. The child kills itself with SIGKILL before or after its n-th call; `publish` and

@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.spark.kills import deadly
-from tests.spark.kills.line import Line
-from tests.spark.kills.points import ANYWHERE, BROKER, DRIVER, EXECUTOR, PLANNER, WORKER, Point
+from tests.scenarios.spark import deadly
+from tests.scenarios.spark.line import Line
+from tests.scenarios.spark.points import ANYWHERE, BROKER, DRIVER, EXECUTOR, PLANNER, WORKER, Point
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 WAIT_SECONDS: Final = 240.0
@@ -39,7 +39,7 @@ CLASSES: Final = "classes.jsa"
 MASTER: Final = "local[2,8]"
 SETTINGS: Final = {
     "spark.driver.memory": "600m",
-    "spark.python.daemon.module": "tests.spark.kills.daemon",
+    "spark.python.daemon.module": "tests.scenarios.spark.daemon",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -89,7 +89,7 @@ class Life:
         given = {"master": master, "settings": chosen, "bug": bug}
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.kills.child", json.dumps(given)],
+                [sys.executable, "-m", "tests.scenarios.spark.child", json.dumps(given)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.host import AsyncHostClient
 from penstock.testing import Broker
-from tests.host.test_kill import PATIENCE_SECONDS, SIGKILLED, zygote
+from tests.scenarios.host.test_kill import PATIENCE_SECONDS, SIGKILLED, zygote
 
 KILLS = 40
 PARTITIONS = 3

@@ -23,7 +23,7 @@ import uvloop
 from penstock.host import AsyncHostClient, HostClient
 from penstock.testing import Broker
 from tests.host.client.agents import ProcessAgent
-from tests.host.test_kill import PATIENCE_SECONDS, SIGKILLED, zygote
+from tests.scenarios.host.test_kill import PATIENCE_SECONDS, SIGKILLED, zygote
 
 KILLS = 20
 PARTITIONS = 4

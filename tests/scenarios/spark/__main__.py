@@ -1,4 +1,6 @@
-"""The long form: `python -m tests.spark.kills --kills 300 [--minutes M] [--seed N] [--folder F]`.
+"""The long form of the kills.
+
+    python -m tests.scenarios.spark --kills 300 [--minutes M] [--seed N] [--folder F]
 
 Two pipelines, one that rejects records and one that holds them, are killed side by side, and a
 third one on a cluster loses its executors. A folder that was used before is gone on with; SIGTERM
@@ -21,10 +23,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.scenarios.spark.campaign import CLASSES, Campaign
+from tests.scenarios.spark.line import Line
+from tests.scenarios.spark.points import ALL, BROKER, DRIVER, EXECUTOR, PLANNER, WORKER, Point
 from tests.spark.cluster.standalone import StandaloneCluster
-from tests.spark.kills.campaign import CLASSES, Campaign
-from tests.spark.kills.line import Line
-from tests.spark.kills.points import ALL, BROKER, DRIVER, EXECUTOR, PLANNER, WORKER, Point
 
 LIVES_PER_CHECK: Final = 5
 WORKERS_PER_LIFE: Final = 4
@@ -151,7 +153,7 @@ def report(counted: Counted, campaigns: Sequence[Campaign], folder: Path, wanted
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.spark.kills")
+    parser = argparse.ArgumentParser(prog="python -m tests.scenarios.spark")
     parser.add_argument("--kills", type=int, default=300, help="how many there are in the end")
     parser.add_argument("--minutes", type=float, help="stop killing after so long")
     parser.add_argument("--seed", type=int, default=1)

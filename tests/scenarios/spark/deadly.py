@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.spark.kills.points import BY_NAME, Point
+from tests.scenarios.spark.points import BY_NAME, Point
 
 FOLDER: Final = "KILLS_FOLDER"
 LOG: Final = "KILLS_LOG"
