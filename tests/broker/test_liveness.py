@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import load
-from penstock.broker.coordination.classic import Refused
+from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
 from penstock.broker.liveness import Liveness, LivenessParts, Session
 from penstock.broker.parts import parts_of

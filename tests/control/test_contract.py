@@ -13,12 +13,10 @@ from penstock.base.errors import InvalidError, InvalidTopicName
 from penstock.control import (
     CommittedOffset,
     ControlPlane,
-    GroupRecord,
     InvalidPartitions,
     InvalidReplicas,
     StaleBroker,
     StaleConfigs,
-    StaleGroup,
     StaleTopic,
     TooLarge,
     Topic,
@@ -47,17 +45,6 @@ def offset(
 ) -> CommittedOffset:
     return CommittedOffset(
         topic_id=topic_id, topic=topic, partition=partition, offset=value, **more
-    )
-
-
-def record(generation: int, state: bytes = b"{}") -> GroupRecord:
-    return GroupRecord(
-        group_id="g",
-        version=0,
-        generation=generation,
-        protocol_type="consumer",
-        protocol="range",
-        state=state,
     )
 
 
@@ -190,20 +177,6 @@ async def test_offsets_are_deleted_and_expire(control: ControlPlane) -> None:
     assert [o.partition for o in await control.committed_offsets("g", None)] == [2]
 
 
-async def test_groups_are_saved_by_compare_and_set(control: ControlPlane) -> None:
-    assert await control.save_group(record(1), expected_version=0) == 1
-    with pytest.raises(StaleGroup, match="at version 1, the save expected 0"):
-        await control.save_group(record(2), expected_version=0)
-    assert await control.save_group(record(2, b"\x00state"), expected_version=1) == 2
-    (saved,) = await control.groups()
-    assert (saved.version, saved.generation, saved.state) == (2, 2, b"\x00state")
-    await control.commit_offsets(group_id="g", offsets=[offset(0, 5)])
-    await control.delete_group("g")
-    await control.delete_group("g")
-    assert await control.groups() == []
-    assert await control.committed_offsets("g", None) == []
-
-
 async def test_of_many_that_race_one_wins(control: ControlPlane) -> None:
     async def attempt(number: int) -> bool:
         try:
@@ -225,14 +198,14 @@ async def test_an_operation_that_is_refused_does_not_undo_its_neighbours(
     results = await asyncio.gather(
         create(control, name="b", topic_id=B),
         create(control, name="flights", topic_id=C),
-        control.save_group(record(1), expected_version=9),
+        control.delete_topic(UUID(int=99)),
         control.commit_offsets(group_id="g", offsets=[offset(0, 3)]),
         return_exceptions=True,
     )
     assert [type(one).__name__ for one in results] == [
         "Topic",
         "TopicExists",
-        "StaleGroup",
+        "UnknownTopic",
         "NoneType",
     ]
     assert sorted((await control.image()).topics) == ["b", "flights"]
@@ -307,15 +280,6 @@ async def test_a_call_has_a_size(control: ControlPlane) -> None:
     assert await control.committed_offsets("g", None) == []
 
 
-async def test_a_group_made_anew_does_not_get_its_old_versions(control: ControlPlane) -> None:
-    first = await control.save_group(record(1), expected_version=0)
-    await control.delete_group("g")
-    second = await control.save_group(record(1), expected_version=0)
-    assert second > first
-    with pytest.raises(StaleGroup):
-        await control.save_group(record(2), expected_version=first)
-
-
 async def test_many_tasks_compare_and_set_one_value(control: ControlPlane) -> None:
     await create(control, configs={"count": "0"})
 
@@ -335,25 +299,6 @@ async def test_many_tasks_compare_and_set_one_value(control: ControlPlane) -> No
     assert (await control.image()).topics["flights"].configs == {"count": "20"}
     assert (await control.image()).version == 21
     assert sum(attempts) >= 20
-
-
-async def test_group_saves_race_and_none_is_lost(control: ControlPlane) -> None:
-    wins: list[int] = []
-
-    async def save(number: int) -> None:
-        version = 0
-        for _ in range(5):
-            try:
-                version = await control.save_group(record(number), expected_version=version)
-                wins.append(version)
-            except StaleGroup:
-                (known,) = await control.groups()
-                version = known.version
-
-    await asyncio.gather(*(save(number) for number in range(10)))
-    assert len(wins) == len(set(wins))
-    (last,) = await control.groups()
-    assert last.version == max(wins)
 
 
 async def test_it_starts_again_after_it_was_closed(control: ControlPlane) -> None:

@@ -35,7 +35,7 @@ async def test_a_file_of_before(tmp_path: Path, expected: Contents) -> None:
     plane = SqliteControlPlane(path)
     await plane.start()
     assert await contents(plane) == expected
-    assert await plane.groups() == [GROUP]
+    assert await plane.records("group", await plane.record_keys("group")) == [GROUP]
     assert (await plane.image()).brokers == ()
     await assert_epochs_rise(plane)
     await plane.close()
@@ -55,7 +55,7 @@ async def test_a_schema_of_before(postgres_url: str, expected: Contents) -> None
         (2, UUID(int=12)),
     ]
     assert await contents(plane) == expected
-    assert await plane.groups() == [GROUP]
+    assert await plane.records("group", await plane.record_keys("group")) == [GROUP]
     await assert_epochs_rise(plane)
     await plane.close()
 

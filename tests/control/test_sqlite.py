@@ -24,8 +24,9 @@ from penstock.control import (
     DatabaseFull,
     DatabaseLocked,
     DatabaseStopped,
-    GroupRecord,
     IncompatibleDatabase,
+    RecordChange,
+    RowChange,
     SqliteControlPlane,
 )
 from penstock.control.limits import WAITING_OPERATIONS_MAX
@@ -42,12 +43,8 @@ async def fill(plane: SqliteControlPlane) -> None:
     await plane.commit_offsets(
         group_id="g", offsets=[CommittedOffset(topic_id=A, topic="t", partition=0, offset=4)]
     )
-    await plane.save_group(
-        GroupRecord(
-            group_id="g", version=0, generation=3, protocol_type="c", protocol="p", state=b"s"
-        ),
-        expected_version=0,
-    )
+    row = RowChange(expected_version=0, value=b"s")
+    await plane.save_records([RecordChange(kind="group", key="g", rows={"": row})])
     await plane.allocate_producer_ids(10)
 
 
@@ -64,7 +61,7 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     # Whoever was registered is gone: the file has one owner, and that is another one now.
     assert await second.image() == replace(image, brokers=())
     assert [o.offset for o in await second.committed_offsets("g", None)] == [4]
-    assert [(g.version, g.generation) for g in await second.groups()] == [(1, 3)]
+    assert [(row.key, row.value) for row in await second.records("group", ["g"])] == [("g", b"s")]
     assert (await second.allocate_producer_ids(1)).start == 10
     broker = await second.register_broker(
         broker_id=1, host="h", port=1, rack=None, incarnation=UUID(int=2)
@@ -193,7 +190,9 @@ async def test_the_queue_is_bounded(tmp_path: Path) -> None:
 
     first = asyncio.ensure_future(plane._writer.run(wait))
     await asyncio.to_thread(entered.wait, 30)
-    calls = [asyncio.ensure_future(plane.groups()) for _ in range(WAITING_OPERATIONS_MAX + 1)]
+    calls = [
+        asyncio.ensure_future(plane.offset_group_ids()) for _ in range(WAITING_OPERATIONS_MAX + 1)
+    ]
     await asyncio.sleep(0)
     go_on.set()
     results = await asyncio.gather(first, *calls, return_exceptions=True)

@@ -36,7 +36,7 @@ from penstock.control import StaleBroker
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
-    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.switching import TopicSwitches
@@ -54,7 +54,7 @@ class LivenessParts:
     control: ControlPlane
     clock: Clock
     cluster: ClusterMetadata
-    coordinator: Coordinator
+    coordinator: GroupCoordinator
     switches: TopicSwitches
 
 

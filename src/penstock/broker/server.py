@@ -22,7 +22,7 @@ from penstock.base.pause import pause
 from penstock.broker import metrics as broker_metrics
 from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.connection import Connection
-from penstock.broker.coordination.groups import Coordinator, CoordinatorParts
+from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
@@ -143,7 +143,7 @@ class BrokerServer:
         )
         self.metadata_cache = MetadataCache()
         self.producer_ids = ProducerIds(self.control)
-        self.coordinator = Coordinator(parts_of(CoordinatorParts, self))
+        self.coordinator = GroupCoordinator(parts_of(CoordinatorParts, self))
 
     # Addresses
 

@@ -77,14 +77,14 @@ class StaleConfigs(FencedError):
         self.broker = broker
 
 
-class StaleGroup(FencedError):
-    """A group's record was saved by someone else in the meantime."""
+class StaleRecord(FencedError):
+    """A coordinator's record was saved by someone else in the meantime."""
 
     code: ClassVar[str] = "not_coordinator"
 
-    def __init__(self, group_id: str, expected: int, found: int) -> None:
-        super().__init__(f"group {group_id!r} is at version {found}, the save expected {expected}")
-        self.group_id = group_id
+    def __init__(self, kind: str, key: str, expected: int, found: int) -> None:
+        super().__init__(f"{kind} {key!r} is at version {found}, the save expected {expected}")
+        self.key = key
 
 
 class StaleSink(FencedError):

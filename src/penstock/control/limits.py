@@ -61,8 +61,8 @@ TOPIC_PARTITIONS_MAX: Final = 100_000
 OFFSETS_PER_CALL_MAX: Final = 100_000
 """Offsets in one commit or deletion."""
 
-GROUP_STATE_BYTES_MAX: Final = 128 << 20
-"""Bytes of one saved group."""
+RECORD_BYTES_MAX: Final = 128 << 20
+"""Bytes of one row that a coordinator saves."""
 
 PRODUCER_IDS_PER_CALL_MAX: Final = 1_000_000
 """Producer ids allocated by one call."""

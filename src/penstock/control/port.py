@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from penstock.control.coordination.values import CoordinationRecord, RecordChange, SavedRecords
 from penstock.control.values import (
     Broker,
     CommittedOffset,
-    GroupRecord,
     MetadataImage,
     SinkCommit,
     Topic,
@@ -25,7 +25,7 @@ MarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
 
 
 class ControlPlane(Protocol):
-    """Topics, brokers, configs, producer ids, group offsets, group records, sink commits.
+    """Topics, brokers, configs, producer ids, group offsets, coordinators' records, sink commits.
 
     Every method may raise `ControlUnavailable` or `ControlBusy`; after either, whether the
     change took effect is unknown and the caller reads again by key.
@@ -207,29 +207,29 @@ class ControlPlane(Protocol):
         """The ids of all groups that have an offset, in order."""
         ...
 
-    async def save_group(
-        self, record: GroupRecord, *, expected_version: int, membership: int | None = None
-    ) -> int:
-        """Save a group's record, if it is at `expected_version` (0: not there); the new version.
-
-        Versions are drawn from one counter for all groups and never come again.
-
-        Raises:
-            StaleGroup: it is at another version.
-            TooLarge: its state is larger than `GROUP_STATE_BYTES_MAX`.
-            StaleMembership: as `commit_offsets`.
-        """
+    async def groups_with_offsets(self, group_ids: Sequence[str]) -> list[str]:
+        """Those of some groups that have an offset, in any order."""
         ...
 
-    async def groups(self) -> list[GroupRecord]:
-        """All group records, by group id."""
+    async def record_keys(self, kind: str) -> list[str]:
+        """The keys of which coordinators have records, in order."""
         ...
 
-    async def delete_group(self, group_id: str, *, membership: int | None = None) -> None:
-        """Delete a group's record and its offsets; one that is not there does not matter.
+    async def records(self, kind: str, keys: Sequence[str]) -> list[CoordinationRecord]:
+        """All rows of some keys, by key and member."""
+        ...
+
+    async def save_records(
+        self, changes: Sequence[RecordChange], *, cluster_epoch: int | None = None
+    ) -> SavedRecords:
+        """Store changes of keys, at most one of each key, in one transaction.
+
+        A key of which a row is not at its expected version, or is larger than `RECORD_BYTES_MAX`,
+        is refused alone: with `StaleRecord` or `TooLarge` in the answer. `cluster_epoch` is the
+        image's `membership` by which the caller owns the keys.
 
         Raises:
-            StaleMembership: as `commit_offsets`.
+            StaleMembership: brokers have come or gone since; nothing is stored.
         """
         ...
 

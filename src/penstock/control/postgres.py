@@ -30,10 +30,9 @@ from typing import TypeVar
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.control.batch_index.plane import Diskless
 from penstock.control.batch_index.values import PartitionKey, PartitionMarks
+from penstock.control.coordination.plane import CoordinationRecords
 from penstock.control.drivers.postgres_connections import (
-    Connection,
     Connections,
-    Work,
     database_name,
 )
 from penstock.control.drivers.postgres_notices import (
@@ -42,25 +41,22 @@ from penstock.control.drivers.postgres_notices import (
     channel_of,
     image_notice,
 )
-from penstock.control.drivers.statements import Again, Lock
+from penstock.control.drivers.statements import Lock
 from penstock.control.errors import ControlUnavailable
 from penstock.control.groups.plane import GroupOffsets
 from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
-from penstock.control.metadata import postgres_tables as tables
-from penstock.control.metadata import rules
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
 from penstock.control.port import MarksListener
 from penstock.control.sink_commits.plane import SinkCommits
 from penstock.control.values import (
-    GroupRecord,
     MetadataImage,
 )
 
 T = TypeVar("T")
 
 
-class PostgresControlPlane(Diskless, GroupOffsets, SinkCommits):
+class PostgresControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommits):
     """The port over one database (or one schema of it, by the URL's `search_path`)."""
 
     def __init__(
@@ -150,28 +146,3 @@ class PostgresControlPlane(Diskless, GroupOffsets, SinkCommits):
         known = self._images.published
         if self._teller is not None and known is not None and len(known.image.brokers) > 1:
             self._teller.tell(marks)
-
-    async def _fenced(self, membership: int | None, work: Work[T]) -> T:
-        """Run work while topics and brokers stand still, if the membership is still the one."""
-        expected = "NULL" if membership is None else str(int(membership))
-        begin = f"BEGIN; SELECT penstock_fence({expected})"
-        return await self._database.transaction(work, begin=begin)
-
-    async def save_group(
-        self, record: GroupRecord, *, expected_version: int, membership: int | None = None
-    ) -> int:
-        async def work(connection: Connection) -> int:
-            found = await tables.read_group_version(connection, record.group_id)
-            rules.next_group_version(record, found=found, expected=expected_version, highest=0)
-            version = await tables.write_group(connection, record, new=found == 0)
-            if version is None:
-                raise Again(f"another broker made group {record.group_id!r} at the same time")
-            return version
-
-        return await self._fenced(membership, work)
-
-    async def groups(self) -> list[GroupRecord]:
-        return await self._database.statement(tables.read_groups)
-
-    async def delete_group(self, group_id: str, *, membership: int | None = None) -> None:
-        await self._fenced(membership, lambda connection: tables.delete_group(connection, group_id))

@@ -16,20 +16,20 @@ from uuid import UUID
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.control.batch_index.plane import Diskless
+from penstock.control.coordination.plane import CoordinationRecords
 from penstock.control.drivers.sqlite_statements import run
 from penstock.control.drivers.sqlite_writer import SqliteWriter, Writer
 from penstock.control.errors import ControlUnavailable
 from penstock.control.groups.plane import GroupOffsets
 from penstock.control.metadata import operations, rules, statements
-from penstock.control.metadata import sqlite_tables as tables
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.migrations.sqlite.migrate import migrate
 from penstock.control.port import MarksListener
 from penstock.control.sink_commits.plane import SinkCommits
-from penstock.control.values import GroupRecord, MetadataImage
+from penstock.control.values import MetadataImage
 
 
-class SqliteControlPlane(Diskless, GroupOffsets, SinkCommits):
+class SqliteControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommits):
     """The port over one file; `start` opens or creates it."""
 
     def __init__(
@@ -77,35 +77,6 @@ class SqliteControlPlane(Diskless, GroupOffsets, SinkCommits):
 
     def watch(self, on_image: Callable[[], None], on_marks: MarksListener) -> None:
         """The file has one owner: nobody else changes anything."""
-
-    async def save_group(
-        self, record: GroupRecord, *, expected_version: int, membership: int | None = None
-    ) -> int:
-        def operation(connection: sqlite3.Connection) -> int:
-            rules.check_membership(self._current(), membership)
-            version = rules.next_group_version(
-                record,
-                found=tables.read_group_version(connection, record.group_id),
-                expected=expected_version,
-                highest=tables.read_counter(connection, "highest_group_version"),
-            )
-            tables.write_group(connection, record, version)
-            tables.write_counter(connection, "highest_group_version", version)
-            return version
-
-        version: int = await self._writer.run(operation)
-        return version
-
-    async def groups(self) -> list[GroupRecord]:
-        found: list[GroupRecord] = await self._writer.run(tables.read_groups)
-        return found
-
-    async def delete_group(self, group_id: str, *, membership: int | None = None) -> None:
-        def operation(connection: sqlite3.Connection) -> None:
-            rules.check_membership(self._current(), membership)
-            tables.delete_group(connection, group_id)
-
-        await self._writer.run(operation)
 
     # What follows runs in operations of the writer.
 

@@ -108,18 +108,6 @@ class CommittedOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
-    """What is kept of a group. `state` is opaque here; `version` is its compare-and-set mark."""
-
-    group_id: str
-    version: int
-    generation: int
-    protocol_type: str
-    protocol: str
-    state: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkLane:
     """What a sink writes to one partition: by which producer, from which sequence.
 

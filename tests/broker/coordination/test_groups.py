@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,16 +10,20 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.coordination.groups import HEARD_MS
+from penstock.broker.coordination.limits import HEARD_MS
 from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
 from penstock.broker.server import BrokerServer
 from penstock.control import (
     Broker,
     CommittedOffset,
+    ControlPlane,
     ControlUnavailable,
-    GroupRecord,
+    CoordinationRecord,
     MemoryControlPlane,
     MetadataImage,
+    RecordChange,
+    RowChange,
+    SavedRecords,
     SqliteControlPlane,
     StaleMembership,
 )
@@ -43,17 +47,24 @@ class Control(MemoryControlPlane):
         self.gate.set()
         self.failure: Exception | None = None
         self.stores_before_it_fails = False
+        self.transactions: list[int] = []
+        self.reads: list[Sequence[str]] = []
 
-    async def save_group(
-        self, record: GroupRecord, *, expected_version: int, membership: int | None = None
-    ) -> int:
+    async def records(self, kind: str, keys: Sequence[str]) -> list[CoordinationRecord]:
+        self.reads.append(keys)
+        return await super().records(kind, keys)
+
+    async def save_records(
+        self, changes: Sequence[RecordChange], *, cluster_epoch: int | None = None
+    ) -> SavedRecords:
+        self.transactions.append(len(changes))
         await self.gate.wait()
-        save = partial(super().save_group, record, expected_version=expected_version)
+        save = partial(super().save_records, changes, cluster_epoch=cluster_epoch)
         if self.failure is not None:
             if self.stores_before_it_fails:
-                await save(membership=membership)
+                await save()
             raise self.failure
-        return await save(membership=membership)
+        return await save()
 
 
 class Clock:
@@ -70,7 +81,7 @@ class Clock:
 
 
 async def take_over(broker: BrokerServer, control: Control) -> Control:
-    """Give the state another control plane, with the same broker registered."""
+    """Give the broker another control plane, with the same broker registered."""
     await control.register_broker(
         broker_id=1, host="127.0.0.1", port=9092, rack=None, incarnation=UUID(int=1)
     )
@@ -87,6 +98,37 @@ async def restart(broker: BrokerServer) -> None:
     give(broker)
 
 
+async def saved_groups(control: ControlPlane) -> list[str]:
+    return await control.record_keys("group")
+
+
+async def saved_group(control: ControlPlane, group_id: str) -> dict[str, Any]:
+    """The row of a group itself."""
+    first = (await control.records("group", [group_id]))[0]
+    saved: dict[str, Any] = json.loads(first.value)
+    return saved
+
+
+async def save_as_another(control: ControlPlane, group_id: str, **fields: Any) -> None:
+    """Change the row of a group as another coordinator would."""
+    rows = await control.records("group", [group_id])
+    saved = json.loads(rows[0].value) if rows else dict(NEW)
+    version = rows[0].version if rows else 0
+    change = RowChange(expected_version=version, value=json.dumps({**saved, **fields}).encode())
+    done = await control.save_records([RecordChange(kind="group", key=group_id, rows={"": change})])
+    assert not done.refused
+
+
+NEW = {
+    "format": 2,
+    "generation": 7,
+    "protocol_type": "consumer",
+    "protocol": "",
+    "epoch": 0,
+    "leader": "",
+}
+
+
 async def test_an_assignment_is_answered_once_it_is_saved(broker: BrokerServer) -> None:
     control = await take_over(broker, Control())
     joined = await join(broker, "g")
@@ -96,8 +138,35 @@ async def test_an_assignment_is_answered_once_it_is_saved(broker: BrokerServer) 
     assert not waiting.done()
     control.gate.set()
     assert (await waiting).assignment == b"mine"
-    (record,) = await control.groups()
-    assert (record.group_id, record.generation) == ("g", 1)
+    assert (await saved_group(control, "g"))["generation"] == 1
+
+
+async def test_groups_that_settle_at_once_are_one_transaction(broker: BrokerServer) -> None:
+    control = await take_over(broker, Control())
+    members = {f"g{number}": await join(broker, f"g{number}") for number in range(40)}
+    answers = await asyncio.gather(
+        *(sync(broker, group, one, {one.member_id: b"mine"}) for group, one in members.items())
+    )
+    assert [answer.assignment for answer in answers] == [b"mine"] * 40
+    assert control.transactions == [40]
+    (member, *_) = members.values()
+    assert len(await control.records("group", ["g0"])) == 2
+    again = await join(broker, "g0", member=member.member_id, topics=("b",))
+    await sync(broker, "g0", again, {again.member_id: b"mine"})
+    assert control.transactions == [40, 1]
+
+
+async def test_a_group_is_read_alone(broker: BrokerServer) -> None:
+    control = await take_over(broker, Control())
+    members = {f"g{number}": await join(broker, f"g{number}") for number in range(3)}
+    for group, joined in members.items():
+        await sync(broker, group, joined, {joined.member_id: b"mine"})
+    await restart(broker)
+    control.reads.clear()
+    assert await heartbeat(broker, "g1", 1, members["g1"].member_id) == "none"
+    assert control.reads[0] == ["g1"]
+    assert len(await broker.coordinator.list_groups()) == 3
+    assert sorted(control.reads[1]) == ["g0", "g2"]
 
 
 async def test_a_save_that_fails_is_an_error_to_the_member(broker: BrokerServer) -> None:
@@ -115,10 +184,7 @@ async def test_a_save_that_fails_is_an_error_to_the_member(broker: BrokerServer)
 async def test_another_coordinator_fences_this_one(broker: BrokerServer) -> None:
     control = await take_over(broker, Control())
     joined = await join(broker, "g")
-    other = GroupRecord(
-        group_id="g", version=0, generation=7, protocol_type="consumer", protocol="", state=b"{}"
-    )
-    await control.save_group(other, expected_version=0)
+    await save_as_another(control, "g")
     answer = await sync(broker, "g", joined, {joined.member_id: b"mine"})
     assert names(answer.error_code) == "not_coordinator"
 
@@ -134,17 +200,20 @@ async def test_members_go_on_after_a_restart(broker: BrokerServer) -> None:
 
 
 async def test_a_record_that_cannot_be_read_harms_no_other(broker: BrokerServer) -> None:
-    broken = GroupRecord(
-        group_id="broken", version=0, generation=1, protocol_type="", protocol="", state=b"?"
+    broken = RowChange(expected_version=0, value=b"?")
+    await broker.control.save_records(
+        [RecordChange(kind="group", key="broken", rows={"": broken, "m": broken})]
     )
-    await broker.control.save_group(broken, expected_version=0)
     assert names((await join(broker, "g")).error_code) == "none"
+    joined = await join(broker, "broken")
+    answer = await sync(broker, "broken", joined, {joined.member_id: b"mine"})
+    assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
+    assert (await saved_group(broker.control, "broken"))["generation"] == 1
 
 
 async def test_sessions_expire(broker: BrokerServer) -> None:
     clock = Clock()
     give(broker, clock=clock)
-    await restart(broker)
     joined = await join(broker, "g", session_ms=100)
     await sync(broker, "g", joined, {joined.member_id: b"mine"})
     assert (await describe(broker, "g"))[0].group_state == "Stable"
@@ -159,19 +228,16 @@ async def test_members_are_heard_before_they_expire_where_the_broker_was_held_up
 ) -> None:
     clock = Clock()
     give(broker, clock=clock)
-    await restart(broker)
     members = {}
     for group in ("heard", "silent"):
         joined = members[group] = await join(broker, group)
         await sync(broker, group, joined, {joined.member_id: b"mine"})
-    coordinator = broker.coordinator
-    core = coordinator._core
-    assert core is not None
+    ticker = broker.coordinator.runtime.ticker
     clock.ms += 60_000
-    coordinator._tick(core)  # before the heartbeats that lie in the sockets are read
+    ticker.ring()  # before the heartbeats that lie in the sockets are read
     assert await heartbeat(broker, "heard", 1, members["heard"].member_id) == "none"
     clock.ms += HEARD_MS
-    coordinator._tick(core)
+    ticker.ring()
     heard, silent = await describe(broker, "heard", "silent")
     assert (heard.group_state, silent.group_state) == ("Stable", "Empty")
 
@@ -190,7 +256,6 @@ async def test_stopping_answers_those_who_wait(broker: BrokerServer) -> None:
 async def test_offsets_expire_after_their_group_was_last_seen(broker: BrokerServer) -> None:
     clock = Clock()
     give(broker, clock=clock)
-    await restart(broker)
     retention_ms = broker.settings.offsets_retention_minutes * MINUTE_MS
     await create(broker, creation("a"))
     joined = await join(broker, "g")
@@ -226,7 +291,6 @@ async def test_offsets_expire_after_their_group_was_last_seen(broker: BrokerServ
 async def test_members_keep_their_offsets(broker: BrokerServer) -> None:
     clock = Clock()
     give(broker, clock=clock)
-    await restart(broker)
     await create(broker, creation("a"))
     joined = await join(broker, "g", session_ms=1_800_000)
     await sync(broker, "g", joined, {joined.member_id: b"mine"})
@@ -315,9 +379,7 @@ async def test_groups_go_to_the_broker_that_comes_and_return_when_it_goes(
     assert [group.group_id for group in await broker.coordinator.list_groups()] == [mine]
     assert await heartbeat(broker, mine, 1, members[mine].member_id) == "none"
 
-    (saved,) = [record for record in await broker.control.groups() if record.group_id == other]
-    moved = replace(saved, generation=saved.generation + 5)
-    await broker.control.save_group(moved, expected_version=saved.version)
+    await save_as_another(broker.control, other, generation=6)
     await broker.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
     await broker.cluster.refresh()
     assert await heartbeat(broker, mine, 1, members[mine].member_id) == "none"
@@ -343,9 +405,9 @@ async def test_what_others_own_is_neither_loaded_nor_expired_nor_deleted(
         clock.ms += (broker.settings.offsets_retention_minutes + 10) * MINUTE_MS
         await broker.coordinator.expire_offsets()
     async with asyncio.timeout(60):
-        while len(await broker.control.groups()) > 1:
+        while len(await saved_groups(broker.control)) > 1:
             await asyncio.sleep(0)
-    assert [record.group_id for record in await broker.control.groups()] == [other]
+    assert await saved_groups(broker.control) == [other]
     assert await broker.control.offset_group_ids() == [other]
 
 
@@ -353,8 +415,7 @@ async def test_generations_rise_with_the_registered_epoch(broker: BrokerServer) 
     control = await take_over(broker, Control())
     joined = await join(broker, "g")
     await sync(broker, "g", joined, {joined.member_id: b"mine"})
-    (record,) = await control.groups()
-    assert json.loads(record.state)["epoch"] == 2
+    assert (await saved_group(control, "g"))["epoch"] == 2
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -378,10 +439,7 @@ async def test_a_lost_answer_is_not_taken_for_another_coordinators_save(
 ) -> None:
     control = await take_over(broker, Control())
     joined = await join(broker, "g")
-    other = GroupRecord(
-        group_id="g", version=0, generation=7, protocol_type="consumer", protocol="", state=b"{}"
-    )
-    await control.save_group(other, expected_version=0)
+    await save_as_another(control, "g")
     control.failure = ControlUnavailable("the answer was lost")
     answer = await sync(broker, "g", joined, {joined.member_id: b"mine"})
     assert names(answer.error_code) == "not_coordinator"
@@ -419,7 +477,7 @@ async def test_a_coordinator_that_has_not_heard_stores_nothing_of_others(
     await unheard(broker, 2)
     answer = await sync(broker, other, joined, {joined.member_id: b"mine"})
     assert names(answer.error_code) == "not_coordinator"
-    assert await broker.control.groups() == []
+    assert await saved_groups(broker.control) == []
     assert [broker.broker_id for broker in broker.cluster.image.brokers] == [1, 2]
 
     await unheard(broker, 3)
@@ -440,7 +498,7 @@ async def test_a_group_that_stays_is_saved_although_brokers_came(broker: BrokerS
     await unheard(broker, 2)
     answer = await sync(broker, mine, joined, {joined.member_id: b"mine"})
     assert (names(answer.error_code), answer.assignment) == ("none", b"mine")
-    assert [record.group_id for record in await broker.control.groups()] == [mine]
+    assert await saved_groups(broker.control) == [mine]
 
 
 async def test_a_group_that_was_anothers_unseen_is_loaded_again(broker: BrokerServer) -> None:
@@ -451,11 +509,12 @@ async def test_a_group_that_was_anothers_unseen_is_loaded_again(broker: BrokerSe
         joined = members[group] = await join(broker, group)
         await sync(broker, group, joined, {joined.member_id: b"mine"})
     await unheard(broker, 2)
-    for record in await broker.control.groups():
-        if record.group_id == other:
-            moved = replace(record, generation=record.generation + 5)
-            await broker.control.save_group(moved, expected_version=record.version)
-    await broker.control.delete_group(gone)
+    await save_as_another(broker.control, other, generation=6)
+    rows = {
+        row.member: RowChange(expected_version=row.version, value=None)
+        for row in await broker.control.records("group", [gone])
+    }
+    await broker.control.save_records([RecordChange(kind="group", key=gone, rows=rows)])
     await broker.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
     await broker.cluster.refresh()
     assert await heartbeat(broker, mine, 1, members[mine].member_id) == "none"

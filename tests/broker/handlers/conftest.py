@@ -9,7 +9,7 @@ import pytest
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.coordination.groups import Coordinator, CoordinatorParts
+from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
 from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
@@ -61,4 +61,4 @@ def give(broker: BrokerServer, *, control: Any = None, clock: Any = None) -> Non
         broker.topic_admin._control = broker.producer_ids._control = control
     if clock is not None:
         broker.clock = clock
-    broker.coordinator = Coordinator(parts_of(CoordinatorParts, broker))
+    broker.coordinator = GroupCoordinator(parts_of(CoordinatorParts, broker))

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from penstock.control import (
     CommittedOffset,
+    CoordinationRecord,
     FindRequest,
-    GroupRecord,
     ObjectLease,
     SinkCommit,
     SinkLane,
@@ -24,19 +24,18 @@ from tests.control.test_topic_shares import REQUEST, SECOND, share, spread
 
 Contents = dict[str, Any]
 GONE = UUID(int=50)
-GROUP = GroupRecord(
-    group_id="g",
+GROUP = CoordinationRecord(
+    key="g",
+    member="",
     version=1,
-    generation=3,
-    protocol_type="consumer",
-    protocol="range",
-    state=(
-        b'{"format":1,"epoch":2,"leader":"m-1","members":[{"id":"m-1","instance":null,"client":"c",'
+    value=(
+        b'{"generation":3,"protocol_type":"consumer","protocol":"range",'
+        b'"format":1,"epoch":2,"leader":"m-1","members":[{"id":"m-1","instance":null,"client":"c",'
         b'"host":"/h","session_timeout_ms":45000,"rebalance_timeout_ms":60000,'
         b'"protocols":[["range","AAE="]],"assignment":"AAI="}]}'
     ),
 )
-"""The record of a group that is in the dumps beside what `fill` puts there."""
+"""The record of a group that is in the dumps beside what `fill` puts there, as it is kept now."""
 
 LANE = SinkLane(
     topic="local", topic_id=UUID(int=9), partition=1, producer_id=8, base_sequence=0, records=3

@@ -16,7 +16,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.metrics import Metric, Sample
 
 if TYPE_CHECKING:
-    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.control import ControlPlane
 
@@ -61,7 +61,7 @@ class Parts:
 
     control: ControlPlane
     partitions: PartitionRegistry
-    coordinator: Coordinator
+    coordinator: GroupCoordinator
 
 
 async def group_samples(parts: Parts) -> list[Sample]:

@@ -16,7 +16,7 @@ from penstock.partitions import look_up_marks
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partition_registry import PartitionRegistry, ServedTopic
     from penstock.broker.switching import TopicSwitches
@@ -31,7 +31,7 @@ class Parts:
     control: ControlPlane
     cluster: ClusterMetadata
     partitions: PartitionRegistry
-    coordinator: Coordinator
+    coordinator: GroupCoordinator
     switches: TopicSwitches
 
 

@@ -30,10 +30,10 @@ from penstock.broker.coordination.classic import (
     LeavingMember,
     Left,
     Protocol,
-    Refused,
     Synced,
     SyncGroup,
 )
+from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.groups import DEAD, GroupIdNotFound
 from penstock.broker.coordination.ownership import owner_of
 from penstock.broker.errors import error_number, error_of
@@ -42,7 +42,7 @@ from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
-    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
 
 GROUP: Final = 0
@@ -67,7 +67,7 @@ class Parts:
 
     randomness: Randomness
     cluster: ClusterMetadata
-    coordinator: Coordinator
+    coordinator: GroupCoordinator
 
 
 def unexpected(response: object) -> BugError:

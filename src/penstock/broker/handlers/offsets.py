@@ -20,7 +20,8 @@ from uuid import UUID
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.connection import RequestContext
-from penstock.broker.coordination.classic import CommitCheck, Refused
+from penstock.broker.coordination.classic import CommitCheck
+from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_number, error_of
 from penstock.control import CommittedOffset, Topic
@@ -28,7 +29,7 @@ from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
-    from penstock.broker.coordination.groups import Coordinator
+    from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane
@@ -53,7 +54,7 @@ class Parts:
     control: ControlPlane
     clock: Clock
     partitions: PartitionRegistry
-    coordinator: Coordinator
+    coordinator: GroupCoordinator
 
 
 class OffsetMetadataTooLarge(InvalidError):

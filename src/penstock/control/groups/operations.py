@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock.control.drivers.statements import Operation, uuid_of
 from penstock.control.groups import statements
@@ -44,6 +44,21 @@ def group_ids() -> Operation[list[str]]:
 
 def delete(group_id: str, partitions: Sequence[tuple[str, int]]) -> Operation[None]:
     yield statements.delete(partitions, group_id)
+
+
+def delete_all(group_ids: Iterable[str]) -> Operation[None]:
+    """Forget all offsets of some groups."""
+    yield statements.delete_all(_texts(group_ids))
+
+
+def having_offsets(group_ids: Iterable[str]) -> Operation[list[str]]:
+    """Those of some groups that have an offset."""
+    return [group_id for (group_id,) in (yield statements.having_offsets(_texts(group_ids)))]
+
+
+def _texts(group_ids: Iterable[str]) -> list[tuple[str]]:
+    """Ids that a column of text may hold: there are no offsets of the others."""
+    return [(group_id,) for group_id in group_ids if "\0" not in group_id]
 
 
 def expire(now_ms: int, limit: int) -> Operation[int]:

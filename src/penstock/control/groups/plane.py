@@ -53,6 +53,9 @@ class GroupOffsets(OverDatabase):
     async def offset_group_ids(self) -> list[str]:
         return await self._database.read(operations.group_ids)
 
+    async def groups_with_offsets(self, group_ids: Sequence[str]) -> list[str]:
+        return await self._database.read(partial(operations.having_offsets, group_ids))
+
     async def expire_offsets(self, *, now_ms: int, limit: int) -> int:
         return await self._database.change(partial(operations.expire, now_ms, limit))
 

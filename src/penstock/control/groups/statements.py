@@ -50,6 +50,17 @@ delete = Each(
     " AND (topic, number) IN (SELECT * FROM unnest($1::text[], $2::int[]))",
     sqlite="DELETE FROM group_offsets WHERE group_id = $3 AND topic = $1 AND number = $2",
 )
+delete_all = Each(
+    "changed",
+    "DELETE FROM group_offsets WHERE group_id = ANY($1::text[])",
+    sqlite="DELETE FROM group_offsets WHERE group_id = $1",
+)
+having_offsets = Each(
+    "rows",
+    "SELECT g FROM unnest($1::text[]) AS g"
+    " WHERE EXISTS (SELECT 1 FROM group_offsets WHERE group_id = g)",
+    sqlite="SELECT group_id FROM group_offsets WHERE group_id = $1 LIMIT 1",
+)
 expire = changed(
     "DELETE FROM group_offsets WHERE (group_id, topic, number) IN"
     " (SELECT group_id, topic, number FROM group_offsets WHERE expire_timestamp_ms <= $1"

@@ -19,23 +19,18 @@ from penstock.control.errors import (
     InvalidReplicas,
     StaleBroker,
     StaleConfigs,
-    StaleGroup,
-    StaleMembership,
     StaleTopic,
-    TooLarge,
     TopicExists,
     TopicIdTaken,
     UnknownTopic,
 )
 from penstock.control.limits import (
     CHANGES_KNOWN_MAX,
-    GROUP_STATE_BYTES_MAX,
     PRODUCER_IDS_PER_CALL_MAX,
     TOPIC_PARTITIONS_MAX,
 )
 from penstock.control.values import (
     Broker,
-    GroupRecord,
     MetadataImage,
     Partition,
     Topic,
@@ -104,12 +99,6 @@ def expire_brokers(image: MetadataImage, broker_ids: Collection[int]) -> Metadat
     """Remove brokers that have not renewed their registration in time."""
     left = [broker for broker in image.brokers if broker.broker_id not in broker_ids]
     return image if len(left) == len(image.brokers) else _with_brokers(image, left)
-
-
-def check_membership(image: MetadataImage, expected: int | None) -> None:
-    """Raise StaleMembership unless it is the current one; None expects nothing."""
-    if expected is not None and expected != image.membership:
-        raise StaleMembership(expected, image.membership)
 
 
 def create_topic(
@@ -188,22 +177,6 @@ def set_broker_configs(
     if expected is not None and dict(expected) != dict(known):
         raise StaleConfigs(broker)
     return _next(image, broker_configs={**image.broker_configs, broker: dict(configs)})
-
-
-def next_group_version(record: GroupRecord, *, found: int, expected: int, highest: int) -> int:
-    """The version that a group's record gets; raises StaleGroup or TooLarge.
-
-    It is above `highest`, the highest that any group ever had: a group that was deleted and
-    made anew does not come to a version that it had before.
-    """
-    if found != expected:
-        raise StaleGroup(record.group_id, expected, found)
-    if len(record.state) > GROUP_STATE_BYTES_MAX:
-        raise TooLarge(
-            f"the state of group {record.group_id!r} has {len(record.state)} bytes, "
-            f"the limit is {GROUP_STATE_BYTES_MAX}"
-        )
-    return highest + 1
 
 
 def producer_ids(next_id: int, count: int) -> range:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.broker.coordination.classic import (
     Assignment,
+    ClassicGroups,
     Event,
-    GroupCoordinator,
     GroupLimits,
-    GroupRemoved,
-    GroupSaved,
     Heartbeat,
     Joined,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
     Protocol,
-    Refused,
-    RemoveGroup,
-    Reply,
     Response,
-    SaveGroup,
     Synced,
     SyncGroup,
-    Tick,
 )
-from penstock.broker.coordination.classic.effects import Effect
-from penstock.control import GroupRecord
+from penstock.broker.coordination.classic.record import GROUP_ROW
+from penstock.broker.coordination.core import Effect, Refused, Reply, Save, Saved, Stored, Tick
 
 RANGE = (Protocol(name="range", metadata=b"range-subscription"),)
 LIMITS = GroupLimits(group_initial_rebalance_delay_ms=0)
@@ -39,15 +33,14 @@ class Driver:
 
     def __init__(self, limits: GroupLimits = LIMITS, *, holding: bool = False) -> None:
         self.limits = limits
-        self.core = GroupCoordinator(limits)
+        self.core = ClassicGroups(limits)
         self.epoch = 0
         self.now_ms = 1_000
         self.holding = holding
-        self.records: dict[str, GroupRecord] = {}
-        self.held: list[SaveGroup | RemoveGroup] = []
+        self.records: dict[str, Mapping[str, bytes]] = {}
+        self.held: list[Save] = []
         self.answers: dict[int, Response] = {}
         self.open: set[int] = set()
-        self.version = 0
         self._token = 0
 
     def send(self, event: Event) -> int:
@@ -85,24 +78,17 @@ class Driver:
 
     def store_one(self) -> None:
         """Perform the oldest save or removal that is held."""
-        effect = self.held.pop(0)
-        if isinstance(effect, RemoveGroup):
-            self.records.pop(effect.group_id, None)
-            self.tell(GroupRemoved(group_id=effect.group_id))
-            return
-        group_id = effect.record.group_id
-        known = self.records.get(group_id)
-        assert effect.expected_version == (0 if known is None else known.version)
-        self.version += 1
-        self.records[group_id] = GroupRecord(
-            group_id=group_id,
-            version=self.version,
-            generation=effect.record.generation,
-            protocol_type=effect.record.protocol_type,
-            protocol=effect.record.protocol,
-            state=effect.record.state,
-        )
-        self.tell(GroupSaved(group_id=group_id, version=self.version))
+        save = self.held.pop(0)
+        if save.rows:
+            self.records[save.key] = save.rows
+        else:
+            self.records.pop(save.key, None)
+        self.tell(Saved(key=save.key))
+
+    def stored_generation(self, group_id: str = "g") -> int:
+        """The generation that is stored."""
+        generation: int = json.loads(self.records[group_id][GROUP_ROW])["generation"]
+        return generation
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass, ticking at every deadline on the way."""
@@ -118,11 +104,11 @@ class Driver:
     def restart(self) -> None:
         """Lose everything that was not saved."""
         self.epoch += 1
-        self.core = GroupCoordinator(self.limits, epoch=self.epoch)
+        self.core = ClassicGroups(self.limits, epoch=self.epoch)
         self.open.clear()
         self.held.clear()
-        for record in self.records.values():
-            self.perform(self.core.restore(record, self.now_ms))
+        for key, rows in self.records.items():
+            self.perform(self.core.load(Stored(key=key, rows=rows), self.now_ms))
 
     # -- whole conversations ----------------------------------------------------------------
 

@@ -18,21 +18,18 @@ import hashlib
 import heapq
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 from penstock.broker.coordination.classic import (
     Accepted,
     Assignment,
+    ClassicGroups,
     CommitCheck,
     DescribeGroup,
     Event,
-    GroupCoordinator,
     GroupLimits,
-    GroupRemoved,
-    GroupSaved,
     Heartbeat,
     Joined,
     JoinGroup,
@@ -40,20 +37,21 @@ from penstock.broker.coordination.classic import (
     LeavingMember,
     Protocol,
     Prune,
-    Refused,
-    RemoveFailed,
-    RemoveGroup,
-    Reply,
     Response,
-    SaveFailed,
-    SaveGroup,
     Synced,
     SyncGroup,
+)
+from penstock.broker.coordination.classic.states import GroupState
+from penstock.broker.coordination.core import (
+    Effect,
+    Refused,
+    Reply,
+    Save,
+    Saved,
+    SaveFailed,
+    Stored,
     Tick,
 )
-from penstock.broker.coordination.classic.effects import Effect
-from penstock.broker.coordination.classic.states import GroupState
-from penstock.control import GroupRecord
 
 PARTITIONS = 6
 SESSION_MS = 600
@@ -225,11 +223,10 @@ class World:
         self.random = Random(seed)
         self.now_ms = 0
         self.faults = True
-        self.core = GroupCoordinator(LIMITS)
+        self.core = ClassicGroups(LIMITS)
         self.incarnation = 0
-        self.record: GroupRecord | None = None
-        self.store_version = 0
-        self.saving: SaveGroup | RemoveGroup | None = None
+        self.rows: Mapping[str, bytes] = {}
+        self.saving: Save | None = None
         self.clients: list[Client] = []
         self.waiting: dict[int, Callable[[Response], None]] = {}
         self.trace = hashlib.sha256()
@@ -322,49 +319,34 @@ class World:
 
     # -- the store --------------------------------------------------------------------------
 
-    def _store(self, effect: SaveGroup | RemoveGroup) -> None:
+    def _store(self, effect: Save) -> None:
         if self.saving is not None:
             raise Violation("two saves of a group are under way")
         self.saving = effect
         self.after(self.delay_ms(), lambda: self._stored(effect))
 
-    def _stored(self, effect: SaveGroup | RemoveGroup) -> None:
+    def _stored(self, effect: Save) -> None:
         if self.saving is not effect:
             return  # the coordinator that wanted it is gone, see restart()
         self.saving = None
         fails = self.chance(0.1)
-        outcome = self._apply(effect) if not fails or self.random.random() < 0.5 else None
-        if fails and isinstance(effect, SaveGroup):
-            version = 0 if self.record is None else self.record.version
-            outcome = SaveFailed(group_id="g", version=version, reason="unknown")
-        elif fails:
-            outcome = RemoveFailed(group_id="g")
-        if outcome is not None:
-            self.happen(outcome, 0)
-
-    def _apply(self, effect: SaveGroup | RemoveGroup) -> Event:
-        if isinstance(effect, RemoveGroup):
-            self.record = None
-            return GroupRemoved(group_id="g")
-        if effect.expected_version != (0 if self.record is None else self.record.version):
-            return SaveFailed(group_id="g", fenced=True)
-        self.store_version += 1
-        self.record = replace(effect.record, version=self.store_version)
-        return GroupSaved(group_id="g", version=self.store_version)
+        if not fails or self.random.random() < 0.5:
+            self.rows = effect.rows
+        self.happen(SaveFailed(key="g", reason="unknown") if fails else Saved(key="g"), 0)
 
     def restart(self) -> None:
         """Lose the coordinator; whoever waits for it will time out."""
         self.incarnation += 1
         if self.saving is not None and self.random.random() < 0.5:
-            self._apply(self.saving)
+            self.rows = self.saving.rows
         self.saving = None
         self.waiting.clear()
-        self.core = GroupCoordinator(LIMITS, epoch=self.incarnation)
+        self.core = ClassicGroups(LIMITS, epoch=self.incarnation)
         self.core_generation = -1
-        if self.record is None:
-            self.highest_generation = 0  # the group is unknown, and so are its members
+        if self.rows:
+            self.perform(self.core.load(Stored(key="g", rows=self.rows), self.now_ms))
         else:
-            self.perform(self.core.restore(self.record, self.now_ms))
+            self.highest_generation = 0  # the group is unknown, and so are its members
         self.trace.update(b"restart\n")
 
     # -- what must hold ---------------------------------------------------------------------
@@ -466,8 +448,8 @@ class World:
         left = self.core.next_deadline_ms()
         if left is not None or self.core.counts() != dict.fromkeys(GroupState, 0):
             raise Violation(f"left over: {left}, {self.core.counts()}")
-        if self.waiting or self.record is not None:
-            raise Violation(f"{len(self.waiting)} answers owed, record {self.record}")
+        if self.waiting or self.rows:
+            raise Violation(f"{len(self.waiting)} answers owed, rows {self.rows}")
 
 
 def run(seed: int) -> str:

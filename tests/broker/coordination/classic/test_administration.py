@@ -21,11 +21,10 @@ from penstock.broker.coordination.classic import (
     OffsetDeleteCheck,
     OffsetsDeletable,
     Protocol,
-    Refused,
-    RemoveFailed,
     SyncGroup,
 )
 from penstock.broker.coordination.classic.subscription import subscribed_topics
+from penstock.broker.coordination.core import Refused, SaveFailed
 from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event
 
 
@@ -92,7 +91,7 @@ def test_a_group_that_is_being_deleted_lets_nobody_in() -> None:
     assert driver.refusal(join_event()) == "coordinator_not_available"
     assert driver.refusal(DeleteGroup(group_id="g")) == "group_id_not_found"
     driver.held.clear()
-    driver.tell(RemoveFailed(group_id="g", reason="locked"))
+    driver.tell(SaveFailed(key="g", reason="locked"))
     answer = driver.answers[token]
     assert isinstance(answer, Refused)
     assert answer.error == "coordinator_not_available"

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.broker.coordination.classic import (
-    Accepted,
-    CommitCheck,
-    Protocol,
-    Refused,
-    SaveFailed,
-)
-from penstock.control import GroupRecord
+from penstock.broker.coordination.classic import Accepted, CommitCheck, Protocol
+from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
+from penstock.broker.coordination.core import Refused, SaveFailed, Stored
 from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event
 
 
@@ -88,7 +83,7 @@ def test_a_failed_save_makes_the_members_rejoin() -> None:
     first = driver.joined(driver.join())
     token = driver.sync(first)
     driver.held.clear()
-    driver.tell(SaveFailed(group_id="g", reason="disk full"))
+    driver.tell(SaveFailed(key="g", reason="disk full"))
     answer = driver.answers[token]
     assert isinstance(answer, Refused)
     assert answer.error == "coordinator_not_available"
@@ -104,7 +99,7 @@ def test_a_fenced_save_gives_the_group_up() -> None:
     first = driver.joined(driver.join())
     token = driver.sync(first)
     driver.held.clear()
-    driver.tell(SaveFailed(group_id="g", fenced=True, reason="another one"))
+    driver.perform(driver.core.forget("g"))
     answer = driver.answers[token]
     assert isinstance(answer, Refused)
     assert answer.error == "not_coordinator"
@@ -115,18 +110,23 @@ def test_a_fenced_save_gives_the_group_up() -> None:
 def test_a_group_that_was_fenced_can_be_taken_over_again() -> None:
     driver = Driver(holding=True)
     first = driver.joined(driver.join())
-    driver.sync(first)
+    token = driver.sync(first)
     driver.held.clear()
-    driver.records["g"] = GroupRecord(
-        group_id="g", version=7, generation=5, protocol_type="", protocol="", state=b""
-    )
-    driver.version = 7
-    driver.tell(SaveFailed(group_id="g", fenced=True, version=7))
+    other = Driver()
+    other.stable(2)
+    driver.perform(driver.core.load(Stored(key="g", rows=other.records["g"]), driver.now_ms))
+    answer = driver.answers[token]
+    assert isinstance(answer, Refused)
+    assert answer.error == "not_coordinator"
+    assert driver.state() == "Stable"
     driver.holding = False
+    driver.advance(10_000)
     again = driver.joined(driver.join())
-    assert again.generation > first.generation
+    assert (
+        again.generation >= max(first.generation, other.stored_generation()) + GENERATIONS_PER_EPOCH
+    )
     assert driver.synced(driver.sync(again))
-    assert driver.records["g"].version == 8
+    assert driver.stored_generation() == again.generation
 
 
 def test_the_initial_delay_gathers_members() -> None:
@@ -197,7 +197,7 @@ def test_the_last_member_leaves_an_empty_group_of_the_next_generation() -> None:
     (only,) = driver.stable()
     driver.leave(only.member_id)
     assert driver.state() == "Empty"
-    assert driver.records["g"].generation == 2
+    assert driver.stored_generation() == 2
     assert driver.joined(driver.join()).generation == 3
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 
 import pytest
 from hypothesis import given
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from penstock.broker.coordination.classic import CorruptGroup, Protocol
 from penstock.broker.coordination.classic.group import Group, Member
 from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
-from penstock.broker.coordination.classic.record import decode_group, encode_group
+from penstock.broker.coordination.classic.record import GROUP_ROW, decode_group, encode_group
 from penstock.broker.coordination.classic.states import GroupState
+from tests.control.before.contents import GROUP
 
 texts = st.text(max_size=12)
 
@@ -21,7 +22,6 @@ texts = st.text(max_size=12)
 def groups(draw: st.DrawFn) -> Group:
     group = Group(draw(texts), touched_ms=0)
     group.generation = draw(st.integers(0, 2**31 - 1))
-    group.version = draw(st.integers(0, 2**53))
     group.epoch = draw(st.integers(0, 50))
     for member_id in draw(st.lists(texts.filter(bool), max_size=4, unique=True)):
         extra = tuple(
@@ -49,9 +49,10 @@ def groups(draw: st.DrawFn) -> Group:
 
 @given(groups())
 def test_there_and_back(group: Group) -> None:
-    record = encode_group(group)
-    restored = decode_group(record, epoch=50, now_ms=0)
-    assert encode_group(restored) == record
+    rows = encode_group(group)
+    restored = decode_group(group.group_id, dict(sorted(rows.items())), epoch=50, now_ms=0)
+    assert encode_group(restored) == rows
+    assert list(restored.members) == list(group.members), "in their order"
     assert restored.state is group.state
     assert restored.static == group.static
     assert restored.generation_gap == max(1, 50 - group.epoch) * GENERATIONS_PER_EPOCH
@@ -59,7 +60,52 @@ def test_there_and_back(group: Group) -> None:
 
 @given(groups(), st.data())
 def test_what_is_cut_off_is_refused(group: Group, data: st.DataObject) -> None:
-    record = encode_group(group)
-    size = data.draw(st.integers(0, len(record.state) - 1))
+    rows = encode_group(group)
+    member = data.draw(st.sampled_from(sorted(rows)))
+    size = data.draw(st.integers(0, len(rows[member]) - 1))
     with pytest.raises(CorruptGroup):
-        decode_group(replace(record, state=record.state[:size]), epoch=1, now_ms=0)
+        decode_group(group.group_id, {**rows, member: rows[member][:size]}, epoch=1, now_ms=0)
+
+
+@given(groups())
+def test_the_form_of_before_is_read(group: Group) -> None:
+    rows = encode_group(group)
+    members = [
+        {"id": member_id, **{k: v for k, v in json.loads(row).items() if k != "number"}}
+        for member_id, row in rows.items()
+        if member_id != GROUP_ROW
+    ]
+    saved = {**json.loads(rows[GROUP_ROW]), "format": 1, "members": members}
+    restored = decode_group(
+        group.group_id, {GROUP_ROW: json.dumps(saved).encode()}, epoch=1, now_ms=0
+    )
+    assert encode_group(restored) == rows
+
+
+def test_a_group_of_a_migrated_database_is_read() -> None:
+    restored = decode_group("g", {GROUP.member: GROUP.value}, epoch=2, now_ms=0)
+    (member,) = restored.members.values()
+    assert (restored.generation, restored.leader, restored.protocol) == (3, "m-1", "range")
+    assert (member.member_id, member.assignment) == ("m-1", b"\x00\x02")
+    assert list(encode_group(restored)) == ["", "m-1"], "the next save makes rows of it"
+
+
+def test_a_member_that_leaves_changes_no_other_members_row() -> None:
+    group = Group("g", touched_ms=0)
+    for number in range(3):
+        group.add(
+            Member(
+                member_id=f"m{number}",
+                group_instance_id=None,
+                client_id="c",
+                client_host="h",
+                session_timeout_ms=1,
+                rebalance_timeout_ms=1,
+                protocols=(Protocol(name="range", metadata=b""),),
+            ),
+            "consumer",
+        )
+    before = encode_group(group)
+    group.remove("m1")
+    after = encode_group(group)
+    assert {**before, **after} == {**before, GROUP_ROW: after[GROUP_ROW]}

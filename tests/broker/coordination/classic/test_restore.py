@@ -9,19 +9,16 @@ import pytest
 
 from penstock.broker.coordination.classic import (
     Accepted,
+    ClassicGroups,
     CommitCheck,
     CorruptGroup,
     DescribedGroup,
     DescribeGroup,
-    GroupCoordinator,
-    GroupRemoved,
     Prune,
-    Refused,
-    RemoveGroup,
-    SaveFailed,
 )
 from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
-from penstock.control import GroupRecord
+from penstock.broker.coordination.classic.record import GROUP_ROW
+from penstock.broker.coordination.core import Refused, Save, Saved, SaveFailed, Stored
 from tests.broker.coordination.classic.driver import LIMITS, Driver
 
 
@@ -50,7 +47,7 @@ def test_a_generation_that_was_not_saved_does_not_come_again() -> None:
     driver = Driver()
     (first,) = driver.stable()
     driver.leave(first.member_id)
-    saved = driver.records["g"].generation
+    saved = driver.stored_generation()
     driver.holding = True
     for crashes in range(4):
         unsaved = driver.joined(driver.join()).generation
@@ -72,16 +69,16 @@ def test_a_save_that_nobody_waits_for_is_tried_again() -> None:
     driver.holding = True
     driver.leave(first.member_id)
     driver.held.clear()
-    driver.tell(SaveFailed(group_id="g", reason="locked"))
+    driver.tell(SaveFailed(key="g", reason="locked"))
     driver.holding = False
-    assert driver.records["g"].generation == 1
+    assert driver.stored_generation() == 1
     driver.advance(1_000)
-    assert driver.records["g"].generation == 2
+    assert driver.stored_generation() == 2
 
 
 def test_simple_groups_come_back_by_their_offsets() -> None:
-    core = GroupCoordinator(LIMITS)
-    core.restore_offsets(["simple"], 0)
+    core = ClassicGroups(LIMITS)
+    core.load(Stored(key="simple", rows=None, has_offsets=True), 0)
     (effect,) = core.handle(DescribeGroup(group_id="simple"), 0, 1)
     assert effect.response == DescribedGroup(group_id="simple", state="Empty")  # type: ignore[union-attr]
 
@@ -113,37 +110,46 @@ def test_a_removal_waits_for_the_save_under_way() -> None:
     assert len(driver.held) == 1
     driver.store_one()
     (removal,) = driver.held
-    assert isinstance(removal, RemoveGroup)
-    driver.tell(GroupRemoved(group_id="g"))
+    assert removal == Save(key="g", rows={}, deletes_offsets=True)
+    driver.tell(Saved(key="g"))
     assert driver.state() == "absent"
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"format":2,"leader":"","members":[]}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"format":3,"leader":"","members":[]}'])
 def test_a_corrupt_record_is_refused(damage: str) -> None:
     driver = Driver()
     driver.stable()
-    record = replace(driver.records["g"], state=damage.encode())
+    rows = {**driver.records["g"], GROUP_ROW: damage.encode()}
     with pytest.raises(CorruptGroup, match="'g'"):
-        GroupCoordinator().restore(record, 0)
+        ClassicGroups().load(Stored(key="g", rows=rows), 0)
 
 
-@pytest.mark.parametrize("field", ["id", "protocols", "assignment", "session_timeout_ms"])
-def test_a_record_without_a_field_is_refused(field: str) -> None:
+def test_members_without_their_group_are_refused() -> None:
     driver = Driver()
     driver.stable()
-    record = driver.records["g"]
-    state = json.loads(record.state)
-    state["members"][0].pop(field)
+    rows = {member: row for member, row in driver.records["g"].items() if member != GROUP_ROW}
     with pytest.raises(CorruptGroup):
-        GroupCoordinator().restore(replace(record, state=json.dumps(state).encode()), 0)
+        ClassicGroups().load(Stored(key="g", rows=rows), 0)
+
+
+@pytest.mark.parametrize("field", ["number", "protocols", "assignment", "session_timeout_ms"])
+def test_a_record_without_a_field_is_refused(field: str) -> None:
+    driver = Driver()
+    (member,) = driver.stable()
+    saved = json.loads(driver.records["g"][member.member_id])
+    saved.pop(field)
+    rows = {**driver.records["g"], member.member_id: json.dumps(saved).encode()}
+    with pytest.raises(CorruptGroup):
+        ClassicGroups().load(Stored(key="g", rows=rows), 0)
 
 
 def test_a_record_whose_protocol_no_member_has_is_refused() -> None:
     driver = Driver()
     driver.stable()
-    record: GroupRecord = replace(driver.records["g"], protocol="other")
+    group = json.loads(driver.records["g"][GROUP_ROW])
+    rows = {**driver.records["g"], GROUP_ROW: json.dumps({**group, "protocol": "other"}).encode()}
     with pytest.raises(CorruptGroup, match="other"):
-        GroupCoordinator().restore(record, 0)
+        ClassicGroups().load(Stored(key="g", rows=rows), 0)
 
 
 def test_requests_to_a_coordinator_that_forgot_the_group() -> None:

@@ -14,10 +14,9 @@ from penstock.broker.coordination.classic import (
     Left,
     LeftMember,
     Protocol,
-    Refused,
-    SaveFailed,
     SyncGroup,
 )
+from penstock.broker.coordination.core import Refused, SaveFailed
 from tests.broker.coordination.classic.driver import Driver, join_event
 
 
@@ -161,7 +160,7 @@ def test_a_restart_that_cannot_be_saved_is_told_to_retry() -> None:
     driver.holding = True
     token = driver.join(group_instance_id="b")
     driver.held.clear()
-    driver.tell(SaveFailed(group_id="g", reason="locked"))
+    driver.tell(SaveFailed(key="g", reason="locked"))
     answer = driver.answers[token]
     assert isinstance(answer, Refused)
     assert answer.error == "coordinator_not_available"

@@ -23,11 +23,11 @@ from penstock.broker.coordination.classic import (
     Left,
     OffsetDeleteCheck,
     Protocol,
-    Refused,
     SyncGroup,
 )
 from penstock.broker.coordination.classic.group import Group
 from penstock.broker.coordination.classic.states import PREVIOUS, GroupState
+from penstock.broker.coordination.core import Refused
 from tests.broker.coordination.classic.driver import Driver, join_event
 
 Members = tuple[Joined, Joined]

@@ -1,33 +1,13 @@
 """Consumer groups of the classic protocol: a sans-IO coordinator with its events and effects."""
 
-from penstock.broker.coordination.classic.coordinator import NO_TOKEN, GroupCoordinator
-from penstock.broker.coordination.classic.effects import (
-    Accepted,
-    DescribedGroup,
-    DescribedMember,
-    Effect,
-    Joined,
-    JoinedMember,
-    Left,
-    LeftMember,
-    ListedGroup,
-    ListedGroups,
-    OffsetsDeletable,
-    Refused,
-    RemoveGroup,
-    Reply,
-    Response,
-    SaveGroup,
-    Synced,
-)
+from penstock.broker.coordination.classic.core import ClassicGroups
 from penstock.broker.coordination.classic.events import (
     Assignment,
     CommitCheck,
     DeleteGroup,
     DescribeGroup,
     Event,
-    GroupRemoved,
-    GroupSaved,
+    GroupRequest,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -36,31 +16,39 @@ from penstock.broker.coordination.classic.events import (
     OffsetDeleteCheck,
     Protocol,
     Prune,
-    RemoveFailed,
-    SaveFailed,
     SyncGroup,
-    Tick,
 )
 from penstock.broker.coordination.classic.limits import GroupLimits
 from penstock.broker.coordination.classic.record import CorruptGroup
+from penstock.broker.coordination.classic.responses import (
+    Accepted,
+    DescribedGroup,
+    DescribedMember,
+    Joined,
+    JoinedMember,
+    Left,
+    LeftMember,
+    ListedGroup,
+    ListedGroups,
+    OffsetsDeletable,
+    Response,
+    Synced,
+)
 from penstock.broker.coordination.classic.states import GroupState
 
 __all__ = [
-    "NO_TOKEN",
     "Accepted",
     "Assignment",
+    "ClassicGroups",
     "CommitCheck",
     "CorruptGroup",
     "DeleteGroup",
     "DescribeGroup",
     "DescribedGroup",
     "DescribedMember",
-    "Effect",
     "Event",
-    "GroupCoordinator",
     "GroupLimits",
-    "GroupRemoved",
-    "GroupSaved",
+    "GroupRequest",
     "GroupState",
     "Heartbeat",
     "JoinGroup",
@@ -77,14 +65,7 @@ __all__ = [
     "OffsetsDeletable",
     "Protocol",
     "Prune",
-    "Refused",
-    "RemoveFailed",
-    "RemoveGroup",
-    "Reply",
     "Response",
-    "SaveFailed",
-    "SaveGroup",
     "SyncGroup",
     "Synced",
-    "Tick",
 ]

@@ -8,13 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.coordination.classic.effects import (
-    DescribedGroup,
-    DescribedMember,
-    ListedGroup,
-    ListedGroups,
-    OffsetsDeletable,
-)
 from penstock.broker.coordination.classic.events import (
     DeleteGroup,
     DescribeGroup,
@@ -25,6 +18,13 @@ from penstock.broker.coordination.classic.events import (
 from penstock.broker.coordination.classic.group import Group
 from penstock.broker.coordination.classic.limits import EMPTY_GROUP_GRACE_MS
 from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.responses import (
+    DescribedGroup,
+    DescribedMember,
+    ListedGroup,
+    ListedGroups,
+    OffsetsDeletable,
+)
 from penstock.broker.coordination.classic.states import (
     DELETE_ERRORS,
     GROUP_ID_NOT_FOUND,

@@ -1,4 +1,4 @@
-"""What happens to consumer groups: requests, results of saving, and the passing of time.
+"""What happens to consumer groups: requests to them, and the coordinator's housekeeping.
 
 Requests are already decoded and authorised; nothing here knows the wire. A request's answer is a
 `Reply` effect that carries the token given with the event.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+
+from penstock.broker.coordination.core import Saved, SaveFailed, Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,67 +136,22 @@ class OffsetDeleteCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSaved:
-    """A `SaveGroup` effect is durable, at this version."""
-
-    group_id: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveFailed:
-    """A `SaveGroup` effect failed. `fenced`: another coordinator has saved the group.
-
-    `version` is what the store holds now, where the shell has read it again.
-    """
-
-    group_id: str
-    fenced: bool = False
-    version: int | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRemoved:
-    """A `RemoveGroup` effect is durable."""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveFailed:
-    """A `RemoveGroup` effect failed; the group is still there."""
-
-    group_id: str
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prune:
     """Forget groups that are empty and have no offsets; `with_offsets` names those that do."""
 
     with_offsets: Collection[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Time has passed; sent at `next_deadline_ms()` or later."""
-
-
-Event = (
+GroupRequest = (
     JoinGroup
     | SyncGroup
     | Heartbeat
     | LeaveGroup
     | CommitCheck
     | DescribeGroup
-    | ListGroups
     | DeleteGroup
     | OffsetDeleteCheck
-    | GroupSaved
-    | SaveFailed
-    | GroupRemoved
-    | RemoveFailed
-    | Prune
-    | Tick
 )
+"""Requests to one group."""
+
+Event = GroupRequest | ListGroups | Prune | Saved | SaveFailed | Tick

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Final
 
 from penstock.base.errors import BugError
-from penstock.broker.coordination.classic.effects import JoinedMember
 from penstock.broker.coordination.classic.events import JoinGroup, Protocol
+from penstock.broker.coordination.classic.responses import JoinedMember
 from penstock.broker.coordination.classic.states import (
     FENCED_INSTANCE_ID,
     NONE,
@@ -65,7 +65,10 @@ def _idle() -> None:
 
 
 class Member:
-    """A member. `join_token` and `sync_token` are set while an answer is owed."""
+    """A member. `join_token` and `sync_token` are set while an answer is owed.
+
+    `number` says which came first: members are kept, listed and elected in that order.
+    """
 
     __slots__ = (
         "assignment",
@@ -75,6 +78,7 @@ class Member:
         "is_new",
         "join_token",
         "member_id",
+        "number",
         "protocols",
         "rebalance_timeout_ms",
         "session_timeout_ms",
@@ -94,6 +98,7 @@ class Member:
         rebalance_timeout_ms: int,
         protocols: tuple[Protocol, ...],
         assignment: bytes = b"",
+        number: int = 0,
     ) -> None:
         self.member_id = member_id
         self.group_instance_id = group_instance_id
@@ -104,6 +109,7 @@ class Member:
         self.protocols = protocols
         self.size_bytes = protocols_bytes(protocols)
         self.assignment = assignment
+        self.number = number
         self.is_new = False
         self.join_token: int | None = None
         self.sync_token: int | None = None
@@ -154,6 +160,7 @@ class Group:
         self.protocol = ""
         self.leader = ""
         self.members: dict[str, Member] = {}
+        self.last_number = 0
         self.static: dict[str, str] = {}
         self.pending: dict[str, Timer] = {}
         self.pending_sync: dict[str, None] = {}
@@ -166,8 +173,8 @@ class Group:
         self.join_timer = Timer(_idle)
         self.sync_timer = Timer(_idle)
         self.save_timer = Timer(_idle)
-        self.version = 0
         self.store_busy = False
+        self.removing = False
         self.save_waiters: list[SaveWaiter] = []
         self.next_waiters: list[SaveWaiter] = []
         self.removal_tokens: list[int] | None = None
@@ -233,6 +240,7 @@ class Group:
             self.protocol_type = protocol_type
         if not self.leader:
             self.leader = member.member_id
+        self.last_number = member.number = member.number or self.last_number + 1
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static[member.group_instance_id] = member.member_id

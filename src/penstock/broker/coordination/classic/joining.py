@@ -13,7 +13,6 @@ Source: Kafka's `GroupMetadataManager.classicGroupJoin`; KIP-345, KIP-389 (size)
 from __future__ import annotations
 
 from penstock.base.errors import BugError
-from penstock.broker.coordination.classic.effects import Refused
 from penstock.broker.coordination.classic.events import JoinGroup
 from penstock.broker.coordination.classic.group import (
     Group,
@@ -38,6 +37,7 @@ from penstock.broker.coordination.classic.states import (
     GroupState,
     OnRejoin,
 )
+from penstock.broker.coordination.core import Refused
 
 
 def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.coordination.classic.effects import Accepted, Left, LeftMember
 from penstock.broker.coordination.classic.events import (
     CommitCheck,
     Heartbeat,
@@ -18,6 +17,7 @@ from penstock.broker.coordination.classic.events import (
 )
 from penstock.broker.coordination.classic.group import Group, Purpose, SaveWaiter
 from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.responses import Accepted, Left, LeftMember
 from penstock.broker.coordination.classic.saving import synced
 from penstock.broker.coordination.classic.states import (
     COMMIT_ERRORS,

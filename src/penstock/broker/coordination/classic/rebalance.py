@@ -15,24 +15,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from penstock.broker.coordination.classic.effects import (
-    Effect,
-    Joined,
-    Refused,
-    RemoveGroup,
-    Reply,
-    Response,
-    SaveGroup,
-)
 from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
-from penstock.broker.coordination.classic.limits import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupLimits
+from penstock.broker.coordination.classic.limits import (
+    GENERATIONS_PER_EPOCH,
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    GroupLimits,
+)
 from penstock.broker.coordination.classic.record import encode_group
+from penstock.broker.coordination.classic.responses import Joined, Response
 from penstock.broker.coordination.classic.states import (
     NOT_COORDINATOR,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
     GroupState,
 )
+from penstock.broker.coordination.core import Effect, Refused, Reply, Save
 from penstock.broker.coordination.timers import Timer, Timers
 
 
@@ -46,6 +43,12 @@ class Rebalancer:
         self.timers = Timers()
         self.effects: list[Effect] = []
         self.now_ms = 0
+
+    def begin(self, now_ms: int) -> list[Effect]:
+        """Begin to handle something; the effects that come of it are gathered in the list."""
+        self.now_ms = now_ms
+        self.effects = []
+        return self.effects
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -280,13 +283,13 @@ class Rebalancer:
         self.timers.stop(group.save_timer)
         group.save_waiters = waiters
         group.store_busy = True
-        self.effects.append(SaveGroup(record=encode_group(group), expected_version=group.version))
+        self.effects.append(Save(key=group.group_id, rows=encode_group(group)))
 
     def remove(self, group: Group) -> None:
         """Remove a group that is Dead, now or when the save that is under way is done."""
         if not group.store_busy:
-            group.store_busy = True
-            self.effects.append(RemoveGroup(group_id=group.group_id))
+            group.store_busy = group.removing = True
+            self.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
 
     def save_emptiness(self, group: Group) -> None:
         """Have the store know that the last member has left; nobody waits for it."""
@@ -298,11 +301,22 @@ class Rebalancer:
             group.state is GroupState.EMPTY
             and not group.pending
             and group.generation == 0
-            and group.version == 0
             and not group.has_offsets
             and not group.store_busy
         ):
             self.forget(group)
+
+    def take_over(self, group: Group, *, handed_out: int) -> None:
+        """Coordinate a group that was stored, above all generations handed out here before."""
+        gap = handed_out + GENERATIONS_PER_EPOCH - group.generation
+        if handed_out:
+            group.generation_gap = max(group.generation_gap, gap)
+        self.groups[group.group_id] = group
+        for member in group.members.values():
+            self.watch(group, member)
+            self.start_session(member)
+        if len(group.members) > self.limits.group_max_size:
+            self.prepare(group)
 
     def hand_over(self, group: Group, reason: str) -> None:
         """Forget a group that another broker coordinates; who waits is told to look for it."""

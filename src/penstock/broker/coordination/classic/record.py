@@ -1,14 +1,21 @@
-"""What is saved of a group: its generation, its protocol, and its members with assignments.
+"""What is saved of a group: a row for the group, and one for each member.
 
-The state of a `GroupRecord` is JSON:
+Rows are JSON. The group's, of the empty member:
 
-    {"format": 1, "epoch": int, "leader": text, "members": [
-        {"id": text, "instance": text | null, "client": text, "host": text,
-         "session_timeout_ms": int, "rebalance_timeout_ms": int,
-         "protocols": [[name, base64], …], "assignment": base64}, …]}
+    {"format": 2, "generation": int, "protocol_type": text, "protocol": text,
+     "epoch": int, "leader": text}
+
+A member's, under its id:
+
+    {"number": int, "instance": text | null, "client": text, "host": text,
+     "session_timeout_ms": int, "rebalance_timeout_ms": int,
+     "protocols": [[name, base64], …], "assignment": base64}
+
+In format 1, which is read and no longer written, the group's row has its members as well:
+`"members": [{"id": text, …}, …]`, in their order and without numbers.
 
 A group is saved when it becomes stable, when a static member returns, and when it becomes
-empty; so a record with members is one of a stable group. The epoch is that of the coordinator
+empty; so a group that is saved with members is a stable one. The epoch is that of the coordinator
 in which the generation began.
 """
 
@@ -16,6 +23,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from penstock.base.errors import CorruptError
@@ -23,9 +31,10 @@ from penstock.broker.coordination.classic.events import Protocol
 from penstock.broker.coordination.classic.group import Group, Member
 from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
 from penstock.broker.coordination.classic.states import GroupState
-from penstock.control import GroupRecord
 
-FORMAT: Final = 1
+GROUP_ROW: Final = ""
+FORMAT: Final = 2
+FORMAT_OF_ONE_ROW: Final = 1
 
 
 class CorruptGroup(CorruptError):
@@ -34,74 +43,89 @@ class CorruptGroup(CorruptError):
     code: ClassVar[str] = "coordinator_not_available"
 
 
-def encode_group(group: Group) -> GroupRecord:
-    """The record of a group as it is, or, while it completes a rebalance, as it will be."""
+def encode_group(group: Group) -> dict[str, bytes]:
+    """The rows of a group as it is, or, while it completes a rebalance, as it will be."""
     proposed = group.proposed or {}
     completing = group.state is GroupState.COMPLETING_REBALANCE
-    members = [
-        {
-            "id": member.member_id,
-            "instance": member.group_instance_id,
-            "client": member.client_id,
-            "host": member.client_host,
-            "session_timeout_ms": member.session_timeout_ms,
-            "rebalance_timeout_ms": member.rebalance_timeout_ms,
-            "protocols": [[p.name, b64encode(p.metadata).decode()] for p in member.protocols],
-            "assignment": b64encode(
-                proposed.get(member.member_id, b"") if completing else member.assignment
-            ).decode(),
-        }
-        for member in group.members.values()
-    ]
-    state = {"format": FORMAT, "epoch": group.epoch, "leader": group.leader, "members": members}
-    return GroupRecord(
-        group_id=group.group_id,
-        version=group.version,
-        generation=group.generation,
-        protocol_type=group.protocol_type,
-        protocol=group.protocol,
-        state=json.dumps(state, separators=(",", ":")).encode(),
-    )
+    rows = {
+        GROUP_ROW: _row(
+            format=FORMAT,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            epoch=group.epoch,
+            leader=group.leader,
+        )
+    }
+    for member_id, member in group.members.items():
+        assignment = proposed.get(member_id, b"") if completing else member.assignment
+        rows[member_id] = _row(
+            number=member.number,
+            instance=member.group_instance_id,
+            client=member.client_id,
+            host=member.client_host,
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            protocols=[[p.name, b64encode(p.metadata).decode()] for p in member.protocols],
+            assignment=b64encode(assignment).decode(),
+        )
+    return rows
 
 
-def decode_group(record: GroupRecord, *, epoch: int, now_ms: int) -> Group:
-    """The group of a record; its members' sessions are not started.
+def _row(**fields: Any) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_group(group_id: str, rows: Mapping[str, bytes], *, epoch: int, now_ms: int) -> Group:
+    """The group of its rows; its members' sessions are not started.
 
     Its next generation is above all that earlier epochs handed out.
 
     Raises:
-        CorruptGroup: the state is not of the form above.
+        CorruptGroup: the rows are not of the form above.
     """
-    group = Group(record.group_id, touched_ms=now_ms)
+    group = Group(group_id, touched_ms=now_ms)
     try:
-        state = json.loads(record.state)
-        if state["format"] != FORMAT:
-            raise ValueError(f"format {state['format']!r} is not {FORMAT}")
-        group.epoch = int(state["epoch"])
-        for saved in state["members"]:
-            group.add(_member(saved), record.protocol_type)
-        if group.members and state["leader"] not in group.members:
-            raise ValueError(f"the leader {state['leader']!r} is not a member")
+        saved = json.loads(rows[GROUP_ROW])
+        group.epoch = int(saved["epoch"])
+        group.generation = int(saved["generation"])
+        protocol_type, protocol = str(saved["protocol_type"]), str(saved["protocol"])
+        for member in _members(saved, rows):
+            group.add(member, protocol_type)
+        if group.members and saved["leader"] not in group.members:
+            raise ValueError(f"the leader {saved['leader']!r} is not a member")
         if group.members and not group.supports(
-            record.protocol_type, (Protocol(name=record.protocol, metadata=b""),)
+            protocol_type, (Protocol(name=protocol, metadata=b""),)
         ):
-            raise ValueError(f"not all members support the protocol {record.protocol!r}")
+            raise ValueError(f"not all members support the protocol {protocol!r}")
     except (ValueError, TypeError, KeyError) as error:
-        raise CorruptGroup(f"the saved group {record.group_id!r} cannot be read: {error}") from None
-    group.version = record.version
-    group.generation = record.generation
+        raise CorruptGroup(f"the saved group {group_id!r} cannot be read: {error}") from None
     group.generation_gap = max(1, epoch - group.epoch) * GENERATIONS_PER_EPOCH
-    group.protocol_type = record.protocol_type
+    group.protocol_type = protocol_type
     if group.members:
-        group.leader = state["leader"]
-        group.protocol = record.protocol
+        group.leader = saved["leader"]
+        group.protocol = protocol
         group.state = GroupState.STABLE
     return group
 
 
-def _member(saved: dict[str, Any]) -> Member:
+def _members(saved: dict[str, Any], rows: Mapping[str, bytes]) -> list[Member]:
+    """The members, in their order."""
+    if saved["format"] == FORMAT_OF_ONE_ROW:
+        return [_member(member["id"], member, number=0) for member in saved["members"]]
+    if saved["format"] != FORMAT:
+        raise ValueError(f"format {saved['format']!r} is not {FORMAT}")
+    members = []
+    for member_id, row in rows.items():
+        if member_id != GROUP_ROW:
+            member = json.loads(row)
+            members.append(_member(member_id, member, number=int(member["number"])))
+    return sorted(members, key=lambda member: member.number)
+
+
+def _member(member_id: str, saved: dict[str, Any], *, number: int) -> Member:
     return Member(
-        member_id=saved["id"],
+        member_id=member_id,
         group_instance_id=saved["instance"],
         client_id=saved["client"],
         client_host=saved["host"],
@@ -112,4 +136,5 @@ def _member(saved: dict[str, Any]) -> Member:
             for name, metadata in saved["protocols"]
         ),
         assignment=b64decode(saved["assignment"], validate=True),
+        number=number,
     )

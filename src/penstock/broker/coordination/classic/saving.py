@@ -6,8 +6,7 @@ the emptiness of the group. When the save is durable, each purpose that still ho
 same generation) is fulfilled; one that has been overtaken by another rebalance is dropped, for that
 rebalance will save again.
 
-When a save fails, the members are told that the coordinator is not available and join again;
-when it fails because another coordinator has saved the group, they are told to look for it.
+When a save fails, the members are told that the coordinator is not available and join again.
 
 Source: Kafka's `storeGroup` and its callbacks.
 """
@@ -17,25 +16,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from penstock.broker.coordination.classic.effects import Accepted, Joined, Refused, Synced
-from penstock.broker.coordination.classic.events import (
-    GroupRemoved,
-    GroupSaved,
-    RemoveFailed,
-    SaveFailed,
-)
 from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
-from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH, SAVE_RETRY_MS
+from penstock.broker.coordination.classic.limits import SAVE_RETRY_MS
 from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.responses import Accepted, Joined, Synced
 from penstock.broker.coordination.classic.states import COORDINATOR_NOT_AVAILABLE, GroupState
+from penstock.broker.coordination.core import Refused, Saved, SaveFailed
 
 
-def saved(rebalancer: Rebalancer, event: GroupSaved, token: int) -> None:
-    """A save is durable."""
-    group = rebalancer.groups.get(event.group_id)
-    if group is None:
+def saved(rebalancer: Rebalancer, event: Saved, token: int) -> None:
+    """A save or a removal is durable."""
+    group = rebalancer.groups.get(event.key)
+    if group is None or not group.store_busy:
         return
-    group.version = event.version
+    if group.removing:
+        rebalancer.forget(group)
+        for waiting in group.removal_tokens or ():
+            rebalancer.reply(waiting, Accepted())
+        return
     for waiter in _finished(group):
         if group.is_current(waiter):
             _fulfil(rebalancer, group, waiter)
@@ -43,20 +41,26 @@ def saved(rebalancer: Rebalancer, event: GroupSaved, token: int) -> None:
 
 
 def save_failed(rebalancer: Rebalancer, event: SaveFailed, token: int) -> None:
-    """A save is not durable, or not known to be."""
-    group = rebalancer.groups.get(event.group_id)
-    if group is None:
+    """A save or a removal is not durable, or not known to be."""
+    group = rebalancer.groups.get(event.key)
+    if group is None or not group.store_busy:
         return
-    waiters = _finished(group)
-    if event.fenced:
-        _fenced(rebalancer, group, event)
+    if group.removing:
+        _remove_failed(rebalancer, group, event.reason)
         return
-    if event.version is not None:
-        group.version = event.version
-    for waiter in waiters:
+    for waiter in _finished(group):
         if group.is_current(waiter):
             _disappoint(rebalancer, group, waiter, event.reason)
     _go_on(rebalancer, group)
+
+
+def _remove_failed(rebalancer: Rebalancer, group: Group, reason: str) -> None:
+    """The group is as it was."""
+    group.store_busy = group.removing = False
+    group.enter(GroupState.EMPTY)
+    tokens, group.removal_tokens = group.removal_tokens or [], None
+    for waiting in tokens:
+        rebalancer.refuse(waiting, COORDINATOR_NOT_AVAILABLE, reason)
 
 
 def _finished(group: Group) -> list[SaveWaiter]:
@@ -109,45 +113,6 @@ def _disappoint(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter, reason
     else:
         group.save_timer.fire = partial(rebalancer.save, group, waiter)
         rebalancer.timers.start(group.save_timer, rebalancer.now_ms + SAVE_RETRY_MS)
-
-
-def _fenced(rebalancer: Rebalancer, group: Group, event: SaveFailed) -> None:
-    """Another coordinator has saved the group: its members must look for it.
-
-    If this one is asked again, it goes on above the version that the store holds and above
-    its own last generation, with no members.
-    """
-    rebalancer.hand_over(group, event.reason)
-    if event.version:
-        heir = Group(group.group_id, touched_ms=rebalancer.now_ms)
-        heir.version = event.version
-        heir.generation = group.generation
-        heir.generation_gap = GENERATIONS_PER_EPOCH
-        heir.epoch = rebalancer.epoch
-        heir.has_offsets = True  # until Prune says otherwise
-        rebalancer.groups[group.group_id] = heir
-
-
-def removed(rebalancer: Rebalancer, event: GroupRemoved, token: int) -> None:
-    """A removal is durable."""
-    group = rebalancer.groups.get(event.group_id)
-    if group is None:
-        return
-    rebalancer.forget(group)
-    for waiting in group.removal_tokens or ():
-        rebalancer.reply(waiting, Accepted())
-
-
-def remove_failed(rebalancer: Rebalancer, event: RemoveFailed, token: int) -> None:
-    """A removal is not durable: the group is as it was."""
-    group = rebalancer.groups.get(event.group_id)
-    if group is None:
-        return
-    group.store_busy = False
-    group.enter(GroupState.EMPTY)
-    tokens, group.removal_tokens = group.removal_tokens or [], None
-    for waiting in tokens:
-        rebalancer.refuse(waiting, COORDINATOR_NOT_AVAILABLE, event.reason)
 
 
 def synced(group: Group, assignment: bytes) -> Synced:

@@ -1,23 +1,10 @@
-"""What the group coordinator wants done: answers to give, groups to save or to remove.
-
-Effects of one event are performed in order. Answers that depend on a save come only after the
-shell has reported it with `GroupSaved`, so a shell never has to hold an answer back.
-"""
+"""What requests to the core of classic groups are answered with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.control import GroupRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """An error, by Kafka's name in lower case; `member_id` goes with "member_id_required"."""
-
-    error: str
-    message: str = ""
-    member_id: str = ""
+from penstock.broker.coordination.core import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,32 +109,3 @@ class OffsetsDeletable:
 Response = (
     Refused | Accepted | Joined | Synced | Left | DescribedGroup | ListedGroups | OffsetsDeletable
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer the request that came with this token."""
-
-    token: int
-    response: Response
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveGroup:
-    """Save a group over `expected_version`, then report `GroupSaved` or `SaveFailed`.
-
-    At most one save or removal of a group is under way at a time.
-    """
-
-    record: GroupRecord
-    expected_version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveGroup:
-    """Remove a group's record and offsets, then report `GroupRemoved` or `RemoveFailed`."""
-
-    group_id: str
-
-
-Effect = Reply | SaveGroup | RemoveGroup

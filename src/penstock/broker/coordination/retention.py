@@ -1,0 +1,127 @@
+"""The retention of committed offsets, and of the groups that are left with nothing.
+
+Source: KIP-211.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol
+
+from penstock.base.errors import PenstockError
+from penstock.base.system import Clock
+from penstock.broker.coordination.classic import ListedGroup
+from penstock.broker.coordination.ownership import Ownership
+from penstock.broker.coordination.runtime import Runtime
+from penstock.broker.settings import BrokerSettings
+from penstock.control import ControlPlane
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_EXPIRED_AT_ONCE_MAX: Final = 10_000
+"""Offsets that one pass deletes; the rest waits for the next."""
+
+EMPTY: Final = "Empty"
+
+
+class Groups(Protocol):
+    """What is asked of the group coordinator."""
+
+    ownership: Ownership
+    runtime: Runtime
+
+    async def list_groups(self) -> tuple[ListedGroup, ...]: ...
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> None: ...
+
+    def prune(self, with_offsets: Collection[str]) -> None: ...
+
+
+class OffsetsRetention:
+    """Deletes offsets past their retention, from time to time; belongs to the event loop."""
+
+    def __init__(
+        self, settings: BrokerSettings, groups: Groups, *, control: ControlPlane, clock: Clock
+    ) -> None:
+        self._groups = groups
+        self._control = control
+        self._clock = clock
+        self._retention_ms = settings.offsets_retention_minutes * 60_000
+        self._interval_seconds = settings.offsets_retention_check_interval_ms / 1000
+        self._loaded_ms = 0
+        self._active_ms: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pass: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def groups_loaded(self) -> None:
+        """All groups of this broker are loaded, which counts as having seen them."""
+        self._loaded_ms = self._clock.now_ms()
+        if self._timer is None:
+            self._plan()
+
+    def _plan(self) -> None:
+        if not self._stopped:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._interval_seconds, self._begin)
+
+    def _begin(self) -> None:
+        if self._pass is None or self._pass.done():
+            self._pass = asyncio.get_running_loop().create_task(self._run())
+        self._plan()
+
+    async def _run(self) -> None:
+        try:
+            await self.expire()
+        except PenstockError as error:
+            logger.warning("expired offsets could not be deleted: %s", error)
+
+    async def expire(self) -> int:
+        """Delete offsets past their retention, then groups that are left with nothing.
+
+        An offset expires at the time that its commit gave, else `offsets.retention.minutes`
+        after it was committed and its group was last seen with members. A group counts as seen
+        when this broker loaded it. An expiry of its own needs no owner's knowledge: any broker
+        deletes such offsets. Returns how many offsets were deleted.
+        """
+        await self._groups.runtime.load_all()
+        now_ms, limit = self._clock.now_ms(), OFFSETS_EXPIRED_AT_ONCE_MAX
+        deleted = await self._control.expire_offsets(now_ms=now_ms, limit=limit)
+        groups = await self._groups.list_groups()
+        ids = {group.group_id for group in groups}
+        self._active_ms = {key: ms for key, ms in self._active_ms.items() if key in ids}
+        for group in groups:
+            if group.state != EMPTY:
+                self._active_ms[group.group_id] = now_ms
+            elif deleted < limit:
+                deleted += await self._expire_of(group, now_ms, limit - deleted)
+        self._groups.prune(frozenset(await self._control.offset_group_ids()))
+        return deleted
+
+    async def _expire_of(self, group: ListedGroup, now_ms: int, limit: int) -> int:
+        group_id = group.group_id
+        seen_ms = self._active_ms.get(group_id, self._loaded_ms) if group.protocol_type else 0
+        if seen_ms + self._retention_ms > now_ms:
+            return 0
+        expired = [
+            (offset.topic, offset.partition)
+            for offset in await self._control.committed_offsets(group_id, None)
+            if offset.expire_timestamp_ms is None
+            and offset.commit_timestamp_ms + self._retention_ms <= now_ms
+        ][:limit]
+        if not expired or not self._groups.ownership.owns(group_id):
+            return 0
+        await self._groups.delete_offsets(group_id, expired)
+        return len(expired)
+
+    async def stop(self) -> None:
+        """Begin no further pass, and wait for one that is under way. Idempotent."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._pass is not None:
+            await asyncio.wait([self._pass])

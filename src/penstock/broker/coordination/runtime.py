@@ -1,0 +1,223 @@
+"""The runtime of cores: it loads, owns, fences, saves, waits and keeps time, and decides nothing.
+
+Requests become events of a core (`core.py`), whose effects are performed here, in order: an answer
+goes to the request whose token it names, a save to the saver (`saving.py`), which reports back, and
+the core gives the answers that rest on it only then.
+
+A key belongs to one of the registered brokers (`ownership.py`). When brokers come or go, keys that
+another one owns now are forgotten, and a new round of loading begins (`loading.py`); requests wait
+for their key alone. A key that was another one's in between, unseen, is loaded again: its versions
+are others.
+
+Source: Kafka's `CoordinatorRuntime`, which keeps its state in an internal log; see decision 0022.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.base.errors import CorruptError
+from penstock.base.system import Clock
+from penstock.broker.coordination.core import (
+    NO_TOKEN,
+    Core,
+    Effect,
+    Refused,
+    Reply,
+    Stored,
+    Tick,
+)
+from penstock.broker.coordination.loading import FoundKey, Loads, Source
+from penstock.broker.coordination.ownership import (
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    Ownership,
+)
+from penstock.broker.coordination.rows import KeyRows
+from penstock.broker.coordination.saving import Lost, Outcome, Pending, Saver
+from penstock.broker.coordination.ticking import Ticker
+
+logger = logging.getLogger(__name__)
+
+
+class Runtime:
+    """One core's runtime; belongs to the event-loop thread."""
+
+    def __init__(
+        self,
+        kind: str,
+        make_core: Callable[[], Core],
+        *,
+        source: Source,
+        saver: Saver,
+        ownership: Ownership,
+        clock: Clock,
+        loaded: Callable[[], None],
+    ) -> None:
+        """`make_core` is called at the first use; `loaded` whenever all keys are loaded."""
+        self._kind = kind
+        self._make_core = make_core
+        self._made: Core | None = None
+        self._saver = saver
+        self._ownership = ownership
+        self._cluster_epoch = -1
+        self._stored: dict[str, KeyRows] = {}
+        self._loads = Loads(
+            source,
+            owns=ownership.owns,
+            known=self._known,
+            before=self._marks,
+            take=self._take,
+            completed=loaded,
+        )
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._next_token = NO_TOKEN
+        self._stopped = False
+        self.suspended = False
+        self.ticker = Ticker(clock, partial(self.handle, Tick()))
+
+    # Requests
+
+    async def call(self, event: Any, key: str | None) -> Any:
+        """Give the core a request of a key, or of all keys, and wait for its answer.
+
+        Raises:
+            PenstockError: what is stored of the key cannot be read, or it is another broker's.
+        """
+        if not self._loads.ready(key) and self._refusal() is None:
+            self.start()
+            await self._loads.load(key)
+        refused = self._refusal()
+        if refused is not None:
+            return refused
+        self._next_token = token = self._next_token + 1
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = answer
+        try:
+            self.handle(event, token)
+            return await answer
+        finally:
+            self._waiting.pop(token, None)
+
+    def _refusal(self) -> Refused | None:
+        if not (self._stopped or self.suspended):
+            return None
+        reason = "is stopping" if self._stopped else "has lost touch with the control plane"
+        return Refused(error=CoordinatorNotAvailable.code, message=f"the broker {reason}")
+
+    @property
+    def core(self) -> Core:
+        if self._made is None:
+            self._made = self._make_core()
+            self._cluster_epoch = self._ownership.cluster_epoch
+        return self._made
+
+    def handle(self, event: Any, token: int = NO_TOKEN) -> None:
+        """Give the core an event, and perform what comes of it."""
+        self._perform(self.core.handle(event, self.ticker.now_ms(), token))
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Reply):
+                answer = self._waiting.get(effect.token)
+                if answer is not None and not answer.done():
+                    answer.set_result(effect.response)
+            else:
+                rows = self._stored.setdefault(effect.key, KeyRows(effect.key))
+                report = partial(self._reported, rows)
+                self._saver.put(Pending(self._kind, rows, effect, report))
+        if not self._stopped:
+            self.ticker.arm(self.core.next_deadline_ms())
+
+    def _reported(self, rows: KeyRows, outcome: Outcome) -> None:
+        """A save has ended; what was forgotten meanwhile does not matter any more."""
+        key = rows.key
+        if self._stored.get(key) is not rows:
+            return
+        if isinstance(outcome, Lost):
+            if outcome.found is None or not self._ownership.owns(key):
+                self._forget(key)
+            else:
+                self._replace(key, FoundKey(rows=outcome.found))
+            return
+        if not rows.rows and not rows.saving:
+            del self._stored[key]
+        self.handle(outcome)
+
+    # Keys
+
+    def start(self) -> None:
+        """Begin to load, so that the sessions of members run. Idempotent."""
+        self.core  # noqa: B018  (is made)
+        self._loads.start()
+
+    async def load_all(self) -> None:
+        """Wait until all keys that this broker owns are loaded; raises as `call`."""
+        self.start()
+        await self._loads.load(None)
+
+    def image_changed(self) -> None:
+        """Brokers may have come or gone: hand over what others own, load what this one owns."""
+        epoch = self._ownership.cluster_epoch
+        if self._made is None or self._stopped or epoch == self._cluster_epoch:
+            return
+        self._cluster_epoch = epoch
+        for key in self._known():
+            if not self._ownership.owns(key):
+                self._forget(key)
+        self._loads.begin()
+
+    def _known(self) -> Collection[str]:
+        return {*self.core.keys(), *self._stored}
+
+    def _forget(self, key: str) -> None:
+        self._stored.pop(key, None)
+        self._perform(self.core.forget(key))
+
+    def _marks(self, keys: Sequence[str]) -> Mapping[str, object]:
+        """What is known of keys before they are read; what has changed since is left alone."""
+        return {key: self._stored[key].rows for key in keys if key in self._stored}
+
+    def _take(self, key: str, found: FoundKey, mark: object) -> None:
+        rows = self._stored.get(key)
+        changed = (None if rows is None else rows.rows) is not mark
+        if rows is None:
+            same = changed or not found.rows
+        else:
+            same = changed or rows.saving > 0 or rows.are(found.rows)
+        if not same:
+            self._replace(key, found)
+        elif found.has_offsets:
+            stored = Stored(key=key, rows=None, has_offsets=True)
+            self._perform(self.core.load(stored, self.ticker.now_ms()))
+
+    def _replace(self, key: str, found: FoundKey) -> None:
+        """What is stored is not what is known: take it over."""
+        self._stored.pop(key, None)
+        if found.rows:
+            self._stored[key] = KeyRows(key, found.rows)
+        stored = Stored(
+            key=key,
+            rows={row.member: row.value for row in found.rows},
+            has_offsets=found.has_offsets,
+        )
+        try:
+            effects = self.core.load(stored, self.ticker.now_ms())
+        except CorruptError as error:
+            logger.error("%s", error)
+            effects = self.core.forget(key)
+        self._perform(effects)
+
+    async def stop(self) -> None:
+        """Answer whoever waits, keep no timer. Idempotent."""
+        self._stopped = True
+        self.ticker.stop()
+        refused = Refused(error=NotCoordinator.code, message="the broker is stopping")
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_result(refused)
+        await self._loads.stop()

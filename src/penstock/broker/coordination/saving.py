@@ -1,0 +1,220 @@
+"""Saves of all keys in one turn of the loop are one transaction of the control plane.
+
+One transaction is under way at a time; what is to be saved meanwhile gathers for the next. What a
+save changes, and over which versions, is found when it is sent. A key that the plane refuses, for
+another coordinator has saved it, fails alone.
+
+Every transaction names the cluster epoch by which this broker owns its keys. Once brokers have
+come or gone the plane refuses it: then the image is loaded again, and the keys that still are this
+broker's are saved anew. So a coordinator that was paused, or cut off, or has not heard yet, writes
+nothing into what is another one's now.
+
+After a failure whose outcome is unknown, and after a refusal, the rows of those keys are read: a
+save of one's own must not be taken for another's, nor another's for one's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Protocol
+
+from penstock.base.errors import PenstockError
+from penstock.broker.coordination.core import Save, Saved, SaveFailed
+from penstock.broker.coordination.limits import (
+    SAVE_ATTEMPTS_MAX,
+    SAVE_BYTES_MAX,
+    SAVE_KEYS_MAX,
+)
+from penstock.broker.coordination.ownership import Ownership
+from penstock.broker.coordination.rows import KeyRows, Recognised
+from penstock.control import (
+    CoordinationRecord,
+    RecordChange,
+    RecordKey,
+    SavedRecords,
+    StaleMembership,
+    TooLarge,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class RecordPlane(Protocol):
+    """What the runtime asks of the control plane."""
+
+    async def record_keys(self, kind: str) -> list[str]: ...
+
+    async def records(self, kind: str, keys: Sequence[str]) -> list[CoordinationRecord]: ...
+
+    async def save_records(
+        self, changes: Sequence[RecordChange], *, cluster_epoch: int | None = None
+    ) -> SavedRecords: ...
+
+
+class Lost:
+    """The key is another broker's now, or what is stored of it is another's, as `found`."""
+
+    def __init__(self, found: Sequence[CoordinationRecord] | None = None) -> None:
+        self.found = found
+
+
+Outcome = Saved | SaveFailed | Lost
+
+
+class Pending:
+    """A save on its way. `report` is called once, with what became of it."""
+
+    def __init__(
+        self, kind: str, rows: KeyRows, save: Save, report: Callable[[Outcome], None]
+    ) -> None:
+        self.kind = kind
+        self.rows = rows
+        self.save = save
+        self.attempts = 0
+        self._report = report
+        rows.saving += 1
+
+    @property
+    def record_key(self) -> RecordKey:
+        return self.kind, self.save.key
+
+    def change(self) -> RecordChange:
+        return self.rows.change(self.kind, self.save)
+
+    def end(self, outcome: Outcome) -> None:
+        self.rows.saving -= 1
+        self._report(outcome)
+
+    def failed(self, reason: object) -> None:
+        self.end(SaveFailed(key=self.save.key, reason=str(reason)))
+
+
+class Saver:
+    """Saves for the cores of one broker; belongs to the event-loop thread."""
+
+    def __init__(self, plane: RecordPlane, ownership: Ownership) -> None:
+        self._plane = plane
+        self._ownership = ownership
+        self._gathered: list[Pending] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, pending: Pending) -> None:
+        """Save something with everything else of this turn of the loop."""
+        self._gathered.append(pending)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def finish(self) -> None:
+        """Wait until nothing is on its way."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._gathered:
+                await self._transaction(self._take())
+        finally:
+            self._task = None
+
+    def _take(self) -> list[tuple[Pending, RecordChange]]:
+        """The next transaction: one save of each key, within bounds, of keys that are owned."""
+        taken: dict[RecordKey, tuple[Pending, RecordChange]] = {}
+        left: list[Pending] = []
+        size = 0
+        for pending in self._gathered:
+            key = pending.record_key
+            if not self._ownership.owns(pending.save.key):
+                pending.end(Lost())
+            elif key in taken or len(taken) >= SAVE_KEYS_MAX or size >= SAVE_BYTES_MAX:
+                left.append(pending)
+            else:
+                taken[key] = pending, pending.change()
+                size += sum(map(len, pending.save.rows.values()))
+        self._gathered = left
+        return list(taken.values())
+
+    async def _transaction(self, batch: list[tuple[Pending, RecordChange]]) -> None:
+        if not batch:
+            return
+        all_of_it = [pending for pending, _ in batch]
+        try:
+            saved = await self._plane.save_records(
+                [change for _, change in batch], cluster_epoch=self._ownership.cluster_epoch
+            )
+        except StaleMembership as error:
+            await self._look_again(all_of_it, error)
+            return
+        except PenstockError as error:
+            logger.error("saving %d keys of coordinators failed: %s", len(batch), error)
+            await self._find_out(all_of_it, error)
+            return
+        except Exception as error:  # whoever waits is answered, whatever is wrong here
+            for pending in all_of_it:
+                pending.failed(error)
+            raise
+        await self._saved(batch, saved)
+
+    async def _saved(self, batch: list[tuple[Pending, RecordChange]], saved: SavedRecords) -> None:
+        stale: list[Pending] = []
+        for pending, change in batch:
+            refusal = saved.refused.get(pending.record_key)
+            if refusal is None:
+                pending.rows.stored(change, saved.version)
+                pending.end(Saved(key=pending.save.key))
+            elif isinstance(refusal, TooLarge):
+                logger.error("%s", refusal)
+                pending.failed(refusal)
+            else:
+                logger.warning("%s", refusal)
+                stale.append(pending)
+        if stale:
+            await self._find_out(stale, None)
+
+    async def _look_again(self, batch: list[Pending], error: StaleMembership) -> None:
+        """Brokers have come or gone: save again what still is this broker's."""
+        try:
+            await self._ownership.look_again()
+        except PenstockError as failure:
+            await self._find_out(batch, failure)
+            return
+        self._again(batch, error)
+
+    def _again(self, batch: Iterable[Pending], reason: object) -> None:
+        for pending in batch:
+            pending.attempts += 1
+            if pending.attempts < SAVE_ATTEMPTS_MAX:
+                self._gathered.append(pending)
+            else:
+                pending.failed(reason)
+
+    async def _find_out(self, batch: list[Pending], failure: PenstockError | None) -> None:
+        """Read what is stored of keys whose save failed, or was refused (without a failure)."""
+        try:
+            found = await self._read(batch)
+        except PenstockError as error:
+            for pending in batch:
+                pending.rows.in_doubt(pending.save)
+                pending.failed(failure or error)
+            return
+        for pending in batch:
+            stored = found.get(pending.record_key, [])
+            recognised = pending.rows.recognise(stored, pending.save)
+            if recognised is Recognised.WANTED:
+                pending.end(Saved(key=pending.save.key))
+            elif recognised is Recognised.FOREIGN:
+                pending.end(Lost(stored))
+            elif failure is None:
+                self._again([pending], "the records of the key change all the time")
+            else:
+                pending.failed(failure)
+
+    async def _read(self, batch: list[Pending]) -> Mapping[RecordKey, list[CoordinationRecord]]:
+        found: dict[RecordKey, list[CoordinationRecord]] = {}
+        ordered = sorted(pending.record_key for pending in batch)
+        for kind, keys in groupby(ordered, key=lambda one: one[0]):
+            for row in await self._plane.records(kind, [key for _, key in keys]):
+                found.setdefault((kind, row.key), []).append(row)
+        return found

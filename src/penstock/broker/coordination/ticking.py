@@ -1,0 +1,59 @@
+"""Ticks for a core, at its deadlines, by wall time that never goes back.
+
+The clock starts at the wall clock and runs on with the monotonic one, so that a clock that is set
+expires no member. Nor does a process that was held up: what members sent meanwhile has not been
+read, so it is read first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.base.system import Clock
+from penstock.broker.coordination.limits import HEARD_MS
+from penstock.broker.limits import HELD_UP_SECONDS
+
+
+class Ticker:
+    """Calls `tick` when the deadline for which it is armed has come."""
+
+    def __init__(self, clock: Clock, tick: Callable[[], None]) -> None:
+        self._monotonic = clock.monotonic
+        self._wall_offset_ms = clock.now_ms() - int(clock.monotonic() * 1000)
+        self._tick = tick
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_ms = 0
+        self._not_before_ms = 0
+
+    def now_ms(self) -> int:
+        return int(self._monotonic() * 1000) + self._wall_offset_ms
+
+    def arm(self, deadline_ms: int | None) -> None:
+        """See to it that a tick comes at a deadline; an early one does no harm."""
+        if deadline_ms is None:
+            return
+        deadline_ms = max(deadline_ms, self._not_before_ms)
+        if self._timer is not None:
+            if self._deadline_ms <= deadline_ms:
+                return
+            self._timer.cancel()
+        delay_seconds = max(0, deadline_ms - self.now_ms()) / 1000
+        self._deadline_ms = deadline_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_seconds, self.ring)
+
+    def ring(self) -> None:
+        """The deadline has come: tick, or listen first, where the process was held up."""
+        self._timer = None
+        now_ms = self.now_ms()
+        if now_ms - self._deadline_ms < HELD_UP_SECONDS * 1000:
+            self._tick()
+        else:
+            self._not_before_ms = now_ms + HEARD_MS
+            self.arm(self._not_before_ms)
+
+    def stop(self) -> None:
+        """Tick no more, unless armed again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

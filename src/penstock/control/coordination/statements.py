@@ -1,0 +1,54 @@
+"""The table of coordinators' records. Keys and members are bytes: PostgreSQL's text has no zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.control.coordination.values import CoordinationRecord
+from penstock.control.drivers.statements import Each, rows
+
+keys = rows("SELECT DISTINCT key FROM coordination_records WHERE kind = $1 ORDER BY key")
+read = Each(
+    "rows",
+    "SELECT key, member, version, value FROM coordination_records"
+    " WHERE kind = $2 AND key = ANY($1::bytea[])",
+    sqlite="SELECT key, member, version, value FROM coordination_records"
+    " WHERE kind = $2 AND key = $1",
+)
+lock = Each(
+    "rows",
+    "SELECT r.kind, r.key, r.member, r.version FROM coordination_records r"
+    " JOIN unnest($1::text[], $2::bytea[], $3::bytea[]) AS n (kind, key, member)"
+    " USING (kind, key, member) ORDER BY r.kind, r.key, r.member FOR UPDATE OF r",
+    sqlite="SELECT kind, key, member, version FROM coordination_records"
+    " WHERE kind = $1 AND key = $2 AND member = $3",
+)
+write = Each(
+    "changed",
+    "INSERT INTO coordination_records AS r SELECT n.kind, n.key, n.member,"
+    " CASE n.expected WHEN 0 THEN $6 ELSE n.expected END, n.value"
+    " FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bytea[])"
+    " AS n (kind, key, member, expected, value)"
+    " ON CONFLICT (kind, key, member) DO UPDATE SET version = $6, value = excluded.value"
+    " WHERE r.version = excluded.version",
+    sqlite="INSERT INTO coordination_records VALUES"
+    " ($1, $2, $3, CASE $4 WHEN 0 THEN $6 ELSE $4 END, $5)"
+    " ON CONFLICT (kind, key, member) DO UPDATE SET version = $6, value = excluded.value"
+    " WHERE version = excluded.version",
+)
+"""Stores rows that are new, or at the version that is expected; all that are get the shared one."""
+delete = Each(
+    "changed",
+    "DELETE FROM coordination_records r"
+    " USING unnest($1::text[], $2::bytea[], $3::bytea[]) AS n (kind, key, member)"
+    " WHERE (r.kind, r.key, r.member) = (n.kind, n.key, n.member)",
+    sqlite="DELETE FROM coordination_records WHERE kind = $1 AND key = $2 AND member = $3",
+)
+
+
+def record_of(found: Any) -> CoordinationRecord:
+    """The record of a row."""
+    key, member, version, value = found
+    return CoordinationRecord(
+        key=key.decode(), member=member.decode(), version=version, value=value
+    )
