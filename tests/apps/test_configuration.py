@@ -56,6 +56,21 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, match: s
         configure(file=file, environment={}, flags={})
 
 
+def test_all_mistakes_are_told_at_once() -> None:
+    flags = {
+        "log.retention.msec": Given("1", "flag -X"),
+        "node.id": Given("-1", "flag -X"),
+        "log.roll.hours": Given("soon", "flag -X"),
+    }
+    with pytest.raises(InvalidConfiguration) as raised:
+        configure(file=None, environment={"KAFKA_NUM_PARTITIONS": "0"}, flags=flags)
+    said = str(raised.value)
+    assert "did you mean log.retention.ms?" in said
+    assert "setting node.id = '-1': must be at least 0 (flag -X)" in said
+    assert "setting log.roll.hours = 'soon': must be a whole number (flag -X)" in said
+    assert "num.partitions = '0': must be at least 1 (environment variable" in said
+
+
 def test_other_origins_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match="environment variable KAFKA_NODE_ID"):
         configure(file=None, environment={"KAFKA_NODE_ID": "-2"}, flags={})

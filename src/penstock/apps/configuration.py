@@ -16,10 +16,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError, InvalidSetting
-from penstock.base.settings import describe, load, setting, unknown, without_effect
+from penstock.base.settings import by_name, load, setting, unknown, without_effect
 from penstock.broker.settings import BrokerSettings
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects.settings import FetchSettings
@@ -29,8 +29,6 @@ ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
 CONFIG_FILE_BYTES_MAX: Final = 1 << 20
 DEFAULT_DIRECTORY: Final = "penstock-data"
 CONTROL_SCHEMES: Final = ("postgresql", "postgres")
-
-S = TypeVar("S")
 
 
 class InvalidConfiguration(InvalidError):
@@ -125,7 +123,7 @@ _TYPES: Final[Kinds] = (
 
 def known_names(kinds: Kinds = _TYPES) -> frozenset[str]:
     """The dotted names of all settings."""
-    return frozenset(info.name for kind in kinds for info in describe(kind))
+    return frozenset(name for kind in kinds for name in by_name(kind))
 
 
 def configure(
@@ -139,68 +137,58 @@ def configure(
     Raises:
         InvalidConfiguration: the file cannot be read, a name is unknown, a value is not allowed.
     """
-    given = gather(_TYPES, file=file, environment=environment, flags=flags)
-    directories = load_given(DirectorySettings, given)
+    loaded, notes = load_all(_TYPES, file=file, environment=environment, flags=flags)
+    directories: DirectorySettings = loaded[DirectorySettings]
     return Configuration(
-        broker=load_given(BrokerSettings, given),
-        storage=load_given(StorageSettings, given),
+        broker=loaded[BrokerSettings],
+        storage=loaded[StorageSettings],
         directory=Path(directories.log_dirs).expanduser(),
-        places=load_given(PlaceSettings, given),
-        diskless=load_given(DisklessSettings, given),
-        fetching=load_given(FetchSettings, given),
-        notes=tuple(_notes(given)),
+        places=loaded[PlaceSettings],
+        diskless=loaded[DisklessSettings],
+        fetching=loaded[FetchSettings],
+        notes=notes,
     )
 
 
-def _notes(given: Mapping[str, Given]) -> Iterator[str]:
-    """A sentence for each value that has no effect yet; raises InvalidConfiguration as well."""
-    for info in (info for kind in _TYPES for info in describe(kind) if info.name in given):
-        item = given[info.name]
-        try:
-            sentence = without_effect(info, item.value)
-        except InvalidSetting as error:
-            raise InvalidConfiguration(f"{error} ({item.origin})") from None
-        if sentence:
-            yield f"{sentence} ({item.origin})"
-
-
-def gather(
+def load_all(
     kinds: Kinds,
     *,
     file: Path | None,
     environment: Mapping[str, str],
     flags: Mapping[str, Given],
-) -> dict[str, Given]:
-    """What was given of the settings of these kinds, by name.
+) -> tuple[dict[type[Any], Any], tuple[str, ...]]:
+    """The settings of these kinds, and a sentence for each value that has no effect yet.
 
     Raises:
-        InvalidConfiguration: the file cannot be read, or a name is unknown.
+        InvalidConfiguration: the file cannot be read; names that are unknown and values that are
+            not allowed, all of them.
     """
     given: dict[str, Given] = {}
     if file is not None:
         given.update(read_file(file))
     given.update(read_environment(environment, kinds))
     given.update(flags)
-    known = known_names(kinds)
+    known = {name: info for kind in kinds for name, info in by_name(kind).items()}
+    wrong, notes, loaded = list[str](), list[str](), dict[type[Any], Any]()
     for name, item in given.items():
         if name not in known:
-            raise InvalidConfiguration(f"setting {name} ({item.origin}): {unknown(name, known)}")
-    return given
-
-
-def load_given(kind: type[S], given: Mapping[str, Given]) -> S:
-    """Settings of one kind, out of what was given of all.
-
-    Raises:
-        InvalidConfiguration: a value is not allowed.
-    """
-    names = {info.name for info in describe(kind)}
-    values = {name: item.value for name, item in given.items() if name in names}
-    try:
-        return load(kind, values)
-    except InvalidSetting as error:
-        origin = given[error.name].origin if error.name in given else "default"
-        raise InvalidConfiguration(f"{error} ({origin})") from None
+            wrong.append(f"setting {name} ({item.origin}): {unknown(name, known)}")
+            continue
+        try:
+            sentence = without_effect(known[name], item.value)
+            notes += [f"{sentence} ({item.origin})"] if sentence else []
+        except InvalidSetting as error:
+            wrong.append(f"{error} ({item.origin})")
+    for kind in () if wrong else kinds:  # rules between settings
+        values = {name: item.value for name, item in given.items() if name in by_name(kind)}
+        try:
+            loaded[kind] = load(kind, values)
+        except InvalidSetting as error:
+            origin = given[error.name].origin if error.name in given else "default"
+            wrong.append(f"{error} ({origin})")
+    if wrong:
+        raise InvalidConfiguration("; ".join(wrong))
+    return loaded, tuple(notes)
 
 
 def read_file(path: Path) -> dict[str, Given]:

@@ -130,8 +130,23 @@ def like(info: SettingInfo, *, name: str = "", **changes: Any) -> Any:
     return field(default=metadata.pop("default"), metadata={_KEY: metadata})
 
 
-def describe(settings_type: type[Any]) -> Iterator[SettingInfo]:
-    """Yield the declaration of every setting of a settings class, in order."""
+def describe(settings_type: type[Any]) -> Iterable[SettingInfo]:
+    """The declaration of every setting of a settings class, in order."""
+    return by_name(settings_type).values()
+
+
+def by_name(settings_type: type[Any]) -> Mapping[str, SettingInfo]:
+    """The declarations of a settings class by the names of its settings, in order."""
+    if settings_type not in _BY_NAME:
+        _BY_NAME[settings_type] = {info.name: info for info in _declared(settings_type)}
+    return _BY_NAME[settings_type]
+
+
+_BY_NAME: Final[dict[type[Any], Mapping[str, SettingInfo]]] = {}
+"""By class; there are a few dozen."""
+
+
+def _declared(settings_type: type[Any]) -> Iterator[SettingInfo]:
     hints = typing.get_type_hints(settings_type)
     for item in fields(settings_type):
         meta = item.metadata.get(_KEY)
@@ -160,7 +175,7 @@ def load(settings_type: type[S], values: Mapping[str, object]) -> S:
             the message names the setting, the value and the rule. Where a rule between two
             settings does not hold, the one is named that `values` has.
     """
-    known = {info.name: info for info in describe(settings_type)}
+    known = by_name(settings_type)
     arguments: dict[str, Value] = {}
     for name, value in values.items():
         info = known.get(name)
@@ -256,7 +271,7 @@ def replace(settings: S, changes: Mapping[str, object]) -> S:
     Raises:
         InvalidSetting: as `load` does.
     """
-    known = {info.name: info for info in describe(type(settings))}
+    known = by_name(type(settings))
     parsed: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in known:

@@ -25,6 +25,7 @@ from penstock.base.settings import (
     INT_MAX,
     SettingInfo,
     Value,
+    by_name,
     describe,
     load,
     parse,
@@ -130,21 +131,10 @@ DYNAMIC_BROKER_NAMES: Final = frozenset(info.name for info in describe(TopicDefa
 _SECRET_WORDS: Final = ("password", "secret")
 
 
-_INFOS: Final[dict[type[Any], Mapping[str, SettingInfo]]] = {}
-"""Declarations by settings class; there are a handful of classes."""
-
-
-def _infos(settings_type: type[Any]) -> Mapping[str, SettingInfo]:
-    infos = _INFOS.get(settings_type)
-    if infos is None:
-        infos = _INFOS[settings_type] = {info.name: info for info in describe(settings_type)}
-    return infos
-
-
 @cache
 def topic_config_names() -> tuple[str, ...]:
     """All topic configurations, sorted."""
-    return tuple(sorted(_infos(LogConfig)))
+    return tuple(sorted(by_name(LogConfig)))
 
 
 # -- lookups --------------------------------------------------------------------------------
@@ -171,7 +161,7 @@ def describe_topic(
     wanted = None if names is None else set(names)
     return [
         _topic_entry(info, levels, topic)
-        for name, info in sorted(_infos(LogConfig).items())
+        for name, info in sorted(by_name(LogConfig).items())
         if wanted is None or name in wanted
     ]
 
@@ -183,7 +173,7 @@ def describe_broker(levels: Levels, names: Iterable[str] | None = None) -> list[
         (
             _broker_entry(info, tuple(_broker_synonyms(levels, info.name)))
             for settings in levels.file
-            for info in _infos(type(settings)).values()
+            for info in by_name(type(settings)).values()
             if wanted is None or info.name in wanted
         ),
         key=lambda entry: entry.name,
@@ -195,7 +185,7 @@ def describe_cluster_defaults(
 ) -> list[ConfigEntry]:
     """The dynamic values that hold for all brokers: what the empty broker name describes."""
     wanted = None if names is None else set(names)
-    infos = _infos(BrokerSettings)
+    infos = by_name(BrokerSettings)
     return [
         _broker_entry(
             infos[name],
@@ -230,7 +220,7 @@ def _broker_synonyms(levels: Levels, name: str) -> Iterator[ConfigSynonym]:
         if name in values:
             yield ConfigSynonym(name=name, value=values[name], source=source)
     for settings in levels.file:
-        info = _infos(type(settings)).get(name)
+        info = by_name(type(settings)).get(name)
         if info is None:
             continue
         value = getattr(settings, info.attribute)
@@ -318,7 +308,7 @@ def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
         BadRequest: a configuration that only a restart can change.
         InvalidConfig: unknown, or out of its bounds.
     """
-    infos = _infos(BrokerSettings)
+    infos = by_name(BrokerSettings)
     given: dict[str, str] = {}
     for name, value in configs.items():
         info = infos.get(name)
@@ -339,12 +329,12 @@ def idle_topic_configs(configs: Mapping[str, str]) -> tuple[str, ...]:
     Raises:
         InvalidSetting: one that is not taken.
     """
-    return _idle(_infos(LogConfig), configs)
+    return _idle(by_name(LogConfig), configs)
 
 
 def idle_broker_configs(configs: Mapping[str, str]) -> tuple[str, ...]:
     """As `idle_topic_configs`, of a broker's dynamic configurations."""
-    return _idle(_infos(BrokerSettings), configs)
+    return _idle(by_name(BrokerSettings), configs)
 
 
 def _idle(infos: Mapping[str, SettingInfo], configs: Mapping[str, str]) -> tuple[str, ...]:
@@ -362,7 +352,7 @@ def apply_topic_changes(
         InvalidConfig: APPEND or SUBTRACT on a configuration that is not a list.
     """
     inherited = dict(_inherited(levels))
-    return _apply(_infos(LogConfig), inherited, current, changes)
+    return _apply(by_name(LogConfig), inherited, current, changes)
 
 
 def apply_broker_changes(
@@ -377,7 +367,7 @@ def apply_broker_changes(
         change.name: next((s.value for s in _broker_synonyms(levels, change.name)), "")
         for change in changes
     }
-    return _apply(_infos(BrokerSettings), below, current, changes)
+    return _apply(by_name(BrokerSettings), below, current, changes)
 
 
 def _apply(
@@ -428,6 +418,6 @@ def check_unique(names: Iterable[str]) -> None:
 
 def setting_value(levels: Levels, name: str) -> Value | None:
     """The value in effect of one broker setting, parsed; None when it is unset."""
-    info = _infos(BrokerSettings)[name]
+    info = by_name(BrokerSettings)[name]
     text = next((synonym.value for synonym in _broker_synonyms(levels, name)), None)
     return None if text is None else parse(info, text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.apps.configuration import Given, Kinds, gather, load_given
+from penstock.apps.configuration import Given, Kinds, load_all
 from penstock.base.errors import InvalidError
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.outbox.settings import OutboxSettings
@@ -46,11 +46,9 @@ def configure_host(
     Raises:
         InvalidConfiguration: the file cannot be read, a name is unknown, a value is not allowed.
     """
-    given = gather(KINDS, file=file, environment=environment, flags=flags)
+    loaded, _ = load_all(KINDS, file=file, environment=environment, flags=flags)
     return HostConfiguration(
-        host=load_given(HostSettings, given),
-        sink=load_given(SinkSettings, given),
-        outbox=load_given(OutboxSettings, given),
+        host=loaded[HostSettings], sink=loaded[SinkSettings], outbox=loaded[OutboxSettings]
     )
 
 
