@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from penstock.spark.pipeline.keys import NAMED, RULE, SINGLE, TOP
+
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "reference.py"
 
 
@@ -40,3 +42,15 @@ def test_the_command_line_is_whole(reference: ModuleType) -> None:
     for command in ("serve", "topic trim-prefix", "group seek", "config set", "doctor"):
         assert f"## penstock {command}\n" in text
     assert "`-b, --bootstrap HOST:PORT,…`" in text
+
+
+def test_the_pipeline_file_and_the_options_of_spark_are_whole(reference: ModuleType) -> None:
+    text = reference.pipeline_page()
+    for table in (TOP, RULE, *NAMED.values(), *SINGLE.values()):
+        assert table.heading in text or table is TOP
+        for key in table.keys:
+            assert key.kind is not None
+            assert f"| `{key.name}` | {key.kind.words} | {key.shown}" in text
+            assert f" | {key.doc} |" in text
+    for name in ("`maxBytesPerTrigger`", "`codec` or `kafka.compression.type`"):
+        assert f"| {name} | " in reference.spark_page()

@@ -78,9 +78,10 @@ class InvalidSetting(InvalidError):
     """A setting that is unknown, of the wrong type, or out of its bounds."""
 
     code: ClassVar[str] = "invalid_config"
+    subject: ClassVar[str] = "setting"
 
     def __init__(self, name: str, value: object, reason: str) -> None:
-        super().__init__(f"setting {name} = {value!r}: {reason}")
+        super().__init__(f"{self.subject} {name} = {value!r}: {reason}")
         self.name = name
         self.value = value
         self.reason = reason

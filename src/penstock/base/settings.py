@@ -14,6 +14,7 @@ import dataclasses
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
@@ -48,7 +49,10 @@ class NoEffect:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of values beyond Python's own: its name in references, and what reads one."""
+    """A type of values beyond Python's own: its name in references, and what reads one.
+
+    `convert` raises a `ValueError` that says what is wrong with the value.
+    """
 
     words: str
     convert: Callable[[Any], Any]
@@ -201,25 +205,33 @@ def unknown(name: str, known: Iterable[str]) -> str:
     return "there is no setting of this name" + (f"; did you mean {close[0]}?" if close else "")
 
 
-def parse(info: SettingInfo, value: object) -> Value:
+def parse(
+    info: SettingInfo, value: object, refusal: type[InvalidSetting] = InvalidSetting
+) -> Value:
     """Read one value, text or typed, and check it against the setting's declaration.
 
     Raises:
-        InvalidSetting: wrong type, out of bounds, or not one of the choices.
+        InvalidSetting, as `refusal`: wrong type, out of bounds, or not one of the choices.
     """
-    parsed = info.kind.convert(value) if info.kind else _PARSERS[info.type_name](info, value)
+    try:
+        return _parsed(info, value)
+    except ValueError as error:
+        raise refusal(info.name, value, str(error)) from error
+
+
+def _parsed(info: SettingInfo, value: object) -> Value:
+    parsed: Value = info.kind.convert(value) if info.kind else _PARSERS[info.type_name](value)
     if isinstance(parsed, (int, float)) and not isinstance(parsed, bool):
         if info.minimum is not None and parsed < info.minimum:
-            raise InvalidSetting(info.name, value, f"must be at least {_number(info.minimum)}")
+            raise ValueError(f"must be at least {_number(info.minimum)}")
         if info.maximum is not None and parsed > info.maximum:
-            raise InvalidSetting(info.name, value, f"must be at most {_number(info.maximum)}")
+            raise ValueError(f"must be at most {_number(info.maximum)}")
     if info.choices:
         words = parsed if isinstance(parsed, tuple) else (parsed,)
-        for word in words:
-            if str(word) not in info.choices:
-                raise InvalidSetting(info.name, value, f"must be one of {', '.join(info.choices)}")
+        if any(str(word) not in info.choices for word in words):
+            raise ValueError(f"must be one of {', '.join(info.choices)}")
     if info.pattern and not re.fullmatch(info.pattern, render(parsed)):
-        raise InvalidSetting(info.name, value, f"must have the form {info.pattern}")
+        raise ValueError(f"must have the form {info.pattern}")
     return parsed
 
 
@@ -284,52 +296,48 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else str(value)
 
 
-def _parse_int(info: SettingInfo, value: object) -> int:
+def _parse_int(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             return int(value.strip())
-        except ValueError:
-            pass
-    raise InvalidSetting(info.name, value, "must be a whole number")
+    raise ValueError("must be a whole number")
 
 
-def _parse_float(info: SettingInfo, value: object) -> float:
+def _parse_float(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             return float(value.strip())
-        except ValueError:
-            pass
-    raise InvalidSetting(info.name, value, "must be a number")
+    raise ValueError("must be a number")
 
 
-def _parse_bool(info: SettingInfo, value: object) -> bool:
+def _parse_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().lower() in {"true", "false"}:
         return value.strip().lower() == "true"
-    raise InvalidSetting(info.name, value, "must be true or false")
+    raise ValueError("must be true or false")
 
 
-def _parse_str(info: SettingInfo, value: object) -> str:
+def _parse_str(value: object) -> str:
     if isinstance(value, str):
         return value.strip()
-    raise InvalidSetting(info.name, value, "must be text")
+    raise ValueError("must be text")
 
 
-def _parse_list(info: SettingInfo, value: object) -> tuple[str, ...]:
+def _parse_list(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
         return tuple(value)
-    raise InvalidSetting(info.name, value, "must be a list of words, separated by commas")
+    raise ValueError("must be a list of words, separated by commas")
 
 
 _SCALARS: Final = (int, float, bool, str)
-_PARSERS: Final[Mapping[str, Callable[[SettingInfo, object], Value]]] = {
+_PARSERS: Final[Mapping[str, Callable[[object], Value]]] = {
     "int": _parse_int,
     "float": _parse_float,
     "bool": _parse_bool,

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.base.errors import CorruptError, InvalidError, UnavailableError
+from penstock.base.errors import CorruptError, InvalidError, InvalidSetting, UnavailableError
 
 
-class InvalidOption(InvalidError):
+class InvalidOption(InvalidSetting):
     """An option of the source or the sink that is unknown, malformed or contradicts another."""
 
-    code: ClassVar[str] = "invalid_config"
-
-    def __init__(self, name: str, value: object, reason: str) -> None:
-        super().__init__(f"option {name} = {value!r}: {reason}")
-        self.name = name
-        self.value = value
-        self.reason = reason
+    subject: ClassVar[str] = "option"
 
 
 class NotPenstock(InvalidError):

@@ -2,21 +2,20 @@
 
 Spark's Kafka source gives the names and meanings; the ones that Penstock adds are `bootstrap`,
 `penstock.admin.url`, `penstock.store.options.*`, `columns`, `groupId`, `parallelism`,
-`maxBytesPerTrigger`, `maxRecordsPerTrigger` and `wakeFile`. An option that is not known is refused
-by name: a misspelt limit that is silently ignored is found in production.
+`maxBytesPerTrigger`, `maxRecordsPerTrigger` and `wakeFile`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, cast
 
 from penstock.base.ids import validate_topic_name
-from penstock.base.settings import LONG_MAX
+from penstock.base.settings import LONG_MAX, Kind, setting
+from penstock.spark import given
 from penstock.spark.errors import InvalidOption
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, HEADERS
 
@@ -26,45 +25,16 @@ PARALLELISM_MAX: Final = 10_000
 STORE_OPTIONS: Final = "penstock.store.options."
 """What follows is the name of an option of the object store, such as `aws_endpoint`."""
 
-_ALIASES: Final = {
+ALIASES: Final = {
     "kafka.bootstrap.servers": "bootstrap",
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
     "kafka.group.id": "groupId",
 }
-_KNOWN: Final = (
-    "bootstrap",
-    "penstock.admin.url",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss",
-    "maxRecordsPerTrigger",
-    "maxBytesPerTrigger",
-    "minRecordsPerTrigger",
-    "maxTriggerDelay",
-    "columns",
-    "includeHeaders",
-    "groupId",
-    "parallelism",
-    "wakeFile",
-)
-_CANONICAL: Final = {name.lower(): name for name in (*_KNOWN, *_ALIASES)}
-_ENVIRONMENT: Final = {
-    "bootstrap": "PENSTOCK_BOOTSTRAP",
-    "penstock.admin.url": "PENSTOCK_ADMIN_URL",
-    "parallelism": "PENSTOCK_SPARK_PARALLELISM",
-}
-_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)?")
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, None: 1}
-MAX_TRIGGER_DELAY_DEFAULT_MS: Final = 15 * 60_000
+_AS_JSON: Final = Kind("JSON", str)
+_COUNT: Final = given.whole()
+_TIMESTAMP: Final = given.whole(0)
+_UNKNOWN: Final = f"there is no such option; there are {STORE_OPTIONS}* and"
 
 PartitionMap = Mapping[str, Mapping[int, int]]
 
@@ -84,26 +54,101 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """All options of one read, checked. Unit and default are in the field's name and value."""
+class Limits:
+    """What needs no more than its own value. Unit and default are in the field's name and value."""
 
-    bootstrap: str
-    admin_url: str | None
+    bootstrap: str = setting("", "Brokers.", kind=given.SERVERS, shown="`PENSTOCK_BOOTSTRAP`")
+    admin_url: str | None = setting(
+        None, "Admin addresses; allows direct reads.", name="penstock.admin.url", kind=given.URL,
+        shown="`PENSTOCK_ADMIN_URL`, else none",
+    )  # fmt: skip
+    pattern: str | None = setting(
+        None, "The topics whose whole name matches.", name="subscribePattern", kind=given.PATTERN
+    )
+    fail_on_data_loss: bool = setting(
+        True, "Stop when records were deleted before they were read.", name="failOnDataLoss",
+        kind=given.FLAG,
+    )  # fmt: skip
+    trigger_records_max: int | None = setting(
+        None, "Most records of a micro-batch.", name="maxRecordsPerTrigger", kind=_COUNT
+    )
+    trigger_bytes_max: int | None = setting(
+        None, "Most stored bytes of a micro-batch.", name="maxBytesPerTrigger", kind=_COUNT
+    )
+    trigger_records_min: int | None = setting(
+        None, "Wait for so many records, but at most `maxTriggerDelay`.",
+        name="minRecordsPerTrigger", kind=_COUNT,
+    )  # fmt: skip
+    trigger_delay_max_ms: int = setting(
+        15 * 60_000, "`500ms`, `30s`, `15m`.", name="maxTriggerDelay", kind=given.DURATION,
+        shown="`15m`",
+    )  # fmt: skip
+    group_id: str | None = setting(
+        None, "Show progress as this consumer group.", name="groupId", kind=given.TEXT
+    )
+    parallelism: int = setting(
+        os.cpu_count() or 1, "Tasks to plan for.", kind=given.whole(most=PARALLELISM_MAX),
+        shown="slots of the session",
+    )  # fmt: skip
+    wake_file: str | None = setting(
+        None,
+        "A file with the time of the next batch, if no record comes.",
+        name="wakeFile",
+        kind=given.TEXT,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What several options say together, as they are given."""
+
+    subscribe: str | None = setting(
+        None, "Topics, with commas between them. Exactly one of this, `subscribePattern` and"
+        " `assign`.", kind=Kind("topics", str),
+    )  # fmt: skip
+    assign: str | None = setting(None, 'Partitions: `{"topic": [0, 1]}`.', kind=_AS_JSON)
+    starting: str | None = setting(
+        None, 'A word, or `{"topic": {"0": 42}}`; -2 earliest, -1 latest.', name="startingOffsets",
+        kind=_AS_JSON, shown="batch `earliest`, stream `latest`",
+    )  # fmt: skip
+    ending: str | None = setting(
+        None, "Batch only.", name="endingOffsets", kind=_AS_JSON, shown="`latest`"
+    )
+    starting_at: int | None = setting(
+        None, "Milliseconds, for every partition.", name="startingTimestamp", kind=_TIMESTAMP
+    )
+    ending_at: int | None = setting(
+        None, "Milliseconds, for every partition.", name="endingTimestamp", kind=_TIMESTAMP
+    )
+    starting_each: str | None = setting(
+        None, "Milliseconds per partition.", name="startingOffsetsByTimestamp", kind=_AS_JSON
+    )
+    ending_each: str | None = setting(
+        None, "Milliseconds per partition.", name="endingOffsetsByTimestamp", kind=_AS_JSON
+    )
+    missing: str = setting(
+        "error", "Whether a timestamp that no record has is an error or the end.",
+        name="startingOffsetsByTimestampStrategy", kind=given.word_of("error", "latest"),
+    )  # fmt: skip
+    columns: str | None = setting(
+        None, "Columns to read; Spark cannot tell a Python source which it needs.",
+        kind=Kind("columns", str), shown="all but headers",
+    )  # fmt: skip
+    headers: bool = setting(
+        False, "The column `headers` too.", name="includeHeaders", kind=given.FLAG
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(Limits):
+    """All options of one read, checked."""
+
     topics: tuple[str, ...] = ()
-    pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] | None = None
     start: Bound | None = None
     end: Bound | None = None
     missing_timestamp_is_latest: bool = False
-    fail_on_data_loss: bool = True
-    trigger_records_max: int | None = None
-    trigger_bytes_max: int | None = None
-    trigger_records_min: int | None = None
-    trigger_delay_max_ms: int = MAX_TRIGGER_DELAY_DEFAULT_MS
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    group_id: str | None = None
-    parallelism: int = 1
-    wake_file: str | None = None
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """How tasks open the object store of diskless topics; may be credentials, so never shown."""
 
@@ -120,67 +165,23 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
     Raises:
         InvalidOption: unknown name, malformed value, or options that exclude each other.
     """
-    given = _by_name(raw)
-    columns = _columns(given)
+    store = {
+        name.lower(): value for name, value in raw.items()
+        if name.lower().startswith(STORE_OPTIONS) and name.lower() != STORE_OPTIONS
+    }  # fmt: skip
+    rest = {name: value for name, value in raw.items() if name.lower() not in store}
+    found = {"bootstrap": ""} | given.named((Limits, Choices), rest, ALIASES, _UNKNOWN)
+    choices = given.checked(Choices, found)
+    limits = given.checked(Limits, found)
     return SourceOptions(
-        bootstrap=_required_bootstrap(given),
-        admin_url=(given.get("penstock.admin.url") or "").rstrip("/") or None,
-        **_subscription(given),
-        start=_bound(given, "starting"),
-        end=_bound(given, "ending"),
-        missing_timestamp_is_latest=_choice(
-            given, "startingOffsetsByTimestampStrategy", ("error", "latest")
-        )
-        == "latest",
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-        trigger_records_max=_count(given, "maxRecordsPerTrigger"),
-        trigger_bytes_max=_count(given, "maxBytesPerTrigger"),
-        trigger_records_min=_count(given, "minRecordsPerTrigger"),
-        trigger_delay_max_ms=_duration_ms(given, "maxTriggerDelay"),
-        columns=columns,
-        group_id=given.get("groupId") or None,
-        parallelism=_count(given, "parallelism", maximum=PARALLELISM_MAX) or os.cpu_count() or 1,
-        wake_file=given.get("wakeFile") or None,
-        store_options={
-            name.removeprefix(STORE_OPTIONS): value
-            for name, value in given.items()
-            if name.startswith(STORE_OPTIONS)
-        },
+        **asdict(limits),
+        **_subscription(found),
+        start=_bound(found, "starting", choices.starting_at),
+        end=_bound(found, "ending", choices.ending_at),
+        missing_timestamp_is_latest=choices.missing == "latest",
+        columns=_columns(choices),
+        store_options={name.removeprefix(STORE_OPTIONS): value for name, value in store.items()},
     )
-
-
-def _by_name(raw: Mapping[str, str]) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in raw.items():
-        lower = name.lower()
-        if lower.startswith(STORE_OPTIONS) and lower != STORE_OPTIONS:
-            given[lower] = value
-            continue
-        canonical = _CANONICAL.get(lower)
-        if canonical is None:
-            raise InvalidOption(
-                name,
-                value,
-                f"there is no such option; there are {', '.join(_KNOWN)} and {STORE_OPTIONS}*",
-            )
-        target = _ALIASES.get(canonical, canonical)
-        if given.setdefault(target, value) != value:
-            raise InvalidOption(canonical, value, f"{target} is given twice, with other values")
-    for name, variable in _ENVIRONMENT.items():
-        if name not in given and os.environ.get(variable):
-            given[name] = os.environ[variable]
-    return given
-
-
-def _required_bootstrap(given: Mapping[str, str]) -> str:
-    bootstrap = given.get("bootstrap", "").strip()
-    if not bootstrap:
-        raise InvalidOption(
-            "bootstrap",
-            bootstrap,
-            "give the broker's address as HOST:PORT (or kafka.bootstrap.servers)",
-        )
-    return bootstrap
 
 
 def _subscription(given: Mapping[str, str]) -> dict[str, Any]:
@@ -191,17 +192,13 @@ def _subscription(given: Mapping[str, str]) -> dict[str, Any]:
             f"give one of subscribe, subscribePattern and assign; given: {chosen or 'none'}",
         )  # fmt: skip
     name, value = chosen[0], given[chosen[0]]
+    if name == "subscribePattern":
+        return {}
     if name == "subscribe":
         topics = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
         if not topics:
             raise InvalidOption(name, value, "names no topic")
         return {"topics": tuple(sorted(validate_topic_name(topic) for topic in topics))}
-    if name == "subscribePattern":
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise InvalidOption(name, value, f"is no regular expression: {error}") from error
-        return {"pattern": value}
     body = _json_object(name, value)
     if not body or not all(
         isinstance(numbers, list) and numbers and all(_is_partition(item) for item in numbers)
@@ -211,11 +208,12 @@ def _subscription(given: Mapping[str, str]) -> dict[str, Any]:
     return {"assign": {topic: tuple(sorted(set(body[topic]))) for topic in sorted(body)}}
 
 
-def _bound(given: Mapping[str, str], side: Literal["starting", "ending"]) -> Bound | None:
+def _bound(
+    given: Mapping[str, str], side: Literal["starting", "ending"], timestamp: int | None
+) -> Bound | None:
     # Spark's order of precedence: one timestamp, timestamps per partition, offsets.
     by_time, each, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if by_time in given:
-        timestamp = _count(given, by_time, minimum=0)
         return Bound(option=by_time, kind="timestamp", everywhere=cast("int", timestamp))
     if each in given:
         return Bound(option=each, kind="timestamp", each=_partition_map(each, given[each], 0))
@@ -246,21 +244,20 @@ def _partition_map(name: str, value: str, floor: int) -> PartitionMap:
     return parsed
 
 
-def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    with_headers = _flag(given, "includeHeaders", default=False)
-    if "columns" not in given:
-        return COLUMN_NAMES if with_headers else DEFAULT_COLUMNS
+def _columns(choices: Choices) -> tuple[str, ...]:
+    if choices.columns is None:
+        return COLUMN_NAMES if choices.headers else DEFAULT_COLUMNS
     by_lower = {name.lower(): name for name in COLUMN_NAMES}
     names: dict[str, None] = {}
-    for word in given["columns"].split(","):
+    for word in choices.columns.split(","):
         name = by_lower.get(word.strip().lower())
         if name is None:
             raise InvalidOption(
-                "columns", given["columns"],
+                "columns", choices.columns,
                 f"there is no column {word.strip()!r}; there are {', '.join(COLUMN_NAMES)}",
             )  # fmt: skip
         names[name] = None
-    if with_headers:
+    if choices.headers:
         names[HEADERS] = None
     return tuple(names)
 
@@ -277,39 +274,3 @@ def _json_object(name: str, value: str) -> dict[str, Any]:
 
 def _is_partition(item: object) -> bool:
     return isinstance(item, int) and not isinstance(item, bool) and item >= 0
-
-
-def _count(
-    given: Mapping[str, str], name: str, *, minimum: int = 1, maximum: int = LONG_MAX
-) -> int | None:
-    if name not in given:
-        return None
-    text = given[name].strip()
-    if not text.isdecimal() or not minimum <= int(text) <= maximum:
-        raise InvalidOption(
-            name, given[name], f"must be a whole number from {minimum} to {maximum}"
-        )
-    return int(text)
-
-
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    word = given.get(name, str(default)).strip().lower()
-    if word not in {"true", "false"}:
-        raise InvalidOption(name, given[name], "must be true or false")
-    return word == "true"
-
-
-def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    word = given.get(name, choices[0]).strip().lower()
-    if word not in choices:
-        raise InvalidOption(name, given[name], f"must be one of {', '.join(choices)}")
-    return word
-
-
-def _duration_ms(given: Mapping[str, str], name: str) -> int:
-    if name not in given:
-        return MAX_TRIGGER_DELAY_DEFAULT_MS
-    match = _DURATION.fullmatch(given[name].strip().lower())
-    if match is None:
-        raise InvalidOption(name, given[name], "must be a time such as 500ms, 30s or 15m")
-    return int(match.group(1)) * _UNIT_MS[match.group(2)]

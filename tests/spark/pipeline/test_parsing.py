@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from penstock.formats import ValueFormat
 from penstock.spark.pipeline import kinds
 from penstock.spark.pipeline.document import read
-from penstock.spark.pipeline.keys import NAMED, RULE, SINGLE, TOP, page
 from penstock.spark.pipeline.kinds import Unfit
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.spec import (
@@ -391,13 +390,3 @@ def test_an_interval_is_read_as_it_is_written(milliseconds: int) -> None:
 )
 def test_sizes(value: object, size: int) -> None:
     assert kinds.size(value) == size
-
-
-def test_the_reference_names_every_key() -> None:
-    text = page()
-    for table in (TOP, RULE, *NAMED.values(), *SINGLE.values()):
-        assert table.heading in text or table is TOP
-        for key in table.keys:
-            assert key.kind is not None
-            assert f"| `{key.name}` | {key.kind.words} | {key.shown}" in text
-            assert f" | {key.doc} |" in text

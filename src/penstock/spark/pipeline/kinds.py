@@ -42,7 +42,7 @@ _TYPES: Final[Mapping[type, str]] = {
 }  # fmt: skip
 
 
-class Unfit(Exception):
+class Unfit(ValueError):
     """A value that its key cannot have; a check turns it into a `Problem`."""
 
     def __init__(self, message: str, fix: str = "") -> None:
