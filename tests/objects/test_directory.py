@@ -7,13 +7,14 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.base.errors import PenstockError
+from penstock.base.files import BUFFERS_PER_CALL_MAX
 from penstock.objects import (
     DirectoryStore,
     ObjectExists,
@@ -26,61 +27,12 @@ from penstock.objects import (
     limits,
 )
 from penstock.objects.directory import PARTIAL
-from penstock.objects.files import MachineFiles
+from tests.faulty_files import FaultyFiles
 
 
-class ProbedFiles(MachineFiles):
-    """The machine's calls, recorded; `fail` says which raise."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.fail: Callable[[str], int | None] = lambda _call: None
-        self.write_bytes_max = 1 << 30
-
-    def _call(self, name: str) -> None:
-        self.calls.append(name)
-        number = self.fail(name)
-        if number is not None:
-            raise OSError(number, os.strerror(number))
-
-    def open_directory(self, directory: int, name: str) -> int:
-        self._call("open_directory")
-        return super().open_directory(directory, name)
-
-    def make_directory(self, directory: int, name: str) -> None:
-        self._call(f"make_directory {name}")
-        super().make_directory(directory, name)
-
-    def create(self, directory: int, name: str) -> int:
-        self._call("create")
-        return super().create(directory, name)
-
-    def open(self, directory: int, name: str) -> int:
-        self._call("open")
-        return super().open(directory, name)
-
-    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
-        self._call("write")
-        size = sum(map(len, buffers))
-        if size <= self.write_bytes_max:
-            return super().write(file, buffers)
-        return os.write(file, b"".join(buffers)[: self.write_bytes_max])
-
-    def sync_file(self, file: int) -> None:
-        self._call("sync_file")
-        super().sync_file(file)
-
-    def sync_directory(self, directory: int) -> None:
-        self._call("sync_directory")
-        super().sync_directory(directory)
-
-    def link(self, source: int, name: str, directory: int, target: str) -> None:
-        self._call(f"link {target}")
-        super().link(source, name, directory, target)
-
-    def remove(self, directory: int, name: str) -> None:
-        self._call("remove")
-        super().remove(directory, name)
+def made(files: FaultyFiles) -> list[str]:
+    """The calls that matter to what is durable, in their order."""
+    return [name for name in files.calls if name not in {"open_file", "size", "close"}]
 
 
 class Times:
@@ -101,20 +53,20 @@ def partials(root: Path) -> list[str]:
 
 
 async def test_an_object_is_synced_before_and_its_directory_after_the_link(tmp_path: Path) -> None:
-    files = ProbedFiles()
+    files = FaultyFiles()
     store = DirectoryStore(tmp_path, files=files)
     files.calls.clear()
     await store.put("wal/7/a", [b"12", b"34"])
-    assert files.calls == [
-        "create", "write", "sync_file",
-        "make_directory wal", "sync_directory", "open_directory",
-        "make_directory 7", "sync_directory", "open_directory",
-        "link a", "sync_directory", "remove",
+    assert made(files) == [
+        "create", "write_at", "sync_file",
+        "make_directory", "sync_directory", "open_directory",
+        "make_directory", "sync_directory", "open_directory",
+        "link", "sync_directory", "remove",
     ]  # fmt: skip
     files.calls.clear()
     await store.put("wal/7/b", [b"56"])
-    assert files.calls == [
-        "create", "write", "sync_file", "open_directory", "open_directory", "link b",
+    assert made(files) == [
+        "create", "write_at", "sync_file", "open_directory", "open_directory", "link",
         "sync_directory", "remove",
     ]  # fmt: skip
     assert partials(tmp_path) == []
@@ -124,7 +76,7 @@ async def test_an_object_is_synced_before_and_its_directory_after_the_link(tmp_p
 
 async def test_a_directory_that_another_made_is_synced_once_more(tmp_path: Path) -> None:
     (tmp_path / "wal").mkdir()
-    files = ProbedFiles()
+    files = FaultyFiles()
     store = DirectoryStore(tmp_path, files=files)
     files.calls.clear()
     await store.put("wal/a", [b"1"])
@@ -133,8 +85,7 @@ async def test_a_directory_that_another_made_is_synced_once_more(tmp_path: Path)
 
 
 async def test_short_writes_are_gone_on_with(tmp_path: Path) -> None:
-    files = ProbedFiles()
-    files.write_bytes_max = 7
+    files = FaultyFiles(write_bytes_max=7)
     store = DirectoryStore(tmp_path, files=files)
     pieces = [bytes([number]) * number for number in range(1, 30)]
     await store.put("a", pieces)
@@ -144,7 +95,7 @@ async def test_short_writes_are_gone_on_with(tmp_path: Path) -> None:
 
 async def test_more_pieces_than_one_call_takes(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    pieces = [b"%d," % number for number in range(3 * limits.BUFFERS_PER_CALL_MAX)]
+    pieces = [b"%d," % number for number in range(3 * BUFFERS_PER_CALL_MAX)]
     await store.put("a", pieces)
     assert await store.get("a", 0, len(b"".join(pieces))) == b"".join(pieces)
     await store.close()
@@ -154,13 +105,13 @@ async def test_more_pieces_than_one_call_takes(tmp_path: Path) -> None:
 async def test_a_failed_sync_is_final_until_the_store_is_opened_anew(
     tmp_path: Path, call: str
 ) -> None:
-    files = ProbedFiles()
+    files = FaultyFiles()
     store = DirectoryStore(tmp_path, files=files)
     await store.put("before", [b"1"])
-    files.fail = lambda name: errno.EIO if name == call else None
+    files.fail = lambda name, path: errno.EIO if name == call else None
     with pytest.raises(StoreFailed, match=r"sync of .* failed"):
         await store.put("a", [b"1"])
-    files.fail = lambda _call: None
+    files.fail = lambda name, path: None
     files.calls.clear()
     with pytest.raises(StoreFailed, match=r"sync of .* failed"):
         await store.put("b", [b"1"])
@@ -177,32 +128,32 @@ async def test_a_failed_sync_is_final_until_the_store_is_opened_anew(
     ("call", "number", "expected"),
     [
         ("create", errno.ENOSPC, StoreFull),
-        ("write", errno.ENOSPC, StoreFull),
-        ("write", errno.EDQUOT, StoreFull),
+        ("write_at", errno.ENOSPC, StoreFull),
+        ("write_at", errno.EDQUOT, StoreFull),
         ("sync_file", errno.ENOSPC, StoreFull),
         ("sync_directory", errno.ENOSPC, StoreFull),
-        ("link a", errno.ENOSPC, StoreFull),
-        ("make_directory wal", errno.ENOSPC, StoreFull),
+        ("link", errno.ENOSPC, StoreFull),
+        ("make_directory", errno.ENOSPC, StoreFull),
         ("create", errno.EMFILE, StoreUnavailable),
         ("open_directory", errno.ENFILE, StoreUnavailable),
-        ("write", errno.EIO, StoreUnavailable),
-        ("write", errno.ESTALE, StoreUnavailable),
+        ("write_at", errno.EIO, StoreUnavailable),
+        ("write_at", errno.ESTALE, StoreUnavailable),
         ("create", errno.EROFS, StoreRefused),
         ("create", errno.EACCES, StoreRefused),
-        ("link a", errno.EPERM, StoreRefused),
-        ("write", errno.EFBIG, StoreRefused),
+        ("link", errno.EPERM, StoreRefused),
+        ("write_at", errno.EFBIG, StoreRefused),
     ],
 )
 async def test_a_failed_put_leaves_nothing_and_the_next_may_succeed(
     tmp_path: Path, call: str, number: int, expected: type[PenstockError]
 ) -> None:
-    files = ProbedFiles()
+    files = FaultyFiles()
     store = DirectoryStore(tmp_path, files=files)
-    files.fail = lambda name: number if name == call else None
+    files.fail = lambda name, path: number if name == call else None
     with pytest.raises(expected, match=f"{tmp_path}.*wal/a.*{os.strerror(number)}") as raised:
         await store.put("wal/a", [b"1"])
     assert type(raised.value) is expected
-    files.fail = lambda _call: None
+    files.fail = lambda name, path: None
     assert partials(tmp_path) == []
     await store.put("wal/b", [b"1"])
     assert bytes(await store.get("wal/b", 0, 1)) == b"1"
@@ -213,16 +164,13 @@ async def test_a_full_disk_is_said_by_a_real_one() -> None:
     if not os.path.exists("/dev/full"):
         pytest.fail("this machine has no /dev/full")
 
-    class FullFiles(MachineFiles):
-        def write(self, file: int, buffers: Sequence[memoryview]) -> int:
-            full = os.open("/dev/full", os.O_WRONLY)
-            try:
-                return os.writev(full, buffers)
-            finally:
-                os.close(full)
+    def write_to_full(number: int, name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "write_at":
+            with open("/dev/full", "wb", buffering=0) as full:
+                full.write(arguments[1][0])
 
     root = Path("/dev/shm") / f"penstock-{os.getpid()}-full"
-    store = DirectoryStore(root, files=FullFiles())
+    store = DirectoryStore(root, files=FaultyFiles(write_to_full))
     try:
         with pytest.raises(StoreFull, match="No space left on device"):
             await store.put("a", [b"1"])

@@ -15,6 +15,7 @@ import pytest
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
+from penstock.base.files import MACHINE_FILES, Files
 from penstock.outbox.errors import (
     AccessDenied,
     BatchConflict,
@@ -30,10 +31,10 @@ from penstock.outbox.errors import (
     WriteFailed,
 )
 from penstock.outbox.layout import batch_directory, hour_directory, temporary_name
-from penstock.outbox.writer.files import CHECKSUM_ATTRIBUTE, MachineFiles, Tree
+from penstock.outbox.writer.files import Tree
 from penstock.outbox.writer.payload import as_buffers
-from penstock.outbox.writer.safe_write import FileSystem, WritePlan, Written
-from tests.outbox.probed_files import ProbedFiles, open_below
+from penstock.outbox.writer.safe_write import CHECKSUM_ATTRIBUTE, WritePlan, Written
+from tests.faulty_files import FaultyFiles, open_below
 
 AT_MS = 1_779_632_400_000
 PAYLOAD = [b"first ", b"", b"second ", b"x" * 3000]
@@ -76,7 +77,7 @@ DATA = f"{batch_directory('p', 'b', AT_MS)}/data.bin"
 def open_tree(tmp_path: Path) -> Iterator[Callable[..., Tree]]:
     trees: list[Tree] = []
 
-    def opening(files: FileSystem | None = None, **options: Any) -> Tree:
+    def opening(files: Files = MACHINE_FILES, **options: Any) -> Tree:
         trees.append(Tree(tmp_path, files, **options))
         return trees[-1]
 
@@ -103,7 +104,7 @@ def test_a_payload_is_there_whole(
 @pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 2048, 5000])
 def test_any_number_of_buffers(tmp_path: Path, open_tree: Callable[..., Tree], count: int) -> None:
     payload = [b"%d," % number for number in range(count)]
-    files = ProbedFiles()
+    files = FaultyFiles()
     written = open_tree(files).write(plan(payload))
     content = b"".join(payload)
     assert files_of(tmp_path) == {DATA: content}
@@ -115,7 +116,7 @@ def test_large_buffers_are_written_in_slices(
     tmp_path: Path, open_tree: Callable[..., Tree]
 ) -> None:
     payload = [os.urandom(700_000), os.urandom(2_500_000), os.urandom(3)]
-    files = ProbedFiles()
+    files = FaultyFiles()
     written = open_tree(files).write(plan(payload))
     content = b"".join(payload)
     assert files_of(tmp_path) == {DATA: content}
@@ -128,14 +129,14 @@ def test_large_buffers_are_written_in_slices(
 def test_short_writes_go_on_where_they_stopped(
     tmp_path: Path, open_tree: Callable[..., Tree], at_most: int
 ) -> None:
-    written = open_tree(ProbedFiles(write_bytes_max=at_most)).write(plan())
+    written = open_tree(FaultyFiles(write_bytes_max=at_most)).write(plan())
     assert files_of(tmp_path) == {DATA: CONTENT}
     assert written.crc32c == crc32c(CONTENT)
 
 
 def test_a_write_that_takes_nothing_fails(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:
     with pytest.raises(WriteFailed, match="took none of its bytes"):
-        open_tree(ProbedFiles(write_bytes_max=0)).write(plan())
+        open_tree(FaultyFiles(write_bytes_max=0)).write(plan())
     assert files_of(tmp_path) == {}
 
 
@@ -145,10 +146,10 @@ def test_a_retry_finds_the_file_and_reads_it_at_most_once(
 ) -> None:
     """Not at all where its writer made it durable and recorded its checksum."""
     open_tree().write(plan(durable=durable))
-    files = ProbedFiles()
+    files = FaultyFiles()
     again = open_tree(files).write(plan(attempt=2, durable=durable))
     assert again == Written(size_bytes=len(CONTENT), crc32c=crc32c(CONTENT), existing=True)
-    assert not {"create", "write", "rename"} & set(files.calls)
+    assert not {"create", "write", "rename_new"} & set(files.calls)
     assert ("sync_file" in files.calls) == durable
     assert ("sync_directory" in files.calls) == durable
     assert files.calls.count("read") == (0 if durable else 1)
@@ -168,7 +169,7 @@ def test_a_file_without_a_recorded_checksum_is_read(
     payload = [os.urandom(700_000)]
     open_tree().write(plan(payload))
     older(tmp_path, recorded)
-    files = ProbedFiles()
+    files = FaultyFiles()
     tree = open_tree(files)
     assert tree.write(plan(payload, attempt=2)).existing
     assert files.calls.count("read") == 3
@@ -178,10 +179,10 @@ def test_a_file_without_a_recorded_checksum_is_read(
 
 def test_a_file_system_without_attributes(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:
     def unsupported(number: int, name: str, arguments: tuple[Any, ...]) -> None:
-        if name in {"record_checksum", "recorded_checksum"}:
+        if name in {"set_attribute", "attribute"}:
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    tree = open_tree(ProbedFiles(unsupported))
+    tree = open_tree(FaultyFiles(unsupported))
     assert not tree.write(plan()).existing
     assert tree.write(plan(attempt=2)).existing
     with pytest.raises(BatchConflict):
@@ -212,7 +213,7 @@ def test_another_content_is_a_conflict(
 def test_the_first_write_to_an_hour_syncs_to_the_root_and_later_ones_do_not(
     open_tree: Callable[..., Tree],
 ) -> None:
-    files = ProbedFiles()
+    files = FaultyFiles()
     tree = open_tree(files)
     tree.write(plan(batch="one"))
     assert files.calls.count("sync_directory") == LEVELS, (
@@ -221,15 +222,15 @@ def test_the_first_write_to_an_hour_syncs_to_the_root_and_later_ones_do_not(
     files.calls.clear()
     tree.write(plan(batch="two"))
     assert files.calls == [
-        "make_directory", "open_directory", "create", "write", "record_checksum", "sync_file",
-        "close", "rename", "sync_directory", "sync_directory", "close",
+        "make_directory", "open_directory", "create", "write", "set_attribute", "sync_file",
+        "close", "rename_new", "sync_directory", "sync_directory", "close",
     ]  # fmt: skip
 
 
 def test_what_others_made_is_synced_too(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:
     """Whoever made a directory may have been killed before it was synced."""
     (tmp_path / hour_directory("p", AT_MS)).mkdir(parents=True)
-    files = ProbedFiles()
+    files = FaultyFiles()
     open_tree(files).write(plan())
     assert files.calls.count("sync_directory") == LEVELS
 
@@ -237,7 +238,7 @@ def test_what_others_made_is_synced_too(tmp_path: Path, open_tree: Callable[...,
 def test_a_write_that_was_not_durable_does_not_count_as_synced(
     open_tree: Callable[..., Tree],
 ) -> None:
-    files = ProbedFiles()
+    files = FaultyFiles()
     tree = open_tree(files)
     tree.write(plan(batch="one", durable=False))
     assert "sync_directory" not in files.calls
@@ -255,7 +256,7 @@ ERRORS: dict[int, type[PenstockError]] = {
 }
 
 
-class Failing(ProbedFiles):
+class Failing(FaultyFiles):
     """Fails one call with an errno; a close that fails has closed all the same, as on Linux."""
 
     def __init__(self, at: int, number: int) -> None:
@@ -270,7 +271,7 @@ class Failing(ProbedFiles):
             raise OSError(self._number, os.strerror(self._number))
 
 
-def attempt(root: Path, files: FileSystem, plan: WritePlan) -> Written | PenstockError:
+def attempt(root: Path, files: Files, plan: WritePlan) -> Written | PenstockError:
     tree = Tree(root, files)
     try:
         return tree.write(plan)
@@ -286,8 +287,8 @@ def test_every_call_fails_in_turn(tmp_path: Path, number: int, case: str) -> Non
     payload = LARGE if case == "large" else PAYLOAD
     whole = {DATA: b"".join(payload)}
     if case == "found":
-        attempt(tmp_path, MachineFiles(), plan(payload))
-    counting = ProbedFiles()
+        attempt(tmp_path, MACHINE_FILES, plan(payload))
+    counting = FaultyFiles()
     attempt(tmp_path, counting, plan(payload, batch="b" if case == "found" else "count"))
     assert ("start_write_back" in counting.calls) == (case == "large")
     for at in range(1, len(counting.calls)):
@@ -301,7 +302,7 @@ def test_every_call_fails_in_turn(tmp_path: Path, number: int, case: str) -> Non
         name = files.calls[at]
         where = f"{errno.errorcode[number]} at call {at}, {name}"
         assert open_below(root) == [], where
-        renamed = "rename" in files.calls[:at]
+        renamed = "rename_new" in files.calls[:at]
         there = renamed or case == "found" or isinstance(result, Written)
         assert files_of(root) == (whole if there else {}), where
         if isinstance(result, PenstockError):
@@ -310,10 +311,12 @@ def test_every_call_fails_in_turn(tmp_path: Path, number: int, case: str) -> Non
             assert isinstance(result, (RetriableError, UnavailableError))
         else:
             assert name in {
-                    "close", "start_write_back", "record_checksum", "recorded_checksum",
+                    "close", "start_write_back", "set_attribute", "attribute",
                 }, f"{where}: it must not be passed over"  # fmt: skip
-            assert counting.calls[at + 1 : at + 2] != ["rename"], "a file's close reports writes"
-        retried = attempt(root, MachineFiles(), plan(payload, attempt=at + 1))
+            assert counting.calls[at + 1 : at + 2] != ["rename_new"], (
+                "a file's close reports writes"
+            )
+        retried = attempt(root, MACHINE_FILES, plan(payload, attempt=at + 1))
         assert isinstance(retried, Written), where
         assert files_of(root) == whole, where
 
@@ -325,13 +328,13 @@ def test_a_failed_sync_is_never_repeated(tmp_path: Path, open_tree: Callable[...
 
     def fail_once(number: int, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "create":
-            created.append(arguments[1])
+            created.append(arguments[0])
         if name == "sync_file":
             synced.append(os.fstat(arguments[0]).st_ino)
             if len(synced) == 1:
                 raise OSError(errno.EIO, "")
 
-    tree = open_tree(ProbedFiles(fail_once))
+    tree = open_tree(FaultyFiles(fail_once))
     with pytest.raises(SyncFailed):
         tree.write(plan())
     assert files_of(tmp_path) == {}
@@ -353,7 +356,7 @@ def test_a_directory_whose_sync_failed_is_opened_anew(
             if failing and len(synced) == 2:
                 raise OSError(errno.EIO, "")
 
-    files = ProbedFiles(fail)
+    files = FaultyFiles(fail)
     tree = open_tree(files)
     tree.write(plan(batch="warm"))
     synced.clear()
@@ -369,7 +372,7 @@ def test_a_directory_whose_sync_failed_is_opened_anew(
     assert len(synced) == LEVELS
 
 
-class WithoutNoReplace(ProbedFiles):
+class WithoutNoReplace(FaultyFiles):
     """A file system as NFS is: no renameat2. Without links too where that is asked for."""
 
     def __init__(self, number: int = errno.EINVAL, link_number: int | None = None) -> None:
@@ -378,7 +381,7 @@ class WithoutNoReplace(ProbedFiles):
         self._link_number = link_number
 
     def _refuse(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
-        if name == "rename":
+        if name == "rename_new":
             raise OSError(self._number, "")
         if name == "link" and self._link_number is not None:
             raise OSError(self._link_number, "")
@@ -414,13 +417,14 @@ def test_of_two_writers_of_a_batch_one_writes(
     payload = PAYLOAD if same else [b"o" * len(CONTENT)]
     outcome: list[Written] = []
 
-    class Late(WithoutNoReplace if links else ProbedFiles):  # type: ignore[misc]
-        def rename(self, directory: int, name: str, target: str) -> None:
+    def late(number: int, name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "rename_new":
             if not outcome:
                 outcome.append(other.write(plan(payload, attempt=2)))
-            super().rename(directory, name, target)
+            if links:
+                raise OSError(errno.EINVAL, "")
 
-    tree = open_tree(Late())
+    tree = open_tree(FaultyFiles(late))
     if same:
         assert tree.write(plan()).existing
     else:
@@ -467,7 +471,7 @@ def test_directories_that_vanish_are_made_again(
             if number == at and not list(root.rglob("data.bin*")):
                 shutil.rmtree(root / "p", ignore_errors=True)
 
-        result = attempt(root, ProbedFiles(remove), plan())
+        result = attempt(root, FaultyFiles(remove), plan())
         assert isinstance(result, Written), at
         assert files_of(root) == {DATA: CONTENT}
 
@@ -475,7 +479,7 @@ def test_directories_that_vanish_are_made_again(
 def test_an_hour_that_was_removed_between_two_writes(
     tmp_path: Path, open_tree: Callable[..., Tree]
 ) -> None:
-    files = ProbedFiles()
+    files = FaultyFiles()
     tree = open_tree(files)
     tree.write(plan(batch="one"))
     shutil.rmtree(tmp_path / "p")
@@ -493,7 +497,7 @@ def test_directories_that_keep_vanishing_end_the_attempt(
             raise OSError(errno.ENOENT, "")
 
     with pytest.raises(WriteFailed, match=r"(look|create) .*ENOENT"):
-        open_tree(ProbedFiles(missing)).write(plan())
+        open_tree(FaultyFiles(missing)).write(plan())
 
 
 @pytest.mark.parametrize("level", range(6))

@@ -12,8 +12,8 @@ import pytest
 from penstock.outbox import paths
 from penstock.outbox.errors import NotAFile, PathEscapes, PayloadMissing, TooManyOpenFiles
 from penstock.outbox.paths import check_relative, open_beneath, raw_open_beneath, walk_beneath
+from tests.faulty_files import open_below
 from tests.outbox.forked import exit_code_of
-from tests.outbox.probed_files import open_below
 
 Opener = Callable[[int, str, int], int]
 

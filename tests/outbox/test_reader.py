@@ -31,8 +31,8 @@ from penstock.outbox.reader.errors import (
 )
 from penstock.outbox.reader.policy import Trouble
 from penstock.outbox.reader.reader import OutboxReader
+from tests.faulty_files import open_below
 from tests.outbox.forked import exit_code_of
-from tests.outbox.probed_files import open_below
 
 AT_MS = 1_779_580_800_000
 PATH = data_path("p", "b", AT_MS)

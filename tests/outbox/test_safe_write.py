@@ -7,7 +7,7 @@ import errno
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pytest
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
+from penstock.base.files import Buffer, Files, Name
 from penstock.outbox import limits
 from penstock.outbox.errors import BatchConflict, InvalidPayload, OutboxBug
 from penstock.outbox.layout import hour_directory, temporary_name
@@ -58,7 +59,7 @@ class Calls:
         self.there = there  # what data.bin has, if anybody looks
         self.recorded = recorded
         self.position = 0
-        self.open: set[int] = set()
+        self.held: set[int] = set()
         self.temporary = False
         self.handles = itertools.count(100)
         self.seen: list[str] = []
@@ -72,7 +73,9 @@ class Calls:
             size_bytes=size_bytes,
             durable=durable,
         )
-        self.attempt = SafeWrite(plan, self, root=ROOT, hour=hour, hour_settled=hour != NO_HANDLE)
+        self.attempt = SafeWrite(
+            plan, cast(Files, self), root=ROOT, hour=hour, hour_settled=hour != NO_HANDLE
+        )
         self.outcome: Written | PenstockError = OutboxBug("it was not run")
 
     def run(self) -> Calls:
@@ -81,7 +84,7 @@ class Calls:
         except PenstockError as error:
             self.outcome = error
         kept = {self.attempt.opened_hour} - {NO_HANDLE}
-        assert self.open == kept, "all is closed but the hour's directory, which is the caller's"
+        assert self.held == kept, "all is closed but the hour's directory, which is the caller's"
         assert not isinstance(self.outcome, OutboxBug)
         if isinstance(self.outcome, Written):
             assert (self.outcome.size_bytes, self.outcome.crc32c) == (3000, crc32c(PAYLOAD))
@@ -89,86 +92,85 @@ class Calls:
             assert self.published or self.outcome.existing
         return self
 
-    def begin(self, call: str, handle: int) -> None:
+    def begin(self, call: str, handle: int | None) -> None:
         at = len(self.seen)
         assert at < CALLS_MAX, f"no end: {self.seen[-20:]}"
-        assert handle in self.open | {ROOT, HOUR}, f"{call} on a handle that is not open"
+        assert handle in self.held | {ROOT, HOUR}, f"{call} on a handle that is not open"
         self.seen.append(call)
         if call == "close":
-            self.open.remove(handle)
+            self.held.remove(handle)
         if number := self.failing(at, call):
             raise OSError(number, "as told")
 
     def opened(self) -> int:
-        self.open.add(handle := next(self.handles))
+        self.held.add(handle := next(self.handles))
         return handle
 
-    def open_root(self, path: Path) -> int:
-        raise AssertionError("the root is open")
-
-    def open_directory(self, directory: int, name: str) -> int:
-        self.begin("open_directory", directory)
+    def open_directory(self, name: Name, /, below: int | None = None) -> int:
+        self.begin("open_directory", below)
         return self.opened()
 
-    def make_directory(self, directory: int, name: str) -> None:
-        self.begin("make_batch" if name == BATCH else "make_directory", directory)
+    def make_directory(self, name: Name, /, below: int | None = None, mode: int = 0) -> None:
+        self.begin("make_batch" if name == BATCH else "make_directory", below)
 
-    def size_of(self, directory: int, name: str) -> int:
-        self.begin("size_of", directory)
+    def size_of(self, name: Name, /, below: int | None = None) -> int:
+        self.begin("size_of", below)
         self.position = 0
         return len(self.there)
 
-    def open_file(self, directory: int, name: str) -> int:
-        self.begin("open_file", directory)
+    def open_file(self, name: Name, /, below: int | None = None) -> int:
+        self.begin("open_file", below)
         return self.opened()
 
-    def recorded_checksum(self, file: int) -> int:
-        self.begin("recorded_checksum", file)
+    def attribute(self, file: int, name: str, /) -> bytes:
+        self.begin("attribute", file)
         if not self.recorded:
             raise OSError(errno.ENODATA, "none was recorded")
-        return crc32c(self.there)
+        return b"%08x" % crc32c(self.there)
 
-    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
+    def read(self, file: int, buffers: Sequence[memoryview], /) -> int:
         self.begin("read", file)
         piece = self.there[self.position : self.position + min(buffers[0].nbytes, 1000)]
         buffers[0][: len(piece)] = piece
         self.position += len(piece)
         return len(piece)
 
-    def create(self, directory: int, name: str) -> int:
-        self.begin("create", directory)
+    def create(self, name: Name, /, below: int | None = None, mode: int = 0) -> int:
+        self.begin("create", below)
         self.temporary = True
         return self.opened()
 
-    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
+    def write(self, file: int, buffers: Sequence[Buffer], /) -> int:
         self.begin("write", file)
-        return sum(view.nbytes for view in buffers)
+        return sum(map(len, buffers))
 
-    def start_write_back(self, file: int) -> None:
+    def start_write_back(self, file: int, /) -> None:
         self.begin("start_write_back", file)
 
-    def record_checksum(self, file: int, crc: int) -> None:
-        self.begin("record_checksum", file)
+    def set_attribute(self, file: int, name: str, value: bytes, /) -> None:
+        self.begin("set_attribute", file)
 
-    def sync_file(self, file: int) -> None:
+    def sync_file(self, file: int, /) -> None:
         self.begin("sync_file", file)
 
-    def sync_directory(self, directory: int) -> None:
+    def sync_directory(self, directory: int, /) -> None:
         self.begin("sync_directory", directory)
 
-    def rename(self, directory: int, name: str, target: str) -> None:
-        self.begin("rename", directory)
+    def rename_new(self, name: Name, target: Name, /, below: int) -> None:
+        self.begin("rename_new", below)
         self.temporary, self.published = False, True
 
-    def link(self, directory: int, name: str, target: str) -> None:
-        self.begin("link", directory)
+    def link(
+        self, name: Name, target: Name, /, below: int | None = None, target_below: int | None = None
+    ) -> None:
+        self.begin("link", below)
         self.published = True
 
-    def remove(self, directory: int, name: str) -> None:
-        self.begin("remove", directory)
+    def remove(self, name: Name, /, below: int | None = None) -> None:
+        self.begin("remove", below)
         self.temporary = False
 
-    def close(self, handle: int) -> None:
+    def close(self, handle: int, /) -> None:
         self.begin("close", handle)
 
 
@@ -205,7 +207,7 @@ def test_what_is_there_counts_by_its_content(
     durable: bool, recorded: bool, loses: bool, there: bytes
 ) -> None:
     """Found at the first look, or after another writer's rename; then with every call failing."""
-    last = "rename" if loses else "make_batch"
+    last = "rename_new" if loses else "make_batch"
 
     def taken(at: int, call: str) -> int:
         return errno.EEXIST if call == last else 0
@@ -235,7 +237,7 @@ def test_what_is_there_counts_by_its_content(
 
 def test_syncs_come_before_success_and_after_the_rename() -> None:
     order = Calls().run().seen
-    first = ["create", "write", "record_checksum", "sync_file", "close", "rename"]
+    first = ["create", "write", "set_attribute", "sync_file", "close", "rename_new"]
     start = order.index("create")
     assert order[start : start + 13] == first + ["sync_directory"] * 7
 

@@ -27,7 +27,7 @@ from penstock.outbox.gc.topic_pointers import TopicPointers
 from penstock.outbox.gc.tree import TreeFiles
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
-from tests.outbox.probed_files import open_below
+from tests.faulty_files import open_below
 from tests.outbox.shelf import AT_MS, HOUR_MS, Shelf
 from tests.outbox.sweep_kills import Failing, Scene
 

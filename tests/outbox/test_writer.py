@@ -39,7 +39,7 @@ from penstock.outbox.errors import (
 from penstock.outbox.metrics import OTHER
 from penstock.outbox.settings import OutboxSettings
 from penstock.outbox.writer.writer import OutboxWriter, WriteResult
-from tests.outbox.probed_files import ProbedFiles
+from tests.faulty_files import FaultyFiles
 from tests.outbox.writers import (
     AT_MS,
     CONTENT,
@@ -122,7 +122,7 @@ async def test_ids_are_made_where_they_are_left_out(tmp_path: Path) -> None:
         ("create", errno.EMFILE),
         ("write", errno.ENOSPC),
         ("close", errno.EDQUOT),
-        ("rename", errno.ESTALE),
+        ("rename_new", errno.ESTALE),
         ("open_directory", errno.EIO),
     ],
 )
@@ -310,7 +310,7 @@ async def test_nothing_leaks_whatever_happens(tmp_path: Path, seed: int) -> None
         )  # fmt: skip
 
     async with running(
-        tmp_path, ProbedFiles(fail), topic, in_flight_bytes=5000, in_flight_operations=3,
+        tmp_path, FaultyFiles(fail), topic, in_flight_bytes=5000, in_flight_operations=3,
         threshold_bytes=100, attempts_max=2, write_timeout_ms=40, pending_max=60,
     ) as writer:  # fmt: skip
         calls = []

@@ -14,11 +14,12 @@ from penstock.base.crc import crc32c
 from penstock.base.errors import (
     PenstockError,
 )
+from penstock.base.files import MACHINE_FILES, Files
 from penstock.base.metrics import Sample
 from penstock.outbox.pointer import OutboxRecord, decode_pointer
 from penstock.outbox.settings import OutboxSettings
 from penstock.outbox.writer.writer import OutboxWriter
-from tests.outbox.probed_files import ProbedFiles
+from tests.faulty_files import FaultyFiles
 
 AT_MS = 1_779_632_400_000
 CONTENT = b"content " * 1000
@@ -59,7 +60,7 @@ class Topic:
         yield from ()
 
 
-class GatedFiles(ProbedFiles):
+class GatedFiles(FaultyFiles):
     """Holds every write to a file until its gate is opened."""
 
     def __init__(self) -> None:
@@ -75,8 +76,8 @@ class GatedFiles(ProbedFiles):
             assert self.gate.wait(WAIT_SECONDS)
 
 
-class FailingFiles(ProbedFiles):
-    """Fails the first calls of a name."""
+class FailingFiles(FaultyFiles):
+    """Fails the first calls of a name, but not the opening of the root."""
 
     def __init__(self, name: str, number: int, times: int) -> None:
         super().__init__(self._fail)
@@ -85,22 +86,19 @@ class FailingFiles(ProbedFiles):
         self.left = times
         self.created: list[str] = []
 
-    def close(self, handle: int) -> None:
-        """Linux has closed, whatever it says."""
-        os.close(handle)
-        self.around("close", int)
-
     def _fail(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "create":
-            self.created.append(arguments[1])
-        if name == self.failing and self.left:
+            self.created.append(arguments[0])
+        if number and name == self.failing and self.left:
             self.left -= 1
+            if name == "close":  # Linux has closed, whatever it says.
+                os.close(arguments[0])
             raise OSError(self.number, os.strerror(self.number))
 
 
 @asynccontextmanager
 async def running(
-    root: Path, files: ProbedFiles | None = None, topic: Topic | None = None, **settings: Any
+    root: Path, files: Files = MACHINE_FILES, topic: Topic | None = None, **settings: Any
 ) -> AsyncIterator[OutboxWriter]:
     chosen = {"backoff_first_ms": 1, "backoff_max_ms": 2, **settings}
     writer = OutboxWriter(OutboxSettings(root=str(root), **chosen), publisher=topic, files=files)

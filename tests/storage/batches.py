@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from penstock.base.files import MACHINE_FILES, Files
 from penstock.base.ids import TopicPartition
 from penstock.records import BatchHeader, encode_header, seal, split_batches
 from penstock.storage import LogConfig, LogStore, PartitionLog, Read, StorageError, StorageSettings
-from penstock.storage.files import Files
-from penstock.storage.values import Buffer
 
 TOPIC_ID = UUID(int=7)
 WHERE = TopicPartition("orders", 0)
@@ -67,43 +64,6 @@ class Owner:
         self._seen.append("moved")
 
 
-class FaultyFiles(Files):
-    """The real file system, told to run full or to fail. Only growth takes room."""
-
-    def __init__(self) -> None:
-        self.room: int | None = None
-        self.fail_sync: Callable[[str], bool] = lambda path: False
-        self.syncs = 0
-        self._paths: dict[int, str] = {}
-        self.full: Callable[[str], bool] = lambda path: True
-
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
-        descriptor = super().open(path, create=create, read_only=read_only)
-        self._paths[descriptor] = path
-        return descriptor
-
-    def write_at(self, descriptor: int, position: int, buffers: Sequence[Buffer]) -> int:
-        path = self._paths.get(descriptor, "")
-        if self.room is None or not self.full(path):
-            return super().write_at(descriptor, position, buffers)
-        data = b"".join(buffers)
-        size_bytes = os.fstat(descriptor).st_size
-        growth = max(0, position + len(data) - size_bytes)
-        if growth > self.room:
-            data = data[: max(0, size_bytes + self.room - position)]
-            growth = self.room
-            if not data:
-                raise OSError(errno.ENOSPC, "No space left on device")
-        self.room -= growth
-        return super().write_at(descriptor, position, [data])
-
-    def sync(self, descriptor: int) -> None:
-        self.syncs += 1
-        if self.fail_sync(self._paths.get(descriptor, "")):
-            raise OSError(errno.EIO, "Input/output error")
-        super().sync(descriptor)
-
-
 class Harness:
     """A store in a directory, with what tests do to it over and over."""
 
@@ -112,7 +72,7 @@ class Harness:
         directory: Path,
         *,
         config: LogConfig | None = None,
-        files: Files | None = None,
+        files: Files = MACHINE_FILES,
         clock: FakeClock | None = None,
         **settings: Any,
     ) -> None:

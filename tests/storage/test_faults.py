@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,14 @@ from penstock.storage import (
     StorageError,
     StorageFailed,
 )
+from tests.faulty_files import FaultyFiles
 from tests.machine import disk_of, lacking, system_tool
-from tests.storage.batches import FaultyFiles, Harness, Owner, abandon, batch, offsets, read_all
+from tests.storage.batches import Harness, Owner, abandon, batch, offsets, read_all
+
+
+def failing_sync(suffix: str) -> Callable[[str, str], int | None]:
+    """Syncs of files with a suffix fail."""
+    return lambda name, path: errno.EIO if name == "sync_file" and path.endswith(suffix) else None
 
 
 @pytest.mark.parametrize("room", [0, 1, 100, 4096, 5000, 100_000])
@@ -151,10 +159,10 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files)
     harness.put(batch(2))
-    files.fail_sync = lambda path: path.endswith(".journal")
+    files.fail = failing_sync(".journal")
     harness.append(batch())
     assert isinstance(harness.commit(), StorageFailed)
-    files.fail_sync = lambda path: False
+    files.fail = lambda name, path: None
     log = harness.log()
     with pytest.raises(StorageFailed):
         log.append(batch(), now_ms=1)
@@ -172,7 +180,7 @@ def test_a_failed_sync_of_a_segment_keeps_the_journal(tmp_path: Path) -> None:
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files)
     harness.put(batch(2))
-    files.fail_sync = lambda path: path.endswith(".log")
+    files.fail = failing_sync(".log")
     failures: list[StorageError | None] = []
     harness.store.checkpoint(failures.append)
     assert isinstance(failures[0], StorageFailed)
@@ -279,17 +287,16 @@ class SlowSyncer(FaultyFiles):
     """Keeps a checkpoint's small files back until a directory is renamed, or for a moment."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._hold, self._see)
         self.renamed = threading.Event()
 
-    def write(self, path: str, data: bytes, *, sync: bool, sync_directory: bool = True) -> None:
-        if threading.current_thread() is not threading.main_thread():
+    def _hold(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
+        small = name == "open" and str(arguments[0]).endswith(".tmp")
+        if small and threading.current_thread() is not threading.main_thread():
             self.renamed.wait(0.3)
-        super().write(path, data, sync=sync, sync_directory=sync_directory)
 
-    def rename(self, source: str, target: str) -> None:
-        super().rename(source, target)
-        if os.path.isdir(target):
+    def _see(self, number: int, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        if name == "rename" and os.path.isdir(arguments[1]):
             self.renamed.set()
 
 

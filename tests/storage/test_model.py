@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.records import split_batches
 from penstock.storage import LogConfig
-from tests.storage.batches import FakeClock, FaultyFiles, Harness, batch, read_all
+from tests.faulty_files import FaultyFiles
+from tests.storage.batches import FakeClock, Harness, batch, read_all
 
 Stored = tuple[int, int, bytes]
 """Base offset, next offset, and the batch from its checksum on."""

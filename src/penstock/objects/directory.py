@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from penstock.base.files import MACHINE_FILES, Files, read_range, write_all
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.objects import limits
 from penstock.objects.errors import (
@@ -34,7 +35,6 @@ from penstock.objects.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from penstock.objects.files import MachineFiles, open_root, read_range, write_all
 from penstock.objects.keys import check_key, check_prefix, check_range
 from penstock.objects.port import Buffer, ObjectInfo
 from penstock.objects.threads import Threads
@@ -65,11 +65,11 @@ class DirectoryStore:
         *,
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
-        files: MachineFiles | None = None,
+        files: Files = MACHINE_FILES,
         threads_max: int = limits.DIRECTORY_THREADS,
     ) -> None:
         self.root = root
-        self._files = files or MachineFiles()
+        self._files = files
         self._threads = Threads(
             "object-store", threads_max=threads_max, waiting_max=limits.DIRECTORY_WAITING_MAX
         )
@@ -79,10 +79,10 @@ class DirectoryStore:
         self._failed: str | None = None
         with self._errors("open", str(root)):
             root.mkdir(parents=True, exist_ok=True)
-            self._root = open_root(root)
+            self._root = self._files.open_directory(root)
             with suppress(FileExistsError):
-                self._files.make_directory(self._root, PARTIAL)
-            self._partial = self._files.open_directory(self._root, PARTIAL)
+                self._files.make_directory(PARTIAL, self._root)
+            self._partial = self._files.open_directory(PARTIAL, self._root)
             self.removed_partials = self._remove_partials(clock.now_ms())
 
     async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
@@ -120,32 +120,33 @@ class DirectoryStore:
         root, self._root = self._root, -1
         partial, self._partial = self._partial, -1
         if root >= 0 and not self._threads.outstanding:
-            os.close(root)
-            os.close(partial)
+            self._files.close(root)
+            self._files.close(partial)
 
     def _put(self, key: str, pieces: Sequence[Buffer]) -> None:
         name = f"{self._stem}-{next(self._numbers)}"
         with self._errors("write", key):
-            file = self._files.create(self._partial, name)
+            file = self._files.create(name, self._partial)
             try:
                 try:
-                    size = write_all(self._files, file, pieces)
+                    views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+                    size = write_all(self._files, file, 0, views)
                     self._sync(lambda: self._files.sync_file(file), f"object {key}")
-                    written = os.fstat(file).st_size
+                    written = self._files.size(file)
                 finally:
-                    os.close(file)
+                    self._files.close(file)
                 if written != size:
                     raise StoreUnavailable(f"object {key} has {written} bytes of {size} written")
                 self._publish(name, key)
             finally:
                 with suppress(OSError):
-                    self._files.remove(self._partial, name)
+                    self._files.remove(name, self._partial)
 
     def _publish(self, name: str, key: str) -> None:
         with self._directory(key, make=True) as (directory, target):
             self._check_writable()
             try:
-                self._files.link(self._partial, name, directory, target)
+                self._files.link(name, target, self._partial, directory)
             except FileExistsError:
                 # A file server that repeats a call whose answer was lost finds its own link.
                 if os.stat(name, dir_fd=self._partial, follow_symlinks=False).st_nlink < 2:
@@ -154,14 +155,14 @@ class DirectoryStore:
 
     def _get(self, key: str, start: int, size_bytes: int) -> memoryview:
         with self._errors("read", key, absent=key), self._directory(key) as (directory, name):
-            file = self._files.open(directory, name)
+            file = self._files.open_file(name, directory)
             try:
-                content = read_range(self._files, file, start, size_bytes)
+                content = read_range(self._files, file, size_bytes, start)
                 if len(content) < size_bytes:
-                    size, left = os.fstat(file).st_size, memoryview(content) or None
+                    size, left = self._files.size(file), memoryview(content) or None
                     raise ObjectTruncated(key, start, size_bytes, size, content=left)
             finally:
-                os.close(file)
+                self._files.close(file)
         return memoryview(content)
 
     def _head(self, key: str) -> ObjectInfo:
@@ -184,7 +185,7 @@ class DirectoryStore:
         ):
             for key in keys:
                 with suppress(FileNotFoundError, IsADirectoryError):
-                    self._files.remove(directory, key.rpartition("/")[2])
+                    self._files.remove(key.rpartition("/")[2], directory)
             self._files.sync_directory(directory)
 
     def _walk(self, parent: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -226,17 +227,17 @@ class DirectoryStore:
                 path = "/".join(parts[: depth + 1])
                 if make and path not in self._durable:
                     self._make(directory, part, path)
-                below = self._files.open_directory(directory, part)
-                os.close(directory)
+                below = self._files.open_directory(part, directory)
+                self._files.close(directory)
                 directory = below
             yield directory, name
         finally:
-            os.close(directory)
+            self._files.close(directory)
 
     def _make(self, directory: int, part: str, path: str) -> None:
         """Make a directory durable, whoever made it: another writer may not have synced it yet."""
         with suppress(FileExistsError):
-            self._files.make_directory(directory, part)
+            self._files.make_directory(part, directory)
         self._sync(lambda: self._files.sync_directory(directory), f"the directory of {path}")
         if len(self._durable) >= limits.DURABLE_DIRECTORIES_MAX:
             self._durable.clear()
@@ -262,7 +263,7 @@ class DirectoryStore:
                 with suppress(FileNotFoundError):
                     modified_ms = entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000
                     if now_ms - modified_ms >= limits.PARTIAL_AGE_MS:
-                        self._files.remove(self._partial, entry.name)
+                        self._files.remove(entry.name, self._partial)
                         removed += 1
         return removed
 

@@ -18,9 +18,6 @@ DIRECTORY_THREADS: Final = 16
 DIRECTORY_WAITING_MAX: Final = 4096
 """Calls that wait for a thread; more are refused as throttled."""
 
-BUFFERS_PER_CALL_MAX: Final = 1024
-"""Buffers that one `writev` takes (Linux's IOV_MAX)."""
-
 PARTIAL_AGE_MS: Final = 3_600_000
 """Unfinished files of this age are removed when a directory store is opened: no write takes
 that long, and brokers that share the directory may be writing younger ones."""

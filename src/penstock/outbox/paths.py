@@ -15,6 +15,7 @@ import errno
 import os
 from typing import Final
 
+from penstock.base.files import open_no_follow
 from penstock.outbox import limits
 from penstock.outbox.errors import PathEscapes, PayloadMissing, storage_error
 
@@ -104,17 +105,6 @@ def walk_beneath(root_fd: int, relative: str, flags: int) -> int:
     finally:
         if above != root_fd:
             os.close(above)
-
-
-def open_no_follow(directory: int, name: str, flags: int) -> int:
-    """Open one name below a directory; raises OSError, ELOOP when it is a symlink."""
-    try:
-        return os.open(name, flags | _ALWAYS | os.O_NOFOLLOW, dir_fd=directory)
-    except NotADirectoryError:
-        # O_DIRECTORY with O_NOFOLLOW says ENOTDIR of a symlink; tell it from a file.
-        if os.path.islink(f"/proc/self/fd/{directory}/{name}"):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
-        raise
 
 
 _works: bool | None = None

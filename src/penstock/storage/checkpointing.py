@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
+from penstock.base.files import Files, replace_file, sync_directory, write_all
 from penstock.storage.changes import Changes
-from penstock.storage.errors import StorageError, StorageFailed
-from penstock.storage.files import Files, disk_full, write_all
+from penstock.storage.errors import StorageError, StorageFailed, disk_full
 from penstock.storage.formats.checkpoint import Mark, encode_checkpoint
 from penstock.storage.formats.epochs import encode_epochs
 from penstock.storage.formats.snapshot import encoded_snapshots
@@ -111,7 +111,7 @@ class Checkpointer:
             self.sequence, [log.mark_bytes for log in self._logs()], clean=False
         )
         try:
-            self._files.write(self._path, data, sync=True)
+            replace_file(self._files, self._path, data)
         except OSError as error:
             raise disk_full(error, self._path) or StorageError(
                 f"cannot write {self._path}: {error}"
@@ -122,7 +122,7 @@ class Checkpointer:
         data = encode_checkpoint(
             self.sequence, [log.mark_bytes for log in self._logs()], clean=True
         )
-        self._files.write(self._path, data, sync=True)
+        replace_file(self._files, self._path, data)
 
     def _settled(self, sequence: int, error: StorageError | None) -> None:
         if error is not None:
@@ -253,19 +253,19 @@ def perform(files: Files, path: str, plan: Plan) -> None:
             write_all(files, descriptor, position, [data])
             _sync(files, descriptor, target)
     for target, data in plan.writes:
-        files.write(target, data, sync=True, sync_directory=False)
+        replace_file(files, target, data, durable=False)
     for target in plan.paths:
         with suppress(FileNotFoundError), _opened(files, target) as descriptor:
             _sync(files, descriptor, target)
     try:
         for directory in plan.changes.directories:
             with suppress(FileNotFoundError):
-                files.sync_directory(directory)
+                sync_directory(files, directory)
         if plan.changes.directories:
-            files.sync_directory(os.path.dirname(path))
+            sync_directory(files, os.path.dirname(path))
     except OSError as error:
         raise StorageFailed(f"syncing a directory failed: {error}") from error
-    files.write(path, plan.checkpoint, sync=True)
+    replace_file(files, path, plan.checkpoint)
 
 
 @contextmanager
@@ -284,7 +284,7 @@ def _opened(files: Files, path: str, *, create: bool = False) -> Iterator[int]:
 
 def _sync(files: Files, descriptor: int, path: str) -> None:
     try:
-        files.sync(descriptor)
+        files.sync_file(descriptor)
     except OSError as error:
         raise StorageFailed(f"syncing {path} failed: {error}") from error
 
@@ -292,7 +292,7 @@ def _sync(files: Files, descriptor: int, path: str) -> None:
 def remove_old_snapshots(files: Files, log: PartitionLog) -> None:
     """Keep the snapshots of segments and the newest; the others were checkpoints'."""
     keep = {segment.base_offset for segment in log.segments} | {log.mark.recovery_offset}
-    for name in files.list(log.directory):
+    for name in files.names_in(log.directory):
         parsed = parse_offset_name(name)
         if parsed is None or parsed[1] not in (SNAPSHOT, RECENT_BATCHES):
             continue

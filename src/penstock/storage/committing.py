@@ -25,6 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from penstock.base.files import sync_directory
 from penstock.base.settings import LONG_MAX
 from penstock.storage.appended import Appended
 from penstock.storage.errors import StorageError, StorageFailed
@@ -150,7 +151,7 @@ class Committer:
 
     def _perform(self, group: Group, sync: bool) -> None:
         if not self.root_synced:
-            self._files.sync_directory(self._root)
+            sync_directory(self._files, self._root)
             self.root_synced = True
         self._journal.write(group.items, sync=sync)
 
@@ -200,7 +201,7 @@ class Committer:
             return
         try:
             for run in job.runs if sync else ():
-                self._files.sync(run.handle.descriptor)
+                self._files.sync_file(run.handle.descriptor)
         except OSError as error:
             self._settler.give_up(job)
             failure = StorageFailed(f"syncing a segment failed: {error}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.base.errors import (
     CorruptError,
@@ -14,6 +15,8 @@ from penstock.base.errors import (
 )
 from penstock.records.errors import InvalidProducerEpoch as InvalidProducerEpoch
 from penstock.records.errors import OutOfOrderSequence as OutOfOrderSequence
+
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class StorageError(UnavailableError):
@@ -32,6 +35,13 @@ class DiskFull(StorageError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"no space for the log on the file system of {path}: {reason}")
         self.path = path
+
+
+def disk_full(error: OSError, path: str | Path) -> DiskFull | None:
+    """The error to report if `error` says that there is no room, else None."""
+    if error.errno in NO_SPACE:
+        return DiskFull(Path(path), error.strerror or str(error))
+    return None
 
 
 class AppendBacklog(RetriableError):

@@ -20,9 +20,9 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from penstock.base.files import Files, sync_directory, write_all
 from penstock.storage.appended import Appended, LogT
-from penstock.storage.errors import StorageError, StorageFailed
-from penstock.storage.files import Files, disk_full, write_all
+from penstock.storage.errors import StorageError, StorageFailed, disk_full
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, ROW, encode_entry, padded
 from penstock.storage.limits import JOURNAL_ENTRY_BYTES_MAX, JOURNAL_PREWRITE_BYTES
 from penstock.storage.names import JOURNAL_SUFFIX
@@ -110,8 +110,8 @@ class Journal:
         if active.size_bytes < ALIGNMENT_BYTES:
             ahead = memoryview(_PREWRITE)[: max(self._file_bytes, ALIGNMENT_BYTES)]
             active.size_bytes = write_all(self._files, active.descriptor, 0, [ahead])
-            self._files.sync(active.descriptor)
-            self._files.sync_directory(self._directory)
+            self._files.sync_file(active.descriptor)
+            sync_directory(self._files, self._directory)
 
     def write(self, items: Sequence[Appended[LogT]], *, sync: bool) -> None:
         """Write a group's appends, and sync them.
@@ -149,7 +149,7 @@ class Journal:
         unsynced, self._unsynced = self._unsynced, []
         for file in unsynced:
             try:
-                self._files.sync(file.descriptor)
+                self._files.sync_file(file.descriptor)
             except OSError as error:
                 raise StorageFailed(
                     f"syncing {file.path} failed: {error}; what it holds is unknown until the "
@@ -248,7 +248,7 @@ class Journal:
         number = self._count
         path = os.path.join(self._directory, f"{number:08d}{JOURNAL_SUFFIX}")
         descriptor = self._files.open(path, create=True)
-        self._files.sync_directory(self._directory)
+        sync_directory(self._files, self._directory)
         self._count += 1
         return JournalFile(path, descriptor, 0)
 
@@ -270,7 +270,7 @@ class Journal:
         """Best effort: a crash right now should not bring a refused group back."""
         if file.size_bytes >= position + ALIGNMENT_BYTES:
             with suppress(OSError):
-                self._files.write_at(file.descriptor, position, [_ZEROS])
+                self._files.write_at(file.descriptor, [_ZEROS], position)
 
 
 def _entries(items: Sequence[Appended[LogT]]) -> Iterator[tuple[Sequence[Appended[LogT]], int]]:

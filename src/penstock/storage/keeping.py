@@ -19,10 +19,10 @@ from contextlib import suppress
 from functools import partial
 from threading import Event
 
+from penstock.base.files import Files
 from penstock.base.ids import TopicPartition
 from penstock.storage.checkpointing import Checkpointer, remove_old_snapshots
 from penstock.storage.errors import LogDeleted, StorageError, StorageFailed
-from penstock.storage.files import Files
 from penstock.storage.journal import Journal
 from penstock.storage.limits import HOUSEKEEPING_FILES_MAX, HOUSEKEEPING_LOGS_MAX
 from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
@@ -136,7 +136,7 @@ class Keeper:
 
     def find_deleted(self) -> None:
         """Directories whose removal was under way when the store was last closed."""
-        for name in self._files.list(self._root):
+        for name in self._files.names_in(self._root):
             if is_deleted_directory(name):
                 self._removals.append((0, os.path.join(self._root, name)))
 

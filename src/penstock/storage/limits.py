@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-BUFFERS_PER_CALL_MAX: Final = 1024
-"""Buffers that one `pwritev` takes (Linux's IOV_MAX)."""
-
 INLINE_COMMIT_BYTES_MAX: Final = 128 << 10
 """A lone group up to this size is written and synced by the owner's thread itself: handing it
 to the writer thread and back costs more than the wait (158 against 226 µs, measured)."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.base.files import read_file, read_range
 from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptFile, CorruptLog
@@ -116,9 +117,9 @@ class _Loading:
         directory = self.directory
         bases: list[int] = []
         try:
-            names = self.files.list(directory)
+            names = self.files.names_in(directory)
         except FileNotFoundError:
-            self.files.make_directory(directory)
+            self.files.make_directory(directory, mode=0o755)
             names = []
         for name in names:
             parsed = parse_offset_name(name)
@@ -135,7 +136,7 @@ class _Loading:
         bases.sort()
         segments = [
             Segment(
-                directory, base, self.files.size(os.path.join(directory, offset_name(base, LOG)))
+                directory, base, self.files.size_of(os.path.join(directory, offset_name(base, LOG)))
             )
             for base in bases
         ]
@@ -272,7 +273,7 @@ class _Loading:
         for suffix, version in (RECENT_BATCHES, BATCHES_VERSION), (SNAPSHOT, SNAPSHOT_VERSION):
             path = os.path.join(self.directory, offset_name(offset, suffix))
             try:
-                self.producers.load(decode_snapshot(self.files.read(path), version))
+                self.producers.load(decode_snapshot(read_file(self.files, path), version))
                 return True
             except FileNotFoundError:
                 continue
@@ -310,7 +311,7 @@ class _Loading:
         path = os.path.join(self.directory, EPOCHS_FILE)
         saved: EpochHistory | None = None
         try:
-            saved = EpochHistory(decode_epochs(self.files.read(path)))
+            saved = EpochHistory(decode_epochs(read_file(self.files, path)))
         except FileNotFoundError:
             pass
         except CorruptFile as error:
@@ -329,7 +330,7 @@ class _Loading:
             return -1
         handle = self.descriptors.get(segment.path)
         try:
-            data = self.files.read_at(handle.descriptor, HEADER_BYTES, 0)
+            data = read_range(self.files, handle.descriptor, HEADER_BYTES, 0)
             return decode_header(data).partition_leader_epoch
         except CorruptBatch:
             return -1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.base.files import read_range
 from penstock.records import BatchHeader
 from penstock.records.extents import Extent, file_extent
 from penstock.storage.reading import Written
@@ -74,7 +75,7 @@ def _open(
     from penstock.records.columnar.decode import decode_batches
 
     handle = files.descriptors.get(segment.path)
-    data = files.files.read_at(handle.descriptor, header.size_bytes, position)
+    data = read_range(files.files, handle.descriptor, header.size_bytes, position)
     columns: Any = decode_batches(
         data, columns=("offset", "timestamp"), start_offset=log.start_offset
     )

@@ -20,9 +20,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from penstock.base.files import (
+    Files,
+    read_file,
+    read_range,
+    replace_file,
+    sync_directory,
+    write_all,
+)
 from penstock.base.ids import TopicPartition
 from penstock.storage.errors import CorruptFile, CorruptLog
-from penstock.storage.files import Files, write_all
 from penstock.storage.formats.journal_entry import (
     ALIGNMENT_BYTES,
     EntryHead,
@@ -98,15 +105,15 @@ def read_journal(files: Files, directory: str, after_sequence: int, replay: Repl
 
 def _open_files(files: Files, directory: str) -> list[JournalFile]:
     found = []
-    for name in sorted(files.list(directory)):
+    for name in sorted(files.names_in(directory)):
         if name.endswith(JOURNAL_SUFFIX):
             path = os.path.join(directory, name)
-            found.append(JournalFile(path, files.open(path), files.size(path)))
+            found.append(JournalFile(path, files.open(path), files.size_of(path)))
     return found
 
 
 def _probe(files: Files, file: JournalFile, position: int) -> EntryHead | None:
-    return decode_head(files.read_at(file.descriptor, _HEAD_PROBE_BYTES, position))
+    return decode_head(read_range(files, file.descriptor, _HEAD_PROBE_BYTES, position))
 
 
 class _Reader:
@@ -133,7 +140,7 @@ class _Reader:
                 break
             if head.sequence > self.sequence + 1 or position + head.size_bytes > file.size_bytes:
                 break
-            data = memoryview(self._files.read_at(file.descriptor, head.size_bytes, position))
+            data = memoryview(read_range(self._files, file.descriptor, head.size_bytes, position))
             if not is_whole(data, head):
                 break
             if not self._take(head, data):
@@ -172,7 +179,7 @@ class _Reader:
                 if head is None or head.durable_sequence <= self.sequence:
                     continue
                 at = position - ALIGNMENT_BYTES
-                data = memoryview(self._files.read_at(file.descriptor, head.size_bytes, at))
+                data = memoryview(read_range(self._files, file.descriptor, head.size_bytes, at))
                 if is_whole(data, head):
                     path, where = self._ended_at or (file.path, at)
                     raise CorruptLog(
@@ -213,12 +220,12 @@ class Replayer:
         """Sync what was written."""
         directories = {os.path.dirname(path) for path in self._open}
         for descriptor in self._open.values():
-            self._files.sync(descriptor)
+            self._files.sync_file(descriptor)
             self._files.close(descriptor)
         for directory in directories:
-            self._files.sync_directory(directory)
+            sync_directory(self._files, directory)
         if directories:
-            self._files.sync_directory(self._root)
+            sync_directory(self._files, self._root)
         self._open.clear()
 
     def _descriptor(self, path: str) -> int:
@@ -226,7 +233,7 @@ class Replayer:
         if descriptor is None:
             if len(self._open) >= 512:
                 oldest = next(iter(self._open))
-                self._files.sync(self._open[oldest])
+                self._files.sync_file(self._open[oldest])
                 self._files.close(self._open.pop(oldest))
             descriptor = self._open[path] = self._files.open(path, create=True)
         return descriptor
@@ -239,11 +246,11 @@ class Replayer:
         directory = os.path.join(self._root, directory_name(where))
         path = os.path.join(directory, METADATA_FILE)
         try:
-            found = decode_partition_metadata(self._files.read(path))
+            found = decode_partition_metadata(read_file(self._files, path))
         except (FileNotFoundError, CorruptFile):
             if not _exists(self._files, directory):
-                self._files.make_directory(directory)
-            self._files.write(path, encode_partition_metadata(topic_id), sync=True)
+                self._files.make_directory(directory, mode=0o755)
+            replace_file(self._files, path, encode_partition_metadata(topic_id))
             found = topic_id
         self._topic_ids[where] = found
         return found
@@ -251,7 +258,7 @@ class Replayer:
 
 def _exists(files: Files, directory: str) -> bool:
     try:
-        files.list(directory)
+        files.names_in(directory)
     except FileNotFoundError:
         return False
     return True

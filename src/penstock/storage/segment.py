@@ -17,9 +17,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from penstock.base.files import Files, read_range
 from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
 from penstock.storage.errors import CorruptLog
-from penstock.storage.files import Files
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.limits import SCAN_BYTES
 from penstock.storage.names import INDEX, LOG, TIME_INDEX, offset_name
@@ -137,7 +137,7 @@ def walk(
                 continue
             needed = size
         wanted = min(max(needed, chunk_bytes), end - position)
-        chunk = memoryview(files.read_at(descriptor, wanted, position))
+        chunk = memoryview(read_range(files, descriptor, wanted, position))
         chunk_at = position
         if len(chunk) < min(needed, wanted) or wanted < HEADER_BYTES:
             raise CorruptLog(

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from penstock.base.files import Files, read_file, read_range
 from penstock.records import HEADER_BYTES, BatchHeader, decode_header
 from penstock.storage.counters import Counters
+from penstock.storage.descriptors import Descriptors
 from penstock.storage.errors import CorruptLog
-from penstock.storage.files import Descriptors, Files
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.names import INDEX, TIME_INDEX
 from penstock.storage.segment import UNKNOWN, Segment, not_loaded, walk
@@ -98,8 +99,8 @@ class SegmentFiles:
         try:
             index = SparseIndex(
                 segment.base_offset,
-                self.files.read(segment.sibling(INDEX)),
-                self.files.read(segment.sibling(TIME_INDEX)),
+                read_file(self.files, segment.sibling(INDEX)),
+                read_file(self.files, segment.sibling(TIME_INDEX)),
             )
         except FileNotFoundError:
             return None
@@ -146,9 +147,8 @@ class SegmentFiles:
         """The timestamp of the segment's first batch, -1 when it is empty."""
         if segment.first_timestamp == UNKNOWN:
             segment.first_timestamp = -1
-            data = self.files.read_at(
-                self.descriptors.get(segment.path).descriptor, HEADER_BYTES, 0
-            )
+            handle = self.descriptors.get(segment.path)
+            data = read_range(self.files, handle.descriptor, HEADER_BYTES, 0)
             if len(data) == HEADER_BYTES:
                 segment.first_timestamp = decode_header(data).max_timestamp
         return segment.first_timestamp
@@ -220,7 +220,8 @@ class SegmentFiles:
                 beyond = self.locate(segment, end_offset, interval_bytes)
                 limit = limit if beyond is None else min(limit, beyond.position)
             end, next_offset = self.end_before(segment, start, limit, interval_bytes)
-        data = self.files.read_at(self.descriptors.get(segment.path).descriptor, end - start, start)
+        handle = self.descriptors.get(segment.path)
+        data = read_range(self.files, handle.descriptor, end - start, start)
         self._counters.reads += 1
         self._counters.read_bytes += len(data)
         return Read([data], len(data), next_offset)

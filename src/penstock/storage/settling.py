@@ -14,9 +14,10 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from penstock.base.files import Files, write_all
 from penstock.storage.appended import Appended
-from penstock.storage.errors import StorageError
-from penstock.storage.files import Files, Handle, disk_full, write_all
+from penstock.storage.descriptors import Handle
+from penstock.storage.errors import StorageError, disk_full
 from penstock.storage.limits import (
     SETTLE_INLINE_BYTES_MAX,
     SETTLE_LOG_BYTES,

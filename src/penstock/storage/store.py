@@ -17,10 +17,12 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
 
+from penstock.base.files import MACHINE_FILES, Files, read_file, replace_file, write_file
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
@@ -38,7 +40,6 @@ from penstock.storage.errors import (
     StoreLocked,
     TopicIdMismatch,
 )
-from penstock.storage.files import Files
 from penstock.storage.formats.checkpoint import Checkpoint, Mark, decode_checkpoint
 from penstock.storage.formats.partition_metadata import (
     decode_partition_metadata,
@@ -94,7 +95,7 @@ class LogStore:
         *,
         clock: Clock,
         config_of: Callable[[str], LogConfig],
-        files: Files | None = None,
+        files: Files = MACHINE_FILES,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> LogStore:
         """Create or recover the store of a directory. Blocks.
@@ -106,7 +107,9 @@ class LogStore:
             OSError: the directory cannot be used.
         """
         root = os.path.abspath(directory)
-        os.makedirs(os.path.join(root, JOURNAL_DIRECTORY), exist_ok=True)
+        os.makedirs(root, exist_ok=True)
+        with suppress(FileExistsError):
+            files.make_directory(os.path.join(root, JOURNAL_DIRECTORY))
         lock = lock_directory(root)
         try:
             counters = Counters()
@@ -116,7 +119,7 @@ class LogStore:
                 clock=clock,
                 config_of=config_of,
                 segment_files=SegmentFiles(
-                    files or Files(),
+                    files,
                     counters,
                     open_files_max=settings.open_files_max,
                     index_cache_bytes=INDEX_CACHE_BYTES,
@@ -242,13 +245,12 @@ class LogStore:
         directory = os.path.join(self._root, directory_name(tp))
         try:
             try:
-                files.make_directory(directory)
+                files.make_directory(directory, mode=0o755)
             except FileExistsError:
                 self._set_aside(tp)
-                files.make_directory(directory)
-            files.write_new(
-                os.path.join(directory, METADATA_FILE), encode_partition_metadata(topic_id)
-            )
+                files.make_directory(directory, mode=0o755)
+            path = os.path.join(directory, METADATA_FILE)
+            write_file(files, path, encode_partition_metadata(topic_id), sync=False)
         except OSError as error:
             raise StorageError(f"cannot create {directory}: {error}") from error
         self._committer.root_synced = False
@@ -355,7 +357,7 @@ class LogStore:
     def _read_checkpoint(self) -> Checkpoint:
         path = os.path.join(self._root, CHECKPOINT_FILE)
         try:
-            data = self._files.read(path, max_bytes=CHECKPOINT_FILE_BYTES_MAX)
+            data = read_file(self._files, path, CHECKPOINT_FILE_BYTES_MAX)
         except FileNotFoundError:
             return Checkpoint(0, False, {})
         try:
@@ -365,7 +367,7 @@ class LogStore:
 
     def _find_partitions(self, checkpoint: Checkpoint, replayer: Replayer) -> None:
         recovering = not checkpoint.clean
-        for name in self._files.list(self._root):
+        for name in self._files.names_in(self._root):
             tp = parse_directory_name(name)
             if tp is None:
                 continue
@@ -399,23 +401,25 @@ class LogStore:
         """
         path = os.path.join(self._root, directory_name(tp), METADATA_FILE)
         try:
-            return decode_partition_metadata(self._files.read(path))
+            return decode_partition_metadata(read_file(self._files, path))
         except NotADirectoryError:
             return None
         except (FileNotFoundError, CorruptFile) as error:
             logger.warning("%s: %s", path, error)
         if known is not None:
-            self._files.write(path, encode_partition_metadata(known[0]), sync=True)
+            replace_file(self._files, path, encode_partition_metadata(known[0]))
             return known[0]
         return None
 
     def _set_aside(self, tp: TopicPartition) -> None:
         """Give a directory that belongs to no known topic another name; remove it if empty."""
         source = os.path.join(self._root, directory_name(tp))
-        if not os.path.isdir(source):
+        try:
+            entries = self._files.names_in(source)
+        except NotADirectoryError:
             return
         name = stray_directory_name(tp, self._new_uuid())
-        if not any(entry.endswith(".log") for entry in self._files.list(source)):
+        if not any(entry.endswith(".log") for entry in entries):
             name = deleted_directory_name(tp, self._new_uuid())
         logger.warning("%s belongs to no known topic: renamed to %s", source, name)
         self._files.rename(source, os.path.join(self._root, name))

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
+from penstock.base.files import MACHINE_FILES, Files, read_range
 from penstock.base.ids import TopicPartition
 from penstock.records import BatchHeader, verify_crc
 from penstock.records.columnar.validation import check_records
 from penstock.storage.errors import CorruptLog
-from penstock.storage.files import Files
 from penstock.storage.names import LOG, parse_directory_name, parse_offset_name
 from penstock.storage.segment import walk
 
@@ -66,8 +66,8 @@ def verify_segments(
     root: str, wanted: Callable[[TopicPartition], bool], verifier: BatchVerifier
 ) -> None:
     """Look at all batches in the segment files of the wanted partitions below a store's root."""
-    files = Files()
-    for name in sorted(files.list(root)):
+    files = MACHINE_FILES
+    for name in sorted(files.names_in(root)):
         where = parse_directory_name(name)
         if where is None or not wanted(where):
             continue
@@ -78,7 +78,7 @@ def verify_segments(
 
 
 def _segments(files: Files, directory: str) -> Iterator[str]:
-    for name in sorted(files.list(directory)):
+    for name in sorted(files.names_in(directory)):
         parsed = parse_offset_name(name)
         if parsed is not None and parsed[1] == LOG:
             yield os.path.join(directory, name)
@@ -88,10 +88,10 @@ def _verify_segment(
     files: Files, path: str, where: TopicPartition, following: int, verifier: BatchVerifier
 ) -> int:
     """Look at one file; takes and returns the offset after what was read last."""
-    descriptor = files.open(path, read_only=True)
+    descriptor = files.open_file(path)
     try:
-        for position, header in walk(files, descriptor, path, 0, files.size(path), verify=False):
-            batch = files.read_at(descriptor, header.size_bytes, position)
+        for position, header in walk(files, descriptor, path, 0, files.size_of(path), verify=False):
+            batch = read_range(files, descriptor, header.size_bytes, position)
             verifier.verify(where, batch, header, f"{path}, byte {position}")
             following = header.next_offset
     except CorruptLog as error:

@@ -23,9 +23,9 @@ from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import ControlUnavailable, MemoryControlPlane, SinkCommit
 from penstock.records.columnar import decode_batches
 from penstock.storage import LogStore, StorageSettings
-from penstock.storage.values import Buffer
 from tests.broker.sinks.sink_client import Part, encode_blob
-from tests.storage.batches import FaultyFiles, abandon
+from tests.faulty_files import FaultyFiles
+from tests.storage.batches import abandon
 
 TURNS_MAX = 30_000
 
@@ -72,13 +72,12 @@ class RefusingFiles(FaultyFiles):
     """Has no room at all while it is told to `refuse`, not even where files need not grow."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._refuse)
         self.refuse = False
 
-    def write_at(self, descriptor: int, position: int, buffers: Sequence[Buffer]) -> int:
-        if self.refuse:
+    def _refuse(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
+        if self.refuse and name == "write_at":
             raise OSError(errno.ENOSPC, "No space left on device")
-        return super().write_at(descriptor, position, buffers)
 
 
 class House:

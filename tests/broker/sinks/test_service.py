@@ -29,6 +29,7 @@ from penstock.control.values import SEQUENCES
 from penstock.storage import StorageSettings
 from tests.broker.sinks.conftest import House
 from tests.broker.sinks.sink_client import Part
+from tests.faulty_files import FaultyFiles
 
 
 def values(batch: int, partition: int = 0, count: int = 100) -> list[str]:
@@ -421,13 +422,12 @@ async def test_blobs_are_durable_before_the_intent(
 ) -> None:
     await house.topic("t", 2)
     order: list[str] = []
-    real = os.fsync
 
-    def fsync(descriptor: int) -> None:
-        order.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-        real(descriptor)
+    def synced(number: int, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        if name.startswith("sync_"):
+            order.append(os.path.basename(os.readlink(f"/proc/self/fd/{arguments[0]}")))
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(pieces_module, "MACHINE_FILES", FaultyFiles(after=synced))
     house.control.on_save = lambda record: order.append(record.state)
     await house.post(0, staged(house, 0, 2))
     assert [name for name in order if name in ("b0-0", "b0-1", "staging", "intent", "done")] == [

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from penstock.base.crc import crc32c
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.sinks import staging
 from penstock.broker.sinks.errors import (
     BlobExists,
     BlobTooLarge,
@@ -26,6 +26,7 @@ from penstock.broker.sinks.errors import (
 from penstock.broker.sinks.staging import MARKER_FILE, StagingArea
 from tests.broker.sinks.conftest import House, HouseClock
 from tests.broker.sinks.sink_client import Part
+from tests.faulty_files import FaultyFiles
 
 
 def area_in(directory: Path, **settings: int) -> StagingArea:
@@ -64,27 +65,17 @@ async def test_a_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
 async def test_an_upload_is_whole_and_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order: list[str] = []
-
-    def noted(name: str) -> Callable[..., Any]:
-        real = getattr(os, name)
-
-        def call(*arguments: Any) -> Any:
-            order.append(name)
-            return real(*arguments)
-
-        return call
-
-    for name in ("fdatasync", "link", "fsync"):
-        monkeypatch.setattr(os, name, noted(name))
+    files = FaultyFiles()
+    monkeypatch.setattr(staging, "MACHINE_FILES", files)
     area = area_in(tmp_path)
     await area.start()
-    order.clear()
+    files.calls.clear()
     data = [os.urandom(700_000) for _ in range(4)]
     done = await area.upload("blob-1", pieces(*data))
     assert (done.size_bytes, done.crc32c) == (2_800_000, crc32c(b"".join(data)))
     assert (tmp_path / "blob-1").read_bytes() == b"".join(data)
-    assert order == ["fdatasync", "link", "fsync"]
+    order = [name for name in files.calls if name in {"sync_file", "link", "sync_directory"}]
+    assert order == ["sync_file", "link", "sync_directory"]
     assert names(tmp_path) == ["blob-1"]
     assert area.staged == (1, 2_800_000)
 
@@ -137,11 +128,10 @@ async def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     area = area_in(tmp_path)
     await area.start()
 
-    def full(descriptor: int, data: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    files = FaultyFiles()
+    files.fail = lambda name, path: errno.ENOSPC if name == "write_at" else None
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full)
+        patched.setattr(staging, "MACHINE_FILES", files)
         with pytest.raises(StagingFull, match="is full"):
             await area.upload("b", pieces(b"x" * 10))
     assert names(tmp_path) == []

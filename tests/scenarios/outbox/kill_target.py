@@ -35,7 +35,7 @@ from penstock.outbox.writer.files import Tree
 from penstock.outbox.writer.payload import as_buffers
 from penstock.outbox.writer.safe_write import WritePlan
 from penstock.outbox.writer.writer import OutboxWriter
-from tests.outbox.probed_files import ProbedFiles
+from tests.faulty_files import FaultyFiles
 
 AT_MS = 1_779_632_400_000
 
@@ -70,7 +70,7 @@ def payload_of(shape: str, dice: random.Random) -> list[bytes]:
     return [dice.randbytes(dice.randint(300_000, 500_000)) for _ in range(2)]
 
 
-class Killed(ProbedFiles):
+class Killed(FaultyFiles):
     """Kills its process around one call, or never; without `renameat2` where that is asked for."""
 
     def __init__(self, at: int, after: bool, without_renameat2: bool) -> None:
@@ -82,7 +82,7 @@ class Killed(ProbedFiles):
     def _kill_before(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
         if number == self._at and not self._after_it:
             os.kill(os.getpid(), signal.SIGKILL)
-        if name == "rename" and self._without_renameat2:
+        if name == "rename_new" and self._without_renameat2:
             raise OSError(22, "Invalid argument")
 
     def _kill_after(self, number: int, *_: object) -> None:
@@ -93,7 +93,7 @@ class Killed(ProbedFiles):
 class FileTopic:
     """Records appended to a file, a line each, by one call each."""
 
-    def __init__(self, path: Path, files: ProbedFiles) -> None:
+    def __init__(self, path: Path, files: FaultyFiles) -> None:
         self._path = path
         self._files = files
 
@@ -116,7 +116,7 @@ class FileTopic:
         yield from ()
 
 
-def write_and_publish(root: Path, scenario: Scenario, files: ProbedFiles, attempt: int) -> None:
+def write_and_publish(root: Path, scenario: Scenario, files: FaultyFiles, attempt: int) -> None:
     topic = FileTopic(root / "topic", files)
     if scenario.whole_writer:
         asyncio.run(send(root, scenario, files, topic))
@@ -144,7 +144,7 @@ def write_and_publish(root: Path, scenario: Scenario, files: ProbedFiles, attemp
     topic.append(pointer_record(pointer))
 
 
-async def send(root: Path, scenario: Scenario, files: ProbedFiles, topic: FileTopic) -> None:
+async def send(root: Path, scenario: Scenario, files: FaultyFiles, topic: FileTopic) -> None:
     settings = OutboxSettings(
         root=str(root / "tree"), durable=scenario.durable, threshold_bytes=-1, io_threads=2
     )

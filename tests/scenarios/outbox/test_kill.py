@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[3]
 MEMORY = Path("/dev/shm")
 KILLS_MIN = 1200
 KILLED_AT = {
-    "open_root", "open_directory", "make_directory", "size_of", "open_file", "recorded_checksum",
-    "create", "record_checksum", "sync_file",
-    "sync_directory", "rename", "link", "remove", "close", "publish", "acknowledge", "any time",
+    "open_directory", "make_directory", "size_of", "open_file", "attribute",
+    "create", "set_attribute", "sync_file",
+    "sync_directory", "rename_new", "link", "remove", "close", "publish", "acknowledge", "any time",
 }  # fmt: skip
 
 
@@ -67,4 +67,4 @@ def test_kills_at_every_call(fast_folder: Path, shape: str, also: set[str]) -> N
 def test_kills_on_the_disk(tmp_path: Path) -> None:
     kills = kill(tmp_path, 20262, "one", "few")
     assert sum(kills.values()) >= 100
-    assert {"sync_file", "sync_directory", "rename", "publish"} <= set(kills)
+    assert {"sync_file", "sync_directory", "rename_new", "publish"} <= set(kills)

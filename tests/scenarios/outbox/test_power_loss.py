@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,14 +15,7 @@ from penstock.outbox.layout import BATCH_PREFIX, data_path, hour_directory, temp
 from penstock.outbox.writer.files import Tree
 from penstock.outbox.writer.payload import as_buffers
 from penstock.outbox.writer.safe_write import WritePlan
-from tests.scenarios.outbox.model_files import (
-    Directory,
-    LinkingModelFiles,
-    ModelFiles,
-    PowerLoss,
-    after_power_loss,
-    contents,
-)
+from tests.faulty_files import Before, Disk, FaultyFiles, PowerLoss
 
 HOUR_MS = 3_600_000
 BATCHES = [
@@ -50,7 +45,7 @@ def plan_of(batch: tuple[str, str, int, bytes], attempt: int, durable: bool) -> 
 
 
 def write_all(
-    files: ModelFiles, attempt: int, acknowledged: dict[str, bytes], durable: bool = True
+    files: FaultyFiles, attempt: int, acknowledged: dict[str, bytes], durable: bool = True
 ) -> None:
     """One process: writes every batch in turn and notes those that it acknowledged."""
     tree = Tree(Path("/"), files)
@@ -59,15 +54,8 @@ def write_all(
         acknowledged[path_of(batch)] = batch[3]
 
 
-def images(root: Directory, seed: int) -> Iterator[Directory]:
-    """What may be there after a power loss now: the least, and ten others."""
-    yield after_power_loss(root)
-    for number in range(10):
-        yield after_power_loss(root, random.Random(f"{seed}-{number}"))
-
-
-def check(image: Directory, acknowledged: dict[str, bytes], where: str) -> None:
-    found = dict(contents(image))
+def check(image: Disk, acknowledged: dict[str, bytes], where: str) -> None:
+    found = image.contents()
     for path, payload in acknowledged.items():
         assert found.get(path) == payload, f"{where}: {path} was acknowledged"
     by_path = {path_of(batch): batch[3] for batch in BATCHES}
@@ -76,55 +64,59 @@ def check(image: Directory, acknowledged: dict[str, bytes], where: str) -> None:
             assert content == by_path[path], f"{where}: {path} is torn"
 
 
-def prefixes(kind: type[ModelFiles]) -> range:
-    whole = kind()
+def without_rename(number: int, name: str, arguments: tuple[Any, ...]) -> None:
+    """As NFS is: it has no rename that does not replace."""
+    if name == "rename_new":
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+def prefixes(before: Before | None) -> range:
+    whole = FaultyFiles(before, files=Disk())
     write_all(whole, 1, {})
-    return range(whole.calls + 1)
+    return range(len(whole.calls) + 1)
 
 
-@pytest.mark.parametrize("kind", [ModelFiles, LinkingModelFiles])
-def test_every_prefix_keeps_what_was_acknowledged(kind: type[ModelFiles]) -> None:
-    for lose_at in prefixes(kind):
-        files, acknowledged = kind(lose_at=lose_at), dict[str, bytes]()
+@pytest.mark.parametrize("before", [None, without_rename])
+def test_every_prefix_keeps_what_was_acknowledged(before: Before | None) -> None:
+    for lose_at in prefixes(before):
+        disk, acknowledged = Disk(), dict[str, bytes]()
         with suppress(PowerLoss):
-            write_all(files, 1, acknowledged)
-        for image in images(files.root, lose_at):
+            write_all(FaultyFiles(before, files=disk, lose_at=lose_at), 1, acknowledged)
+        for image in disk.images(str(lose_at)):
             check(image, acknowledged, f"power lost before call {lose_at}")
             # The machine comes up again, everything is retried, and the power fails again.
-            again, retried = kind(image), dict[str, bytes]()
-            write_all(again, 2, retried)
-            check(after_power_loss(again.root), retried, f"retried after call {lose_at}")
+            retried: dict[str, bytes] = {}
+            write_all(FaultyFiles(before, files=image), 2, retried)
+            check(image.after_power_loss(), retried, f"retried after call {lose_at}")
 
 
-@pytest.mark.parametrize("kind", [ModelFiles, LinkingModelFiles])
+@pytest.mark.parametrize("before", [None, without_rename])
 @pytest.mark.parametrize("durable_at_first", [True, False])
-def test_a_killed_process_and_then_the_power(
-    kind: type[ModelFiles], durable_at_first: bool
-) -> None:
+def test_a_killed_process_and_then_the_power(before: Before | None, durable_at_first: bool) -> None:
     """The retry finds what the killed process left and had not synced: at no prefix of it may
     something be acknowledged that a power loss then takes. Also after writes that were never to
     be durable."""
-    for kill_at in prefixes(kind):
-        first = kind(lose_at=kill_at)
+    for kill_at in prefixes(before):
+        disk, acknowledged = Disk(), dict[str, bytes]()
         with suppress(PowerLoss):
+            first = FaultyFiles(before, files=disk, lose_at=kill_at)
             write_all(first, 1, {}, durable=durable_at_first)
-        retry, acknowledged = kind(first.root), dict[str, bytes]()
-        tree = Tree(Path("/"), retry)
+        tree = Tree(Path("/"), FaultyFiles(before, files=disk))
         for number, batch in enumerate(BATCHES):
             tree.write(plan_of(batch, 200 + number, True))
             acknowledged[path_of(batch)] = batch[3]
-            for image in images(retry.root, kill_at):
-                found = dict(contents(image))
+            for image in disk.images(str(kill_at)):
+                found = image.contents()
                 for path, payload in acknowledged.items():
                     assert found.get(path) == payload, f"killed at {kill_at}, {path} is lost"
 
 
 def test_the_model_forgets() -> None:
     """What is not durable is lost at the least image: the model can tell the difference."""
-    files, acknowledged = ModelFiles(), dict[str, bytes]()
-    write_all(files, 1, acknowledged, durable=False)
+    disk, acknowledged = Disk(), dict[str, bytes]()
+    write_all(FaultyFiles(files=disk), 1, acknowledged, durable=False)
     assert len(acknowledged) == 4
-    assert dict(contents(files.root)) == acknowledged
-    assert dict(contents(after_power_loss(files.root))) == {}
-    torn = [dict(contents(after_power_loss(files.root, random.Random(seed)))) for seed in range(99)]
+    assert disk.contents() == acknowledged
+    assert disk.after_power_loss().contents() == {}
+    torn = [disk.after_power_loss(random.Random(seed)).contents() for seed in range(99)]
     assert any(found and not found.items() <= acknowledged.items() for found in torn)

@@ -6,9 +6,10 @@ this module's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from penstock.base.files import Buffer, Files, write_all
 from penstock.spark.reading import TaskReader
 from penstock.spark.sink import store
 from penstock.spark.sink.store import BlobStore
@@ -17,7 +18,7 @@ from penstock.spark.stream import PenstockStreamReader
 from tests.scenarios.spark.deadly import reach
 from tests.scenarios.spark.points import PLANNING
 
-_read, _put, _write_all = TaskReader.read, BlobStore.put, store._write_all
+_read, _put = TaskReader.read, BlobStore.put
 _latest_offset = PenstockStreamReader.latestOffset
 
 
@@ -33,12 +34,12 @@ def put(self: BlobStore, name: str, pieces: list[Any], size_bytes: int) -> None:
     reach("worker: blob durable, entry not returned", "executor: blob durable")
 
 
-def write_all(descriptor: int, pieces: list[Any]) -> None:
+def write_in_halves(files: Files, file: int, position: int, pieces: Sequence[Buffer]) -> int:
     first = memoryview(pieces[0])
     half = len(first) // 2
-    _write_all(descriptor, [first[:half]])
+    position = write_all(files, file, position, [first[:half]])
     reach("worker: blob half written", "executor: blob half written")
-    _write_all(descriptor, [first[half:], *pieces[1:]])
+    return write_all(files, file, position, [first[half:], *pieces[1:]])
 
 
 def latest_offset(self: PenstockStreamReader, start: Any, limit: Any) -> Any:
@@ -52,5 +53,5 @@ class Source(PenstockSource):
 
 TaskReader.read = read  # type: ignore[method-assign]
 BlobStore.put = put  # type: ignore[method-assign]
-store._write_all = write_all
+vars(store)[write_all.__name__] = write_in_halves
 PenstockStreamReader.latestOffset = latest_offset  # type: ignore[method-assign]

@@ -19,6 +19,7 @@ from penstock.apps.outbox.care import audit, sweep
 from penstock.apps.outbox.options import outbox_options, parse_size
 from penstock.apps.session import CODECS, State, client_options
 from penstock.base.errors import InvalidError
+from penstock.base.files import MACHINE_FILES, write_file
 from penstock.base.settings import load
 
 if TYPE_CHECKING:
@@ -213,10 +214,7 @@ def _store(folder: Path, message: OutboxMessage) -> Path:
     path = directory / message.batch_id
     temporary = directory / f"{message.batch_id}{TEMPORARY_SUFFIX}"
     try:
-        with temporary.open("wb") as file:
-            file.write(message.payload)
-            file.flush()
-            os.fsync(file.fileno())
+        write_file(MACHINE_FILES, temporary, message.payload, sync=True)
         temporary.replace(path)
     except OSError as error:
         with suppress(OSError):

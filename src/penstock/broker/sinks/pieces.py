@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.base.durable import sync_directory
 from penstock.base.errors import PenstockError
+from penstock.base.files import MACHINE_FILES, sync_directory
 from penstock.broker.sinks.errors import CorruptBlob, InvalidCommit
 from penstock.broker.sinks.limits import (
     PIECE_BYTES_MAX,
@@ -180,9 +180,9 @@ def check_blobs(directory: Path, blobs: Sequence[Blob]) -> None:
                 raise InvalidCommit(
                     f"blob {blob.name!r} has {size_bytes} bytes, {blob.size_bytes} were said"
                 )
-            os.fsync(descriptor)
+            MACHINE_FILES.sync_file(descriptor)
     if blobs:
-        sync_directory(directory)
+        sync_directory(MACHINE_FILES, directory)
 
 
 def remove_blobs(directory: Path, names: Sequence[str]) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.base.crc import crc32c
-from penstock.base.durable import sync_directory
 from penstock.base.errors import PenstockError
+from penstock.base.files import MACHINE_FILES, sync_directory, write_all
 from penstock.broker.sinks.errors import (
     BlobExists,
     BlobTooLarge,
@@ -184,6 +184,7 @@ class _Upload:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = -1
+        self._position = 0
         self._waiting: list[bytes] = []
         self.waiting_bytes = 0
         self.size_bytes = 0
@@ -196,25 +197,23 @@ class _Upload:
 
     def write(self) -> None:
         if self._descriptor < 0:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._descriptor = os.open(self._path, flags, 0o644)
-        data = memoryview(b"".join(self._waiting))
+            self._descriptor = MACHINE_FILES.create(self._path, mode=0o644)
+        data = b"".join(self._waiting)
         self._waiting, self.waiting_bytes = [], 0
         self.checksum = crc32c(data, self.checksum)
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        self._position = write_all(MACHINE_FILES, self._descriptor, self._position, [data])
 
     def finish(self, target: Path) -> None:
         """Sync and give it its name, unless that is taken (FileExistsError)."""
         self.write()
-        os.fdatasync(self._descriptor)
-        os.link(self._path, target)
-        sync_directory(target.parent)
+        MACHINE_FILES.sync_file(self._descriptor)
+        MACHINE_FILES.link(self._path, target)
+        sync_directory(MACHINE_FILES, target.parent)
 
     def discard(self) -> None:
         """Remove what is left of it but its name."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            MACHINE_FILES.close(self._descriptor)
             self._descriptor = -1
             with suppress(FileNotFoundError):
                 self._path.unlink()
@@ -238,8 +237,8 @@ def _prepare(directory: Path, token: str) -> None:
     temporary = directory / f"{_UPLOAD_PREFIX}token"
     temporary.write_text(token, encoding="ascii")
     temporary.replace(directory / MARKER_FILE)
-    sync_directory(directory)
-    sync_directory(directory.parent)
+    sync_directory(MACHINE_FILES, directory)
+    sync_directory(MACHINE_FILES, directory.parent)
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:

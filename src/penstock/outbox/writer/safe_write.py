@@ -8,7 +8,7 @@
     -> rename to data.bin, never over one that is there
     -> sync the batch's directory and every one above it whose entry may not be durable -> done
 
-`SafeWrite` makes the calls of a `FileSystem`, and no others. What it holds:
+`SafeWrite` makes the calls of the file port, and no others. What it holds:
 
 - **Nothing half visible.** A reader looks for `data.bin` only, and that appears by one rename of a
   file that is complete, closed (a network file system reports failed writes at close) and, when
@@ -40,13 +40,15 @@ Source: `filesystem-outbox.txt`, "The safe-write protocol, in detail"; renameat2
 from __future__ import annotations
 
 import errno
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.base.errors import PenstockError
+from penstock.base.files import Files
 from penstock.outbox import limits
 from penstock.outbox.errors import (
     BatchConflict,
@@ -59,76 +61,13 @@ from penstock.outbox.layout import BATCH_PREFIX, DATA_FILE
 from penstock.outbox.writer.payload import checksum
 
 NO_HANDLE: Final = -1
+CHECKSUM_ATTRIBUTE: Final = "user.penstock.crc32c"
+"""Extended attribute of a payload: the CRC32C of its content in eight hexadecimal digits."""
+_CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
 _MISSING: Final = frozenset({errno.ENOENT, errno.ESTALE})
 # EPERM: a container's filter that does not know the call.
 _NO_RENAME: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _NO_LINK: Final = _NO_RENAME | {errno.EMLINK}
-
-
-class FileSystem(Protocol):
-    """File calls below open directories; every one raises OSError when it fails.
-
-    One method per call, so that whoever stands in for it can fail, shorten, record or be killed at
-    any one of them.
-    """
-
-    def open_root(self, path: Path) -> int:
-        """Open the root itself, through symlinks if need be."""
-        ...
-
-    def open_directory(self, directory: int, name: str) -> int:
-        """Open a directory; ELOOP for a symlink."""
-        ...
-
-    def make_directory(self, directory: int, name: str) -> None: ...
-
-    def size_of(self, directory: int, name: str) -> int:
-        """The bytes of a regular file; ELOOP for a symlink, EISDIR for anything else."""
-        ...
-
-    def open_file(self, directory: int, name: str) -> int:
-        """Open a file for reading; ELOOP for a symlink."""
-        ...
-
-    def recorded_checksum(self, file: int) -> int:
-        """The checksum that `record_checksum` left; ENODATA where there is none."""
-        ...
-
-    def read(self, file: int, buffers: Sequence[memoryview]) -> int:
-        """Fill some of the buffers; the number of bytes read, 0 at the end."""
-        ...
-
-    def create(self, directory: int, name: str) -> int:
-        """Create a file for writing; EEXIST when the name is taken."""
-        ...
-
-    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
-        """Write some of the buffers, in order; the number of bytes written."""
-        ...
-
-    def start_write_back(self, file: int) -> None:
-        """Let the disk begin with what was written, without waiting for it; only a hint."""
-        ...
-
-    def record_checksum(self, file: int, crc: int) -> None:
-        """Let a file carry the CRC32C of its content; ENOTSUP where that cannot be."""
-        ...
-
-    def sync_file(self, file: int) -> None: ...
-
-    def sync_directory(self, directory: int) -> None: ...
-
-    def rename(self, directory: int, name: str, target: str) -> None:
-        """Rename; EEXIST when the target is taken, EINVAL or ENOSYS when that cannot be held."""
-        ...
-
-    def link(self, directory: int, name: str, target: str) -> None:
-        """Give a file a second name; EEXIST when it is taken."""
-        ...
-
-    def remove(self, directory: int, name: str) -> None: ...
-
-    def close(self, handle: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +111,7 @@ class SafeWrite:
     def __init__(
         self,
         plan: WritePlan,
-        files: FileSystem,
+        files: Files,
         *,
         root: int,
         hour: int = NO_HANDLE,
@@ -243,7 +182,7 @@ class SafeWrite:
         while True:
             self._doing = "open directory"
             try:
-                return self._files.open_directory(above, name)
+                return self._files.open_directory(name, above)
             except OSError as error:
                 self._check_missing(error)
             self._make_directory(above, name)
@@ -252,7 +191,7 @@ class SafeWrite:
         """Make a directory, whether it is new; raises _Vanished where the one above is gone."""
         self._doing = "make directory"
         try:
-            self._files.make_directory(above, name)
+            self._files.make_directory(name, above)
         except OSError as error:
             if error.errno == errno.EEXIST:
                 return False
@@ -265,7 +204,7 @@ class SafeWrite:
         is_new = self._make_directory(self._hour, self._plan.batch_name)
         self._doing = "open directory"
         try:
-            self._batch = self._files.open_directory(self._hour, self._plan.batch_name)
+            self._batch = self._files.open_directory(self._plan.batch_name, self._hour)
         except OSError as error:
             self._check_missing(error)
             raise _Vanished from error
@@ -282,14 +221,14 @@ class SafeWrite:
         plan = self._plan
         try:
             self._doing = "look"
-            size_bytes = self._files.size_of(self._batch, DATA_FILE)
+            size_bytes = self._files.size_of(DATA_FILE, self._batch)
             self._doing = "open data"
-            self._file = self._files.open_file(self._batch, DATA_FILE)
+            self._file = self._files.open_file(DATA_FILE, self._batch)
         except OSError as error:
             self._check_missing(error)
             return None
         try:
-            found = (size_bytes, self._files.recorded_checksum(self._file))
+            found = (size_bytes, self._recorded_checksum())
         except OSError:  # none was recorded, or none can be
             found = self._read(size_bytes)
         crc = checksum(plan.buffers)
@@ -306,6 +245,12 @@ class SafeWrite:
         with suppress(OSError):  # it was only read
             self._close_file()
         return Written(size_bytes=plan.size_bytes, crc32c=crc, existing=True)
+
+    def _recorded_checksum(self) -> int:
+        text = self._files.attribute(self._file, CHECKSUM_ATTRIBUTE)
+        if not _CHECKSUM.fullmatch(text):
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), CHECKSUM_ATTRIBUTE)
+        return int(text, 16)
 
     def _read(self, size_bytes: int) -> tuple[int, int]:
         """The size and checksum of what is there."""
@@ -324,7 +269,7 @@ class SafeWrite:
         plan, files = self._plan, self._files
         self._doing = "create"
         try:
-            self._file = files.create(self._batch, plan.temporary_name)
+            self._file = files.create(plan.temporary_name, self._batch)
         except OSError as error:
             self._check_missing(error)
             raise _Vanished from error
@@ -346,7 +291,7 @@ class SafeWrite:
                         resting = 0
         if plan.durable:
             with suppress(OSError):  # not every file system can; a retry reads the file then
-                files.record_checksum(self._file, crc)
+                files.set_attribute(self._file, CHECKSUM_ATTRIBUTE, b"%08x" % crc)
             self._doing = "sync"
             files.sync_file(self._file)
         self._doing = "close"
@@ -358,7 +303,7 @@ class SafeWrite:
         name, files = self._plan.temporary_name, self._files
         try:
             self._doing = "rename"
-            files.rename(self._batch, name, DATA_FILE)
+            files.rename_new(name, DATA_FILE, self._batch)
         except OSError as error:
             if error.errno in _NO_RENAME:
                 return self._link()
@@ -372,7 +317,7 @@ class SafeWrite:
     def _link(self) -> bool:
         self._doing = "link"
         try:
-            self._files.link(self._batch, self._plan.temporary_name, DATA_FILE)
+            self._files.link(self._plan.temporary_name, DATA_FILE, self._batch, self._batch)
         except OSError as error:
             if error.errno in _NO_LINK:
                 raise UnfitFileSystem(
@@ -419,7 +364,7 @@ class SafeWrite:
         """Remove our temporary name; one that cannot be is an orphan, the sweeper's work."""
         self._temporary = False
         with suppress(OSError):
-            self._files.remove(self._batch, self._plan.temporary_name)
+            self._files.remove(self._plan.temporary_name, self._batch)
 
     def _close_file(self) -> None:
         file, self._file = self._file, NO_HANDLE  # Linux takes it back whatever close says

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.files import MACHINE_FILES, Files
 from penstock.base.metrics import Sample
 from penstock.base.retry import Backoff, RetryPolicy
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
@@ -67,7 +68,7 @@ from penstock.outbox.writer.jobs import Job, Late, SendResult, WriteResult, publ
 from penstock.outbox.writer.limiter import Admission, Limiter
 from penstock.outbox.writer.payload import Payload, as_buffers, checksum
 from penstock.outbox.writer.publisher import PointerPublisher
-from penstock.outbox.writer.safe_write import FileSystem, WritePlan, Written
+from penstock.outbox.writer.safe_write import WritePlan, Written
 
 __all__ = ["OutboxWriter", "SendResult", "WriteResult"]
 
@@ -90,7 +91,7 @@ class OutboxWriter:
         settings: OutboxSettings,
         *,
         publisher: PointerPublisher | None = None,
-        files: FileSystem | None = None,
+        files: Files = MACHINE_FILES,
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError
+from penstock.base.files import write_durably
 from penstock.formats import ValueFormat
 from penstock.spark.pipeline import spec as language
 from penstock.spark.pipeline.graph import QueryPlan

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError, PenstockError
+from penstock.base.files import write_durably
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.paths import PipelinePaths

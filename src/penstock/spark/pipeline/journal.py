@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError, InvalidError
+from penstock.base.files import write_durably
 
 ENTRIES_KEPT: Final = 100
 """Entries of finished batches that are kept for whoever looks."""

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from penstock.base.durable import write_durably
 from penstock.base.errors import InvalidError
+from penstock.base.files import write_durably
 from penstock.spark.schema import HEADERS_ARROW, TIMESTAMP_ARROW
 
 FOLLOW: Final = "follow"

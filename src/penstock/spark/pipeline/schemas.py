@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 
 from pyspark.sql import SparkSession
 
-from penstock.base.durable import write_durably
 from penstock.base.errors import InvalidError
+from penstock.base.files import write_durably
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.infer import infer_json
 from penstock.spark.pipeline.broker_check import asking

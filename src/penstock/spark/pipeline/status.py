@@ -22,8 +22,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.base.durable import write_durably
 from penstock.base.errors import PenstockError
+from penstock.base.files import write_durably
 from penstock.client.admin_http import AdminHttp
 from penstock.client.errors import AdminUnavailable, InvalidArgument
 from penstock.spark.pipeline.admin import Run

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.base.durable import sync_directory
+from penstock.base.files import MACHINE_FILES, sync_directory, write_all
 from penstock.client.admin_http import Body
-from penstock.client.limits import BUFFERS_PER_SEND_MAX
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import NotPenstock
 from penstock.spark.sink import limits
@@ -87,18 +86,18 @@ class BlobStore:
 
     def _write(self, directory: Path, name: str, pieces: list[Any]) -> None:
         hidden = directory / f".{name}.part"
-        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
+        descriptor = MACHINE_FILES.create(hidden, mode=0o660)
         try:
-            _write_all(descriptor, pieces)
-            os.fdatasync(descriptor)
-            os.rename(hidden, directory / name)
+            write_all(MACHINE_FILES, descriptor, 0, [memoryview(piece) for piece in pieces])
+            MACHINE_FILES.sync_file(descriptor)
+            MACHINE_FILES.rename(hidden, directory / name)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(hidden)
+                MACHINE_FILES.remove(hidden)
             raise
         finally:
-            os.close(descriptor)
-        sync_directory(directory)
+            MACHINE_FILES.close(descriptor)
+        sync_directory(MACHINE_FILES, directory)
 
     def _upload(self, name: str, pieces: list[Any], size_bytes: int) -> None:
         answer = self._address.call(
@@ -113,14 +112,3 @@ class BlobStore:
                 f"{self._address.url} does not take blob {name} of {size_bytes} bytes:"
                 f" {answer.status} {answer.error}: {answer.message}"
             )
-
-
-def _write_all(descriptor: int, pieces: list[Any]) -> None:
-    for start in range(0, len(pieces), BUFFERS_PER_SEND_MAX):
-        group = [memoryview(piece) for piece in pieces[start : start + BUFFERS_PER_SEND_MAX]]
-        while group:
-            written = os.writev(descriptor, group)
-            while group and written >= len(group[0]):
-                written -= len(group.pop(0))
-            if written:
-                group[0] = group[0][written:]

@@ -26,8 +26,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.base.durable import write_durably
 from penstock.base.errors import CorruptError
+from penstock.base.files import write_durably
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
 from penstock.spark.pipeline import frames, joining, rules, schemas

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.base.durable import sync_directory, write_durably
+from penstock.base.files import MACHINE_FILES, sync_directory, write_durably
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
 
 
 def test_only_directories_have_names(tmp_path: Path) -> None:
-    sync_directory(tmp_path)
+    sync_directory(MACHINE_FILES, tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        sync_directory(tmp_path / "file")
+        sync_directory(MACHINE_FILES, tmp_path / "file")

@@ -1,0 +1,309 @@
+"""The one port to the file system, and what is made of its calls.
+
+Everything that must outlive a crash is written through `Files`: `MachineFiles` is the real one; a
+test hands in another that records the calls, makes them fail, or cuts the power between them.
+
+A name is a path, or with `below` a name in that open directory. Paths follow symlinks; names in
+open directories do not, so that whoever can write to a tree cannot lead a writer out of it.
+
+The calls that appends and reads are made of are the operating system's own functions, so that
+the port costs them nothing.
+
+Source: fsync(2): a file's name is durable when its directory was synced; openat(2);
+renameat2(2); sync_file_range(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+Buffer = bytes | bytearray | memoryview
+Name = str | Path
+
+BUFFERS_PER_CALL_MAX: Final = 1024
+"""IOV_MAX of Linux."""
+READ_BYTES_MAX: Final = 1 << 30
+"""What `read_file` reads at most, where it is not told."""
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_ALWAYS: Final = os.O_CLOEXEC | os.O_NOCTTY
+_RENAME_NOREPLACE: Final = 1
+_RANGE_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE; of offset 0 and length 0, that is the whole file
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_RENAMEAT2: Final = getattr(_LIBC, "renameat2", None)
+_SYNC_FILE_RANGE: Final = getattr(_LIBC, "sync_file_range", None)
+if _SYNC_FILE_RANGE is not None:
+    _SYNC_FILE_RANGE.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+class Files(Protocol):
+    """File calls; every one raises OSError when it fails. Sizes and positions are in bytes."""
+
+    def open_directory(self, name: Name, /, below: int | None = None) -> int:
+        """Open a directory; ELOOP for a symlink below an open one."""
+        ...
+
+    def make_directory(self, name: Name, /, below: int | None = None, mode: int = 0o777) -> None:
+        """Make a directory; EEXIST when the name is taken. Modes are less the umask."""
+        ...
+
+    def names_in(self, path: Name, /) -> list[str]: ...
+
+    def size_of(self, name: Name, /, below: int | None = None) -> int:
+        """The size of a regular file; ELOOP for a symlink, EISDIR for anything else."""
+        ...
+
+    def open_file(self, name: Name, /, below: int | None = None) -> int:
+        """Open a file for reading; ELOOP for a symlink below an open directory."""
+        ...
+
+    def create(self, name: Name, /, below: int | None = None, mode: int = 0o666) -> int:
+        """Create a file for writing; EEXIST when the name is taken."""
+        ...
+
+    def open(self, name: Name, /, *, create: bool = False, truncate: bool = False) -> int:
+        """Open a file for reading and writing; made, or made empty, as asked."""
+        ...
+
+    def size(self, file: int, /) -> int: ...
+
+    def read(self, file: int, buffers: Sequence[memoryview], /) -> int:
+        """Fill some of the buffers; the number of bytes read, 0 at the end."""
+        ...
+
+    def read_at(self, file: int, size: int, position: int, /) -> bytes:
+        """Some of a range's bytes, none at the end."""
+        ...
+
+    def write(self, file: int, buffers: Sequence[Buffer], /) -> int:
+        """Write some of the buffers, in order; the number of bytes written."""
+        ...
+
+    def write_at(self, file: int, buffers: Sequence[Buffer], position: int, /) -> int:
+        """Write some of the buffers, in order, at a position; the number of bytes written."""
+        ...
+
+    def truncate(self, file: int, size: int, /) -> None: ...
+
+    def start_write_back(self, file: int, /) -> None:
+        """Let the disk begin with what was written, without waiting for it; only a hint."""
+        ...
+
+    def set_attribute(self, file: int, name: str, value: bytes, /) -> None:
+        """Give a file an extended attribute; ENOTSUP where that cannot be."""
+        ...
+
+    def attribute(self, file: int, name: str, /) -> bytes:
+        """A file's extended attribute; ENODATA where there is none."""
+        ...
+
+    def sync_file(self, file: int, /) -> None: ...
+
+    def sync_directory(self, directory: int, /) -> None: ...
+
+    def rename(self, name: Name, target: Name, /) -> None:
+        """Rename, in the place of what has the target's name."""
+        ...
+
+    def rename_new(self, name: Name, target: Name, /, below: int) -> None:
+        """Rename within a directory; EEXIST when the target is taken, EINVAL where the file
+        system, ENOSYS where the kernel or the C library cannot see to that."""
+        ...
+
+    def link(
+        self, name: Name, target: Name, /, below: int | None = None, target_below: int | None = None
+    ) -> None:
+        """Give a file a second name; EEXIST when it is taken."""
+        ...
+
+    def remove(self, name: Name, /, below: int | None = None) -> None: ...
+
+    def remove_tree(self, path: Name, /) -> None:
+        """Remove a directory with all that is in it, as far as that goes."""
+        ...
+
+    def close(self, handle: int, /) -> None: ...
+
+
+class MachineFiles:
+    """The machine's own file system calls."""
+
+    names_in = staticmethod(os.listdir)
+    read = staticmethod(os.readv)
+    read_at = staticmethod(os.pread)
+    write = staticmethod(os.writev)
+    write_at = staticmethod(os.pwritev)
+    truncate = staticmethod(os.ftruncate)
+    set_attribute = staticmethod(os.setxattr)
+    attribute = staticmethod(os.getxattr)
+    sync_file = staticmethod(os.fdatasync)
+    sync_directory = staticmethod(os.fsync)
+    rename = staticmethod(os.rename)
+    close = staticmethod(os.close)
+
+    def open_directory(self, name: Name, /, below: int | None = None) -> int:
+        if below is None:
+            return os.open(name, _DIRECTORY | _ALWAYS)
+        return open_no_follow(below, name, _DIRECTORY)
+
+    def make_directory(self, name: Name, /, below: int | None = None, mode: int = 0o777) -> None:
+        os.mkdir(name, mode, dir_fd=below)
+
+    def size_of(self, name: Name, /, below: int | None = None) -> int:
+        found = os.stat(name, dir_fd=below, follow_symlinks=below is None)
+        if not stat.S_ISREG(found.st_mode):
+            number = errno.ELOOP if stat.S_ISLNK(found.st_mode) else errno.EISDIR
+            raise OSError(number, os.strerror(number), str(name))
+        return found.st_size
+
+    def open_file(self, name: Name, /, below: int | None = None) -> int:
+        if below is None:
+            return os.open(name, os.O_RDONLY | os.O_NONBLOCK | _ALWAYS)
+        return open_no_follow(below, name, os.O_RDONLY | os.O_NONBLOCK)
+
+    def create(self, name: Name, /, below: int | None = None, mode: int = 0o666) -> int:
+        return os.open(name, _CREATE | _ALWAYS, mode, dir_fd=below)
+
+    def open(self, name: Name, /, *, create: bool = False, truncate: bool = False) -> int:
+        made = (os.O_CREAT if create else 0) | (os.O_TRUNC if truncate else 0)
+        return os.open(name, os.O_RDWR | made | _ALWAYS, 0o644)
+
+    def size(self, file: int, /) -> int:
+        return os.fstat(file).st_size
+
+    def start_write_back(self, file: int, /) -> None:
+        if _SYNC_FILE_RANGE is not None:
+            _SYNC_FILE_RANGE(file, 0, 0, _RANGE_WRITE)
+
+    def rename_new(self, name: Name, target: Name, /, below: int) -> None:
+        if _RENAMEAT2 is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(name))
+        names = os.fsencode(name), os.fsencode(target)
+        if _RENAMEAT2(below, names[0], below, names[1], _RENAME_NOREPLACE) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(name))
+
+    def link(
+        self, name: Name, target: Name, /, below: int | None = None, target_below: int | None = None
+    ) -> None:
+        os.link(name, target, src_dir_fd=below, dst_dir_fd=target_below, follow_symlinks=False)
+
+    def remove(self, name: Name, /, below: int | None = None) -> None:
+        os.unlink(name, dir_fd=below)
+
+    def remove_tree(self, path: Name, /) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+MACHINE_FILES: Final = MachineFiles()
+
+
+def open_no_follow(directory: int, name: Name, flags: int) -> int:
+    """Open one name below a directory; raises OSError, ELOOP when it is a symlink."""
+    try:
+        return os.open(name, flags | _ALWAYS | os.O_NOFOLLOW, dir_fd=directory)
+    except NotADirectoryError:
+        # O_DIRECTORY with O_NOFOLLOW says ENOTDIR of a symlink; tell it from a file.
+        if os.path.islink(f"/proc/self/fd/{directory}/{name}"):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(name)) from None
+        raise
+
+
+def read_range(files: Files, file: int, size: int, position: int) -> bytes:
+    """A range of a file; fewer bytes only where the file ends."""
+    data = files.read_at(file, size, position)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size and (data := files.read_at(file, size - got, position + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def read_file(files: Files, path: Name, max_bytes: int = READ_BYTES_MAX) -> bytes:
+    """A whole file, up to `max_bytes` of it."""
+    file = files.open_file(path)
+    try:
+        return read_range(files, file, min(files.size(file), max_bytes), 0)
+    finally:
+        files.close(file)
+
+
+def write_all(files: Files, file: int, position: int, buffers: Sequence[Buffer]) -> int:
+    """Write all buffers at `position`, over as many calls as it takes; returns the end."""
+    count = len(buffers)
+    if count == 1:
+        written = files.write_at(file, buffers, position)
+        if written == len(buffers[0]):
+            return position + written
+        return _finish(files, file, position + written, buffers, written)
+    for first in range(0, count, BUFFERS_PER_CALL_MAX):
+        part = buffers
+        if count > BUFFERS_PER_CALL_MAX:
+            part = buffers[first : first + BUFFERS_PER_CALL_MAX]
+        wanted = sum(map(len, part))
+        written = files.write_at(file, part, position)
+        position += written
+        if written != wanted:
+            position = _finish(files, file, position, part, written)
+    return position
+
+
+def _finish(files: Files, file: int, position: int, buffers: Sequence[Buffer], written: int) -> int:
+    """Write what a short write left over; the next call fails if the disk is full."""
+    rest = memoryview(b"".join(buffers))[written:]
+    while rest:
+        count = files.write_at(file, [rest], position)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "a write wrote nothing")
+        position += count
+        rest = rest[count:]
+    return position
+
+
+def sync_directory(files: Files, path: Name) -> None:
+    """Make the names in a directory durable."""
+    directory = files.open_directory(path)
+    try:
+        files.sync_directory(directory)
+    finally:
+        files.close(directory)
+
+
+def write_file(files: Files, path: Name, data: Buffer, *, sync: bool) -> None:
+    """Write a small file, in the place of what it held."""
+    file = files.open(path, create=True, truncate=True)
+    try:
+        write_all(files, file, 0, [data])
+        if sync:
+            files.sync_file(file)
+    finally:
+        files.close(file)
+
+
+def replace_file(files: Files, path: Name, data: Buffer, *, durable: bool = True) -> None:
+    """Write a small file beside its old version, synced, and put it in its place.
+
+    After a crash it is the old one or the new one: the new one for sure if it is `durable`, for
+    which its directory is synced, and otherwise once somebody else has synced that.
+    """
+    write_file(files, f"{path}.tmp", data, sync=True)
+    files.rename(f"{path}.tmp", path)
+    if durable:
+        sync_directory(files, os.path.dirname(path) or ".")
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file of the machine as a whole, and make its directory if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(MACHINE_FILES, path, data)

@@ -1,0 +1,76 @@
+"""Files that are kept open, up to a bound."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from penstock.base.files import Files
+
+
+class Handle:
+    """An open file. Threads other than the owner's use it only while `users` counts them."""
+
+    __slots__ = ("closing", "descriptor", "path", "users")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.users = 0
+        self.closing = False
+
+
+class Descriptors:
+    """The least recently used open files are closed; those in use by a thread stay.
+
+    Belongs to the owner's thread; `pin` before a handle is given to another one.
+    """
+
+    def __init__(self, files: Files, limit: int) -> None:
+        self._files = files
+        self._limit = limit
+        self._open: OrderedDict[str, Handle] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, path: str, *, create: bool = False) -> Handle:
+        """The open file of a path; opened, and created if asked, when it is not."""
+        handle = self._open.get(path)
+        if handle is not None:
+            self._open.move_to_end(path)
+            return handle
+        if len(self._open) >= self._limit:
+            self._evict()
+        handle = Handle(path, self._files.open(path, create=create))
+        self._open[path] = handle
+        return handle
+
+    def pin(self, handle: Handle) -> Handle:
+        handle.users += 1
+        return handle
+
+    def unpin(self, handle: Handle) -> None:
+        handle.users -= 1
+        if handle.closing and handle.users == 0:
+            self._files.close(handle.descriptor)
+        elif len(self._open) > self._limit:
+            self._evict()
+
+    def forget(self, path: str) -> None:
+        """Close a file that is to be renamed or removed."""
+        handle = self._open.pop(path, None)
+        if handle is None:
+            return
+        if handle.users:
+            handle.closing = True
+        else:
+            self._files.close(handle.descriptor)
+
+    def close(self) -> None:
+        for path in list(self._open):
+            self.forget(path)
+
+    def _evict(self) -> None:
+        idle = next((path for path, handle in self._open.items() if handle.users == 0), None)
+        if idle is not None:
+            self.forget(idle)
