@@ -208,9 +208,9 @@ class _SwapsAnything(MemoryControlPlane):
         found = yield from objects.lock([swap.object_id])
         if swap.object_id not in found or found[swap.object_id].state != "pending":
             return
-        partition_id, _ = yield from partitions.lock_one((swap.topic_id, swap.partition))
-        yield from extents.drop(partition_id, swap.replaced)
-        yield extents.insert(extents.rows_of(partition_id, swap.extents))
+        row = yield from partitions.lock_one((swap.topic_id, swap.partition))
+        yield from extents.drop(row.partition_id, swap.replaced)
+        yield extents.insert(extents.rows_of(row.partition_id, swap.extents))
         segment = (swap.object_id, "committed", "segment", swap.size_bytes, len(swap.extents))
         yield objects.write_committed([segment])
 

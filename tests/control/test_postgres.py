@@ -29,7 +29,7 @@ from penstock.control import (
     UnstorableText,
     limits,
 )
-from penstock.control.batch_index.extents import find_many
+from penstock.control.batch_index import extents
 from penstock.control.drivers.postgres_notices import decode_marks, marks_notices
 from penstock.control.migrations.postgres.migrate import migrations
 from penstock.control.postgres import PostgresControlPlane
@@ -456,7 +456,7 @@ async def test_a_find_reads_what_it_needs_however_much_there_is(postgres_url: st
 
         async def explain(connection: Any) -> int:
             rows = await connection.fetch(
-                f"EXPLAIN (ANALYZE, BUFFERS) {find_many.postgres}", *arguments
+                f"EXPLAIN (ANALYZE, BUFFERS) {extents.find.postgres}", *arguments
             )
             text = "\n".join(row[0] for row in rows)
             assert "actual time" in text

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import BugError, PenstockError
 from penstock.control.batch_index.rules import (
-    EMPTY,
     PartitionRow,
     ProducerKey,
     TopicOf,
@@ -99,8 +98,9 @@ def plan_commit(
     producers: Mapping[ProducerKey, Producer],
     now_ms: int,
 ) -> CommitPlan:
-    """What committing an object changes; partitions and producers without a row are left out.
+    """What committing an object changes; producers without a row are left out.
 
+    `partitions` has all that may be written to; entries for others are refused.
     `now_ms` is the plane's own time, by which idle producers are forgotten.
     """
     planner = _Planner(topic_of, partitions, producers, commit.now_ms, now_ms)
@@ -108,7 +108,7 @@ def plan_commit(
     extents = {
         key: tuple([run.extent(lease) for run in runs]) for key, runs in planner.runs.items()
     }
-    rows = {key: _extended(partitions.get(key, EMPTY), added) for key, added in extents.items()}
+    rows = {key: _extended(partitions[key], added) for key, added in extents.items()}
     answer = CommitAnswer(
         placed=placed, marks={key: row.marks for key, row in rows.items()}, extents=extents
     )
@@ -118,6 +118,7 @@ def plan_commit(
 def _extended(row: PartitionRow, added: tuple[Extent, ...]) -> PartitionRow:
     size_bytes = sum([extent.size_bytes for extent in added])
     return PartitionRow(
+        row.partition_id,
         row.log_start_offset,
         added[-1].next_offset,
         row.size_bytes + size_bytes,
@@ -183,10 +184,12 @@ class _Planner:
 
     def place(self, entry: BatchEntry) -> AppendResult:
         key = (entry.topic_id, entry.partition)
-        refused = refusal(self.topic_of(entry.topic_id), *key)
-        if refused is not None:
+        row = self.rows.get(key)
+        if row is None:
+            refused = refusal(self.topic_of(entry.topic_id), *key)
+            if refused is None:
+                raise BugError(f"partition {key} is written to without its row")
             return AppendResult(-1, -1, -1, error=refused[0], message=refused[1])
-        row = self.rows.get(key, EMPTY)
         runs = self.runs.get(key)
         base_offset = runs[-1].next if runs else row.high_watermark
         if entry.producer_id >= 0:

@@ -20,7 +20,7 @@ their ids, then partitions as above; one statement for each object, and the row 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from penstock.control.batch_index import commit_rules, extents, objects, partitions, rules
@@ -84,18 +84,18 @@ def commit_object(images: Images, commit: ObjectCommit) -> Operation[CommitAnswe
         kept = yield from objects.answers([object_id])
         state = found and found.state
         return decode_answer(rules.first_answer(object_id, state, kept.get(object_id)))
-    topic_of = (yield from images.current(found.stamp)).topic
+    topic_of = (yield from images.at(found.stamp)).topic
     partition_keys, producer_keys = commit_rules.commit_keys(commit)
-    rows, ids = yield from _partitions(partition_keys, topic_of)
+    rows = yield from _partitions(partition_keys, topic_of)
     plan = commit_rules.plan_commit(
         commit,
         found.lease,
         topic_of=topic_of,
         partitions=rows,
-        producers=(yield from partitions.producers(ids, producer_keys)),
+        producers=(yield from partitions.producers(rows, producer_keys)),
         now_ms=found.now_ms,
     )
-    yield from _write_plan(commit, plan, ids)
+    yield from _write_plan(commit, plan)
     return plan.answer
 
 
@@ -117,8 +117,8 @@ def commit_sink_objects(
     check_sink_version(record.query_id, found=row, expected=expected_version)
     found = yield from objects.lock(ids)
     locked = [sink_rules.pending(object_id, found.get(object_id)) for object_id in ids]
-    topic_of = (yield from images.current(locked[0].stamp)).topic
-    rows, partition_ids = yield from _partitions(sink_rules.sink_keys(commits), topic_of)
+    topic_of = (yield from images.at(locked[0].stamp)).topic
+    rows = yield from _partitions(sink_rules.sink_keys(commits), topic_of)
     plans = sink_rules.plan_sink_objects(
         commits,
         [one.lease for one in locked],
@@ -127,7 +127,7 @@ def commit_sink_objects(
         now_ms=locked[0].now_ms,
     )
     for commit, plan in zip(commits, plans, strict=True):
-        yield from _write_plan(commit, plan, partition_ids)
+        yield from _write_plan(commit, plan)
     answers = tuple([plan.answer for plan in plans])
     placed = sink_rules.with_offsets(record, commits, answers)
     version = yield from sinks.save_over(placed, row, expected_version=expected_version)
@@ -136,30 +136,27 @@ def commit_sink_objects(
 
 def _partitions(
     keys: Iterable[PartitionKey], topic_of: rules.TopicOf
-) -> Operation[tuple[dict[PartitionKey, rules.PartitionRow], dict[PartitionKey, int]]]:
-    """The rows and ids of partitions that may be written to, locked."""
+) -> Operation[dict[PartitionKey, rules.PartitionRow]]:
+    """The rows of partitions that may be written to, locked."""
     wanted = [key for key in keys if rules.refusal(topic_of(key[0]), *key) is None]
-    found = yield from partitions.lock_or_add(wanted)
-    rows = {key: one.row for key, one in found.items()}
-    return rows, {key: one.partition_id for key, one in found.items()}
+    return (yield from partitions.lock_or_add(wanted))
 
 
-def _write_plan(
-    commit: ObjectCommit, plan: commit_rules.CommitPlan, ids: Mapping[PartitionKey, int]
-) -> Operation[None]:
+def _write_plan(commit: ObjectCommit, plan: commit_rules.CommitPlan) -> Operation[None]:
+    rows, object_id = plan.partitions, commit.object_id
     written = yield _write(
-        [(ids[key], *row) for key, row in plan.partitions.items()],
+        list(rows.values()),
         [
-            row
+            one
             for key, added in plan.answer.extents.items()
-            for row in extents.rows_of(ids[key], added)
+            for one in extents.rows_of(rows[key].partition_id, added)
         ],
         [
-            partitions.producer_row(ids[topic_id, number], producer_id, state)
-            for (topic_id, number, producer_id), state in plan.producers.items()
+            partitions.producer_row(rows[key[:2]].partition_id, key[2], state)
+            for key, state in plan.producers.items()
         ],
-        [(commit.object_id, encode_answer(plan.answer))],
-        [(commit.object_id, plan.state, "wal", commit.size_bytes, plan.references)],
+        [(object_id, encode_answer(plan.answer))],
+        [(object_id, plan.state, "wal", commit.size_bytes, plan.references)],
     )
     if not written:
-        raise Again(f"object {commit.object_id} changed while its row was locked")
+        raise Again(f"object {object_id} changed while its row was locked")

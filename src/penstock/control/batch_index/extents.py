@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from penstock.control.batch_index.partitions import ROW
 from penstock.control.batch_index.rules import EMPTY, PartitionRow
-from penstock.control.batch_index.values import FindRequest, PartitionKey
-from penstock.control.drivers.statements import Each, Operation, changed, row, rows, uuid_of
+from penstock.control.batch_index.values import PartitionKey
+from penstock.control.drivers.statements import Each, Operation, Scan, changed, row, rows, uuid_of
 from penstock.records.extents import Extent
 
 _EXTENT: Final = (
@@ -31,10 +31,9 @@ _FIRST: Final = (
 
 _ID: Final = "(SELECT partition_id FROM diskless_partitions WHERE topic_id = $1 AND number = $2)"
 
-find_many = Each(
-    "rows",
+find = Scan(
     f"""
-    SELECT k.place, (SELECT stamp FROM image_version), {ROW}, e.*
+    SELECT (SELECT stamp FROM image_version), {ROW}, e.*, k.place
     FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::int[])
         AS k (topic_id, number, first_offset, place)
     LEFT JOIN diskless_partitions p ON p.topic_id = k.topic_id AND p.number = k.number
@@ -51,16 +50,40 @@ find_many = Each(
     ORDER BY k.place, e.base_offset
     """,  # noqa: S608
     sqlite=f"""
-    SELECT $4, (SELECT stamp FROM image_version), {ROW}, {_EXTENT}
+    SELECT NULL, {ROW}, {_EXTENT}
     FROM diskless_partitions p
     LEFT JOIN diskless_extents e ON e.partition_id = p.partition_id
         AND $3 >= p.log_start_offset AND $3 < p.high_watermark
         AND e.base_offset >= {_FIRST.format(partition="p.partition_id", offset="$3")}
     LEFT JOIN diskless_objects o ON o.object_id = e.object_id
-    WHERE p.topic_id = $1 AND p.number = $2 ORDER BY e.base_offset LIMIT $5
+    WHERE p.topic_id = $1 AND p.number = $2 ORDER BY e.base_offset
     """,  # noqa: S608
 )
-"""One statement, which sees one state: no extent of a commit without its high watermark."""
+"""Takes (topic id, partition, offset) and how many extents of each: all of them in SQLite.
+
+One statement, which sees one state: no extent of a commit without its high watermark.
+"""
+
+
+def stamp_of(found: Any) -> UUID | None:
+    """The image's stamp in a row of `find`; None in SQLite, whose one owner knows the newest."""
+    return None if found[0] is None else uuid_of(found[0])
+
+
+def partition_of(found: Any) -> PartitionRow:
+    """The partition of a row of `find`, if there is one."""
+    return EMPTY if found is None or found[1] is None else PartitionRow._make(found[1:7])
+
+
+def has_extent(found: Any) -> bool:
+    """Whether a row of `find` has an extent; those that follow it have one."""
+    return found[7] is not None
+
+
+def extent_of(found: Any) -> Extent:
+    """The extent of a row of `find` that has one."""
+    return Extent._make(found[7:17])
+
 
 _from = rows(
     f"{_EXTENTS} WHERE e.partition_id = $1 AND e.next_offset > $2"
@@ -93,31 +116,6 @@ insert = Each(
 _drop = changed(
     "DELETE FROM diskless_extents WHERE partition_id = $1 AND base_offset BETWEEN $2 AND $3"
 )
-
-
-class FoundRows(NamedTuple):
-    """A partition and its extents from an offset on, up to the limit of the query."""
-
-    row: PartitionRow
-    extents: list[Extent]
-
-
-def find(
-    requests: Sequence[FindRequest], limit: int
-) -> Operation[tuple[list[FoundRows], UUID | None]]:
-    """What each request needs, with at most `limit` extents each, and the image's stamp if any."""
-    found = [FoundRows(EMPTY, []) for _ in requests]
-    asked = [(*request[:3], place) for place, request in enumerate(requests)]
-    answered = yield find_many(asked, limit)
-    for place, _, *fields in answered:
-        if fields[0] is None:
-            continue
-        if not found[place].extents:
-            found[place] = FoundRows(PartitionRow._make(fields[:5]), [])
-        if fields[5] is not None:
-            found[place].extents.append(Extent._make(fields[5:]))
-    stamp = answered[0][1] if answered else None
-    return found, stamp and uuid_of(stamp)
 
 
 def extents_from(partition_id: int, offset: int, limit: int) -> Operation[list[Extent]]:

@@ -6,13 +6,14 @@ of which the first extents are too few is asked for a second time, for more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, Final
 
 from penstock.control.batch_index import extents, index_rules, partitions
-from penstock.control.batch_index.rules import TopicOf
+from penstock.control.batch_index.rules import EMPTY, TopicOf
 from penstock.control.batch_index.values import FindRequest, Found, PartitionKey, PartitionMarks
-from penstock.control.drivers.statements import Operation
+from penstock.control.drivers.statements import Call, Operation
 from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.records.idempotence import ProducerState, described
@@ -28,28 +29,37 @@ def find(
     images: Images, requests: Sequence[FindRequest], newest: StampedImage | None = None
 ) -> Operation[list[Found] | None]:
     """See the port; None if the image whose stamp was found is not known, and there is no newer."""
-    first, stamp = yield from extents.find(requests, _FIRST)
-    image = newest or images.known(stamp or (yield from images.stamp()))
-    if image is None:
-        return None
-    topic_of = image.topic
-    answers = [_found(one, request, topic_of) for one, request in zip(first, requests, strict=True)]
+    answers: list[Found] = []
+    for request, rows in zip(requests, (yield _scan(requests, _FIRST)), strict=True):
+        first = next(rows, None)
+        newest = newest or images.known(first and extents.stamp_of(first))
+        if newest is None:
+            return None
+        answers.append(_found(request, first, rows, newest.topic))
     short = [
         place
         for place, answer in enumerate(answers)
         if len(answer.extents) == _FIRST and not _enough(answer, requests[place])
     ]
-    if short:
+    if short and newest is not None:
+        again = [requests[place] for place in short]
         limit = max(_FIRST, min(FIND_EXTENTS_MAX, _TOTAL // len(short)))
-        again, _ = yield from extents.find([requests[place] for place in short], limit)
-        for place, one in zip(short, again, strict=True):
-            answers[place] = _found(one, requests[place], topic_of)
+        for place, rows in zip(short, (yield _scan(again, limit)), strict=True):
+            answers[place] = _found(requests[place], next(rows, None), rows, newest.topic)
     return answers
 
 
-def _found(one: extents.FoundRows, request: FindRequest, topic_of: TopicOf) -> Found:
-    answer = index_rules.found_without_extents(request, topic_of, one.row)
-    return index_rules.found(request, one.row, one.extents) if answer is None else answer
+def _scan(requests: Sequence[FindRequest], limit: int) -> Call:
+    return extents.find([request[:3] for request in requests], limit)
+
+
+def _found(request: FindRequest, first: Any, rows: Iterator[Any], topic_of: TopicOf) -> Found:
+    row = extents.partition_of(first)
+    answer = index_rules.found_without_extents(request, topic_of, row)
+    if answer is None:
+        there = chain((first,), rows) if extents.has_extent(first) else ()
+        answer = index_rules.found(request, row, map(extents.extent_of, there))
+    return answer
 
 
 def _enough(answer: Found, request: FindRequest) -> bool:
@@ -62,7 +72,7 @@ def _enough(answer: Found, request: FindRequest) -> bool:
 def watermarks(keys: Sequence[PartitionKey]) -> Operation[list[PartitionMarks]]:
     """Where partitions begin and end, in the order of the keys."""
     found = yield from partitions.read(set(keys))
-    return [found.get(key, partitions.ABSENT).row.marks for key in keys]
+    return [found.get(key, EMPTY).marks for key in keys]
 
 
 def producers(key: PartitionKey) -> Operation[list[ProducerState]]:

@@ -147,13 +147,18 @@ def without(row: PartitionRow, dropped: Sequence[Extent]) -> PartitionRow:
     """A partition without its first extents."""
     if not dropped:
         return row
-    wal_bytes = [extent.size_bytes for extent in dropped if extent.kind == "wal"]
-    return PartitionRow(
-        max(row.log_start_offset, dropped[-1].next_offset),
-        row.high_watermark,
-        row.size_bytes - sum([extent.size_bytes for extent in dropped]),
-        row.wal_extents - len(wal_bytes),
-        row.wal_bytes - sum(wal_bytes),
+    kept = _replaced(row, dropped, ())
+    return kept._replace(log_start_offset=max(row.log_start_offset, dropped[-1].next_offset))
+
+
+def _replaced(row: PartitionRow, gone: Sequence[Extent], sealed: Sequence[Extent]) -> PartitionRow:
+    """A partition with sealed segments, or nothing, in the place of extents."""
+    wal_bytes = [extent.size_bytes for extent in gone if extent.kind == "wal"]
+    change_bytes = sum([one.size_bytes for one in sealed]) - sum([one.size_bytes for one in gone])
+    return row._replace(
+        size_bytes=row.size_bytes + change_bytes,
+        wal_extents=row.wal_extents - len(wal_bytes),
+        wal_bytes=row.wal_bytes - sum(wal_bytes),
     )
 
 
@@ -214,26 +219,16 @@ def _offsets(extents: Sequence[Extent]) -> tuple[int, int]:
     return extents[0].base_offset, extents[-1].next_offset
 
 
-def plan_swap(swap: SegmentSwap, row: PartitionRow | None, there: Sequence[Extent]) -> PartitionRow:
+def plan_swap(swap: SegmentSwap, row: PartitionRow, there: Sequence[Extent]) -> PartitionRow:
     """What the partition is after a swap; `there` are its extents at the replaced offsets.
 
     Raises:
         StaleExtents: they are not those that the segment was made of.
     """
-    if row is None or tuple(there) != swap.replaced:
+    if tuple(there) != swap.replaced:
         start, end = _offsets(swap.replaced)
         raise StaleExtents(
             f"partition {swap.partition} of topic {swap.topic_id}: the extents of offsets"
             f" [{start}, {end}) are not those that object {swap.object_id} was made of"
         )
-    wal_bytes = [extent.size_bytes for extent in there if extent.kind == "wal"]
-    change_bytes = sum([extent.size_bytes for extent in swap.extents]) - sum(
-        [extent.size_bytes for extent in there]
-    )
-    return PartitionRow(
-        row.log_start_offset,
-        row.high_watermark,
-        row.size_bytes + change_bytes,
-        row.wal_extents - len(wal_bytes),
-        row.wal_bytes - sum(wal_bytes),
-    )
+    return _replaced(row, there, swap.extents)

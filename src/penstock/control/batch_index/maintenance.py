@@ -24,9 +24,9 @@ from penstock.records.extents import Extent
 
 def delete_records(key: PartitionKey, before_offset: int) -> Operation[PartitionMarks]:
     """Move a partition's start up to an offset."""
-    partition_id, row = yield from partitions.lock_one(key)
+    row = yield from partitions.lock_one(key)
     row = row._replace(log_start_offset=index_rules.deletion_start(row, *key, before_offset))
-    yield partitions.write_rows([(partition_id, *row)])
+    yield partitions.write_rows([row])
     return row.marks
 
 
@@ -34,17 +34,17 @@ def retain(
     key: PartitionKey, *, before_timestamp: int | None, max_bytes: int | None, limit: int
 ) -> Operation[Retained]:
     """Drop whole extents from a partition's start."""
-    partition_id, row = yield from partitions.lock_one(key)
+    row = yield from partitions.lock_one(key)
     plan = index_rules.plan_retention(
         row,
-        (yield from extents.extents_from(partition_id, 0, limit + 1)),
+        (yield from extents.extents_from(row.partition_id, 0, limit + 1)),
         before_timestamp=before_timestamp,
         max_bytes=max_bytes,
         limit=limit,
     )
     if plan.dropped:
-        yield partitions.write_rows([(partition_id, *plan.row)])
-        yield from _drop(partition_id, plan.dropped)
+        yield partitions.write_rows([plan.row])
+        yield from _drop(row.partition_id, plan.dropped)
     return plan.retained
 
 
@@ -84,18 +84,17 @@ def _drop(partition_id: int, gone: Sequence[Extent]) -> Operation[None]:
 
 def swap_extents(swap: SegmentSwap) -> Operation[None]:
     """Commit a sealed segment in the place of extents."""
-    partition_id, row = yield from partitions.lock_one((swap.topic_id, swap.partition))
+    row = yield from partitions.lock_one((swap.topic_id, swap.partition))
     found = (yield from objects.lock([swap.object_id])).get(swap.object_id)
     if found is None:
         raise ObjectLeaseLost(swap.object_id)
     if index_rules.is_swapped(swap, found.state):
         return
     first, count = swap.replaced[0].base_offset, len(swap.replaced)
-    there = yield from extents.extents_from(partition_id, first, count)
-    changed = index_rules.plan_swap(swap, row, there)
-    yield partitions.write_rows([(partition_id, *changed)])
-    yield from _drop(partition_id, there)
-    yield extents.insert(extents.rows_of(partition_id, swap.extents))
+    there = yield from extents.extents_from(row.partition_id, first, count)
+    yield partitions.write_rows([index_rules.plan_swap(swap, row, there)])
+    yield from _drop(row.partition_id, there)
+    yield extents.insert(extents.rows_of(row.partition_id, swap.extents))
     segment = (swap.object_id, "committed", "segment", swap.size_bytes, len(swap.extents))
     yield objects.write_committed([segment])
 

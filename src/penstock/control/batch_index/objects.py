@@ -41,14 +41,13 @@ write_leases = Each(
     sqlite="INSERT INTO diskless_objects"
     " VALUES ($1, $2, 'pending', 'wal', 0, 0, penstock_now_ms())",
 )
-_LOCKED: Final = (
-    "SELECT o.object_id, o.key, o.state, penstock_now_ms(), v.stamp"
-    " FROM diskless_objects o, image_version v"
-)
 _lock = Each(
     "rows",
-    f"{_LOCKED} WHERE o.object_id = ANY($1::bigint[]) ORDER BY o.object_id FOR UPDATE OF o",
-    sqlite=f"{_LOCKED} WHERE o.object_id = $1",
+    "SELECT o.object_id, o.key, o.state, penstock_now_ms(), v.stamp"
+    " FROM diskless_objects o, image_version v WHERE o.object_id = ANY($1::bigint[])"
+    " ORDER BY o.object_id FOR UPDATE OF o",
+    sqlite="SELECT object_id, key, state, penstock_now_ms(), NULL"
+    " FROM diskless_objects WHERE object_id = $1",
 )
 write_committed = Each(
     "changed",
@@ -137,19 +136,22 @@ _keys = rows(
 
 
 class ObjectRow(NamedTuple):
-    """What a commit asks of an object's row; with the plane's time, and the image's stamp."""
+    """What a commit asks of an object's row; with the plane's time, and the image's stamp.
+
+    SQLite has no stamp: its one owner knows the newest image.
+    """
 
     lease: ObjectLease
     state: ObjectState
     now_ms: int
-    stamp: UUID
+    stamp: UUID | None
 
 
 def lock(object_ids: Iterable[int]) -> Operation[dict[int, ObjectRow]]:
     """Objects that have a row, locked in the order of their ids."""
     found = yield _lock([(object_id,) for object_id in object_ids])
     return {
-        object_id: ObjectRow(ObjectLease(object_id, key), state, now_ms, uuid_of(stamp))
+        object_id: ObjectRow(ObjectLease(object_id, key), state, now_ms, stamp and uuid_of(stamp))
         for object_id, key, state, now_ms, stamp in found
     }
 

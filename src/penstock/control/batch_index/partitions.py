@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from penstock.control.batch_index.formats import decode_batches, encode_batches
 from penstock.control.batch_index.rules import EMPTY, PartitionRow, ProducerKey
@@ -18,13 +18,15 @@ from penstock.control.drivers.statements import (
 )
 from penstock.records.idempotence import Producer
 
-ROW: Final = "p.log_start_offset, p.high_watermark, p.size_bytes, p.wal_extents, p.wal_bytes"
+ROW: Final = (
+    "p.partition_id, p.log_start_offset, p.high_watermark, p.size_bytes, p.wal_extents, p.wal_bytes"
+)
 _OF_KEY: Final = (
-    f"SELECT $3, p.partition_id, {ROW} FROM diskless_partitions p"  # noqa: S608  (fixed, as all)
+    f"SELECT $3, {ROW} FROM diskless_partitions p"  # noqa: S608  (fixed, as all)
     " WHERE p.topic_id = $1 AND p.number = $2"
 )
 _OF_KEYS: Final = (
-    f"SELECT k.place, p.partition_id, {ROW} FROM unnest($1::uuid[], $2::int[], $3::int[])"  # noqa: S608
+    f"SELECT k.place, {ROW} FROM unnest($1::uuid[], $2::int[], $3::int[])"  # noqa: S608
     " AS k (topic_id, number, place)"
     " JOIN diskless_partitions p ON p.topic_id = k.topic_id AND p.number = k.number"
 )
@@ -49,8 +51,6 @@ write_rows = Each(
     sqlite="UPDATE diskless_partitions SET log_start_offset = $2, high_watermark = $3,"
     " size_bytes = $4, wal_extents = $5, wal_bytes = $6 WHERE partition_id = $1",
 )
-"""Takes `(partition id, *PartitionRow)`."""
-
 drop_row = changed("DELETE FROM diskless_partitions WHERE partition_id = $1")
 forgotten = value(
     "SELECT p.partition_id FROM diskless_partitions p"
@@ -101,42 +101,28 @@ drop_idle_producers = changed(
 )
 
 
-class Partition(NamedTuple):
-    """A partition's row and its id; 0 and `EMPTY` for one without a commit."""
-
-    partition_id: int
-    row: PartitionRow
-
-
-ABSENT: Final = Partition(0, EMPTY)
-
-
 def read(
-    keys: Collection[PartitionKey], *, lock: bool = False
-) -> Operation[dict[PartitionKey, Partition]]:
+    keys: Iterable[PartitionKey], *, lock: bool = False
+) -> Operation[dict[PartitionKey, PartitionRow]]:
     """Partitions that have a row; locked, one after the other by id, if asked."""
+    asked = list(keys)
     found = yield (_lock if lock else _read)(
-        [(topic_id, number, place) for place, (topic_id, number) in enumerate(keys)]
+        [(topic_id, number, place) for place, (topic_id, number) in enumerate(asked)]
     )
-    ordered = list(keys)
-    return {
-        ordered[place]: Partition(partition_id, PartitionRow._make(fields))
-        for place, partition_id, *fields in found
-    }
+    return {asked[one[0]]: PartitionRow._make(one[1:]) for one in found}
 
 
-def lock_one(key: PartitionKey) -> Operation[Partition]:
+def lock_one(key: PartitionKey) -> Operation[PartitionRow]:
     """One partition, locked if it has a row."""
-    return (yield from read([key], lock=True)).get(key, ABSENT)
+    return (yield from read([key], lock=True)).get(key, EMPTY)
 
 
-def lock_or_add(keys: Iterable[PartitionKey]) -> Operation[dict[PartitionKey, Partition]]:
+def lock_or_add(keys: Collection[PartitionKey]) -> Operation[dict[PartitionKey, PartitionRow]]:
     """Partitions, locked; those that have no row get theirs."""
-    wanted = sorted(keys)
-    found = yield from read(wanted, lock=True)
-    if len(found) < len(wanted):
-        yield _add([key for key in wanted if key not in found])
-        found = yield from read(wanted, lock=True)
+    found = yield from read(keys, lock=True)
+    if len(found) < len(keys):
+        yield _add(sorted([key for key in keys if key not in found]))
+        found = yield from read(keys, lock=True)
     return found
 
 
@@ -147,11 +133,17 @@ def backlogs(min_extents: int, limit: int) -> Operation[list[Backlog]]:
 
 
 def producers(
-    ids: Mapping[PartitionKey, int], keys: Iterable[ProducerKey]
+    rows: Mapping[PartitionKey, PartitionRow], keys: Iterable[ProducerKey]
 ) -> Operation[dict[ProducerKey, Producer]]:
-    """The states of producers; `ids` are those of partitions that have a row."""
-    asked = [key for key in keys if key[:2] in ids]
-    found = yield _producers([(ids[key[:2]], key[2], place) for place, key in enumerate(asked)])
+    """The states of producers of the partitions that have these rows."""
+    asked: list[ProducerKey] = []
+    where: list[tuple[int, int, int]] = []
+    for key in keys:
+        row = rows.get(key[:2])
+        if row is not None:
+            where.append((row.partition_id, key[2], len(asked)))
+            asked.append(key)
+    found = yield _producers(where)
     return {
         asked[place]: Producer(epoch, decode_batches(batches), seen_ms)
         for place, epoch, batches, seen_ms in found

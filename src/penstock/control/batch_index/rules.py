@@ -50,8 +50,12 @@ ProducerKey = tuple[UUID, int, int]
 
 
 class PartitionRow(NamedTuple):
-    """What is stored of a partition; the last two count its extents in write-ahead objects."""
+    """What is stored of a partition; the last two count its extents in write-ahead objects.
 
+    The id is the database's own, 0 for a partition without a commit.
+    """
+
+    partition_id: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
     size_bytes: int = 0

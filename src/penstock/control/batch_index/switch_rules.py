@@ -234,4 +234,4 @@ def _check_shares(
 
 def _row(part: SwitchedPartition) -> PartitionRow:
     size_bytes = sum([extent.size_bytes for extent in part.extents])
-    return PartitionRow(part.log_start_offset, part.high_watermark, size_bytes, 0, 0)
+    return PartitionRow(0, part.log_start_offset, part.high_watermark, size_bytes)

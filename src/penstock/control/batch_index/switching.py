@@ -75,8 +75,8 @@ def _write(plan: switch_rules.SwitchPlan) -> Operation[None]:
         ]
     )
     found = yield from partitions.lock_or_add(plan.rows)
-    ids = {key: one.partition_id for key, one in found.items()}
-    yield partitions.write_rows([(ids[key], *row) for key, row in plan.rows.items()])
+    ids = {key: row.partition_id for key, row in found.items()}
+    yield partitions.write_rows([(ids[key], *row[1:]) for key, row in plan.rows.items()])
     now_ms: int = yield objects.now()
     for part in plan.partitions:
         partition_id = ids[plan.topic.topic_id, part.partition]

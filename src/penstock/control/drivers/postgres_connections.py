@@ -20,7 +20,7 @@ Source: PostgreSQL's documentation of libpq, "Specifying Multiple Hosts"; asyncp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -37,7 +37,7 @@ from penstock.control.drivers.postgres_failures import (
     classify,
     of_connecting,
 )
-from penstock.control.drivers.statements import Again, Each, Lock, Operation, Together
+from penstock.control.drivers.statements import Again, Each, Lock, Operation, Scan, Together, Values
 from penstock.control.errors import ControlBusy, ControlUnavailable, DatabaseSlow
 from penstock.control.limits import (
     BACKOFF,
@@ -332,6 +332,9 @@ async def run(connection: Connection, operation: Operation[T]) -> T:
                 answer = [] if statement.answer == "rows" else 0
                 continue
             values = (*zip(*rows, strict=True), *shared)
+        elif type(statement) is Scan:
+            answer = await _scans(connection, statement, *values)
+            continue
         elif type(statement) is Together:
             values = tuple(statement.columns(values))
         if statement.answer == "rows":
@@ -342,6 +345,19 @@ async def run(connection: Connection, operation: Operation[T]) -> T:
             answer = await connection.fetchval(statement.postgres, *values)
         else:
             answer = int((await connection.execute(statement.postgres, *values)).split()[-1])
+
+
+async def _scans(
+    connection: Connection, statement: Scan, rows: Sequence[Values], shared: Values
+) -> list[Iterator[Any]]:
+    scans: list[list[Any]] = [[] for _ in rows]
+    if rows:
+        columns = zip(*rows, strict=True)
+        for found in await connection.fetch(
+            statement.postgres, *columns, range(len(rows)), *shared
+        ):
+            scans[found[-1]].append(found)
+    return list(map(iter, scans))
 
 
 async def _in_transaction(connection: _Asyncpg, work: Work[T], begin: str, where: str) -> T:

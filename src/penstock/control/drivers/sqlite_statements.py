@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from penstock.control.drivers.statements import (
     Each,
     Lock,
     Operation,
+    Scan,
     Statement,
     Together,
     Values,
@@ -33,6 +34,8 @@ def run(connection: sqlite3.Connection, operation: Operation[T]) -> T:
             statement, values = operation.send(answer)
             if type(statement) is Each:
                 answer = _each(connection, statement, *values)
+            elif type(statement) is Scan:
+                answer = _scans(connection, statement, values[0])
             elif type(statement) is Together:
                 for part, rows in zip(statement.parts, values, strict=True):
                     answer = _each(connection, part, rows, ())
@@ -71,6 +74,16 @@ def _each(
     if statement.answer == "rows":
         return [found for row in rows for found in connection.execute(text, row)]
     return connection.executemany(text, rows).rowcount if rows else 0
+
+
+def _scans(
+    connection: sqlite3.Connection, statement: Scan, rows: list[Values]
+) -> Iterator[sqlite3.Cursor]:
+    [(text, _)] = statement.sqlite
+    for row in rows:
+        cursor = connection.execute(text, row)
+        yield cursor
+        cursor.close()  # or the next one would have to compile the text anew
 
 
 class SqliteDatabase(ABC):

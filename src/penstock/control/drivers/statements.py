@@ -96,6 +96,24 @@ class Each(Statement):
         return self, (list(rows), shared)
 
 
+class Scan(Statement):
+    """A read for any number of rows of values, whose answers may be taken in part.
+
+    What is answered is an iterator for each row, in their order, to be taken before the next one.
+    PostgreSQL's text takes a list for each column and one of the rows' places, then the values
+    that all rows share; what it answers ends with the place. SQLite's takes a row alone, and reads
+    what is taken.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, postgres: str, *, sqlite: str) -> None:
+        super().__init__("rows", postgres, sqlite)
+
+    def __call__(self, rows: Sequence[Values], *shared: Any) -> Call:
+        return self, (rows, shared)
+
+
 class Together(Statement):
     """Statements over sets that PostgreSQL gets as one; SQLite gets one after the other.
 

@@ -63,8 +63,10 @@ class Images:
         """Know no image, as when the database is opened."""
         self.published = self.newest = None
 
-    def known(self, stamp: UUID) -> StampedImage | None:
-        """The image of a stamp, if it is one of the newest."""
+    def known(self, stamp: UUID | None) -> StampedImage | None:
+        """The image of a stamp, if it is one of the newest; which is that of no stamp."""
+        if stamp is None:
+            return self.newest or self.published
         for one in (self.newest, self.published):
             if one is not None and one.stamp == stamp:
                 return one
@@ -72,13 +74,12 @@ class Images:
 
     # What follows are parts of operations.
 
-    def current(self, stamp: UUID | None = None) -> Operation[StampedImage]:
-        """The image as the transaction sees it.
+    def current(self) -> Operation[StampedImage]:
+        """The image as the transaction sees it."""
+        return (yield from self.at((yield from self.stamp())))
 
-        `stamp` is that of the image's row, where the operation has read it.
-        """
-        if stamp is None:
-            stamp = yield from self.stamp()
+    def at(self, stamp: UUID | None) -> Operation[StampedImage]:
+        """The image of a stamp that the transaction has read; as `known`, which reads nothing."""
         found = self.known(stamp)
         if found is None:
             found = self.newest = yield from self.read()
@@ -90,7 +91,7 @@ class Images:
 
     def locked(self) -> Operation[StampedImage]:
         """The newest image, whose row is locked until the transaction ends."""
-        return (yield from self.current(uuid_of((yield statements.lock_stamp()))))
+        return (yield from self.at(uuid_of((yield statements.lock_stamp()))))
 
     def read(self) -> Operation[StampedImage]:
         """The whole image, in a transaction that sees one state; what is known is not read."""
