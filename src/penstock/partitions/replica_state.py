@@ -14,7 +14,7 @@ class ReplicaState:
     """See the module's text: the state of the replica that leads its partition."""
 
     __slots__ = (
-        "_durable_offset", "_others", "_quorum", "_transactions", "high_watermark",
+        "_alone", "_durable_offset", "_others", "_quorum", "_transactions", "high_watermark",
         "last_stable_offset",
     )  # fmt: skip
 
@@ -24,14 +24,15 @@ class ReplicaState:
         self._durable_offset = durable_offset
         self._others: dict[int, int] = {}
         self._transactions: dict[int, int] = {}
+        self._alone = quorum == 1
         self.high_watermark = self.last_stable_offset = durable_offset
 
     def became_durable(self, offset: int) -> bool:
         """This replica has everything below an offset; true if consumers may read more."""
-        self._durable_offset = offset
-        if self._quorum == 1 and not self._transactions:
-            self.high_watermark = self.last_stable_offset = offset
+        if self._alone:  # and no transaction is open: called for each append
+            self.high_watermark = self.last_stable_offset = self._durable_offset = offset
             return True
+        self._durable_offset = offset
         return self._advance()
 
     def replica_became_durable(self, replica: int, offset: int) -> bool:
@@ -42,10 +43,12 @@ class ReplicaState:
     def transaction_began(self, producer_id: int, offset: int) -> None:
         """A producer's first record of a transaction has an offset."""
         self._transactions.setdefault(producer_id, offset)
+        self._alone = False
 
     def transaction_ended(self, producer_id: int) -> bool:
         """It is decided; true if consumers may read more."""
         self._transactions.pop(producer_id, None)
+        self._alone = self._quorum == 1 and not self._transactions
         return self._advance()
 
     def _advance(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 
@@ -22,6 +23,10 @@ class AppendResult(NamedTuple):
     error: str | None = None
     message: str | None = None
 
+
+_Fields = tuple[int, int, int, bool, str | None, str | None]
+placed: Final[Callable[[_Fields], AppendResult]] = partial(tuple.__new__, AppendResult)
+"""`AppendResult._make` in C: a log makes one for each append."""
 
 Outcome = AppendResult | PenstockError
 """Where an append went, or was refused; or why it may not be there."""

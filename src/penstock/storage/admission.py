@@ -67,8 +67,18 @@ def prepared(
     Raises:
         PenstockError: as `admit`.
     """
+    as_sent = config.compression_type == "producer"
+    if (  # as nearly all are: what `admit` would do, without a call of it
+        as_sent
+        and not internal
+        and config.record_validation == "headers"
+        and "compact" not in config.cleanup_policy
+    ):
+        plain = _plain(batches, config, now_ms)
+        if plain is not None:
+            return batches, [plain]
     headers = admit(batches, config, now_ms, internal=internal, single=single)
-    if config.compression_type == "producer":
+    if as_sent:
         return batches, headers
     packed = _recompressed(batches, headers, config)
     if packed is None:

@@ -23,7 +23,7 @@ from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import Clock
 from penstock.records import BatchHeader, OffsetOutOfRange, stamp
-from penstock.records.appends import AppendResult
+from penstock.records.appends import AppendResult, placed
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.storage import lookups
@@ -265,7 +265,8 @@ class PartitionLog:
         self.tail.push(item)
         self._parts.tails.add(item)
         self._queue.add(item)
-        return AppendResult(base_offset, now_ms if append_time else -1, self.log_start_offset)
+        time_ms = now_ms if append_time else -1
+        return placed((base_offset, time_ms, self.log_start_offset, False, None, None))
 
     def _stamp(
         self, batches: memoryview, headers: list[BatchHeader], now_ms: int
