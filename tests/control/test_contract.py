@@ -11,6 +11,7 @@ import pytest
 
 from penstock.base.errors import InvalidError, InvalidTopicName
 from penstock.control import (
+    Broker,
     CommittedOffset,
     ControlPlane,
     InvalidPartitions,
@@ -146,6 +147,26 @@ async def test_every_incarnation_of_a_broker_gets_a_higher_epoch(control: Contro
     (broker,) = (await control.image()).brokers
     assert (broker.host, broker.port, broker.rack, broker.incarnation) == ("h", 9092, "r", C)
     assert (await control.image()).broker(1) == broker
+
+
+async def test_a_broker_has_an_address_for_each_listener(control: ControlPlane) -> None:
+    endpoints = (("IN", "near", 9092), ("OUT", "far", 9093))
+
+    async def register(*endpoints: tuple[str, str, int]) -> Broker:
+        return await control.register_broker(
+            broker_id=1, host="near", port=9092, rack=None, incarnation=A, endpoints=endpoints
+        )
+
+    plain = await register()
+    broker = await register(*endpoints)
+    assert broker.epoch > plain.epoch
+    assert await register(*endpoints) == broker
+    (found,) = (await control.image()).brokers
+    assert found == broker
+    assert [found.endpoint(name) for name in ("IN", "OUT", "ELSE")] == [
+        ("near", 9092), ("far", 9093), ("near", 9092)
+    ]  # fmt: skip
+    assert plain.endpoint("OUT") == ("near", 9092)
 
 
 async def test_producer_ids_are_never_handed_out_twice(control: ControlPlane) -> None:

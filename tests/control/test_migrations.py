@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
@@ -12,6 +12,8 @@ import asyncpg
 import pytest
 
 from penstock.control import MemoryControlPlane, SqliteControlPlane
+from penstock.control.migrations.postgres.migrate import migrations as of_postgres
+from penstock.control.migrations.sqlite.migrate import migrations as of_sqlite
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.before.contents import GROUP, Contents, Dice, contents, fill
 
@@ -25,6 +27,13 @@ async def expected() -> Contents:
     plane = MemoryControlPlane(randomness=Dice())
     await fill(plane)
     return await contents(plane)
+
+
+@pytest.mark.parametrize("migrations", [of_sqlite, of_postgres])
+def test_numbers_follow_each_other(migrations: Callable[[], Sequence[tuple[int, str]]]) -> None:
+    """Of two with one number, one would be left out."""
+    numbers = [number for number, _ in migrations()]
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 async def test_a_file_of_before(tmp_path: Path, expected: Contents) -> None:

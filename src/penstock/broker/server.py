@@ -30,7 +30,7 @@ from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.handlers.producer_ids import ProducerIds
 from penstock.broker.identity import Identity
 from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
-from penstock.broker.listeners import Listener, parse_listeners
+from penstock.broker.listeners import Listener, advertised, parse_listeners
 from penstock.broker.liveness import Liveness, LivenessParts
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.metrics import RequestMetrics
@@ -93,7 +93,8 @@ class BrokerServer:
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
         self._warnings = AddressWarnings()
-        self._bound = ("", 0)
+        self.bound: dict[str, tuple[str, int]] = {}
+        """Host and port of each listener, by its name, as bound."""
         self._timer: asyncio.TimerHandle | None = None
         self._looked = clock.monotonic()
         self._incarnation = randomness.uuid()
@@ -150,7 +151,7 @@ class BrokerServer:
     @property
     def kafka_address(self) -> tuple[str, int]:
         """Host and port of the first listener, as bound."""
-        return self._bound
+        return next(iter(self.bound.values()), ("", 0))
 
     @property
     def admin_address(self) -> tuple[str, int] | None:
@@ -179,11 +180,7 @@ class BrokerServer:
             self.coordinator.image_changed,
         ]
         self.registry.add(self.samples)
-        for listener in parse_listeners(self.settings.listeners):
-            self._servers.append(await self._bind(listener))
-        host, port = self._servers[0].sockets[0].getsockname()[:2]
-        self._bound = (str(host), int(port))
-        self.identity.advertised = self._advertised()
+        await self._listen()
         if self.diskless is not None:
             await self.diskless.start(
                 image=await self.control.image(),
@@ -212,13 +209,15 @@ class BrokerServer:
         warm_up(loop)
 
     async def _register(self) -> None:
-        host, port = self.identity.advertised
+        endpoints = [(name, host, port) for name, (host, port) in self.identity.endpoints.items()]
+        _, host, port = endpoints[0]
         await self.control.register_broker(
             broker_id=self.node_id,
             host=host,
             port=port,
             rack=self.settings.broker_rack or None,
             incarnation=self._incarnation,
+            endpoints=endpoints,
         )
 
     async def _start_sinks(self) -> None:
@@ -291,6 +290,18 @@ class BrokerServer:
         for connection in self._connections:
             connection.cancel_handler()
 
+    async def _listen(self) -> None:
+        """Bind all listeners, and know what clients of each are told."""
+        settings = self.settings
+        listeners = parse_listeners(settings.listeners, settings.listener_security_protocol_map)
+        for listener in listeners:
+            server = await self._bind(listener)
+            self._servers.append(server)
+            host, port = server.sockets[0].getsockname()[:2]
+            self.bound.setdefault(listener.name, (str(host), int(port)))
+        told = advertised(settings.advertised_listeners, listeners, self.bound)
+        self.identity.endpoints = told
+
     async def _bind(self, listener: Listener) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         return await loop.create_server(
@@ -300,15 +311,6 @@ class BrokerServer:
             backlog=self.settings.socket_listen_backlog_size,
             start_serving=False,
         )
-
-    def _advertised(self) -> tuple[str, int]:
-        for listener in parse_listeners(self.settings.advertised_listeners):
-            return listener.host, listener.port or self.kafka_address[1]
-        configured = next(iter(parse_listeners(self.settings.listeners)))
-        host = configured.host
-        if host in ("", "0.0.0.0", "::"):  # noqa: S104  (compared, not bound)
-            host = "localhost"
-        return host, self.kafka_address[1]
 
     # Connections
 

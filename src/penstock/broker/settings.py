@@ -35,12 +35,17 @@ class BrokerSettings(TopicDefaults):
         2_000, "How often a broker renews its registration.", 10, INT_MAX
     )
     listeners: tuple[str, ...] = setting(
-        ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on, as PROTOCOL://host:port; port 0"
+        ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on, as NAME://host:port; port 0"
         " picks a free one.",
     )  # fmt: skip
-    advertised_listeners: tuple[str, ...] = setting(
-        (), "Addresses that clients are told to connect to; empty means those of listeners."
+    listener_security_protocol_map: tuple[str, ...] = setting(
+        ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
+        "The protocol of each listener, as NAME:PROTOCOL; only PLAINTEXT is served for now.",
     )
+    advertised_listeners: tuple[str, ...] = setting(
+        (), "Addresses that clients of each listener are told to connect to, by its name; one that"
+        " is not named is told as it is in listeners.",
+    )  # fmt: skip
     admin_listener: str = setting(
         "127.0.0.1:9644", "host:port of the admin HTTP interface; empty turns it off, port 0 picks"
         " a free one.",

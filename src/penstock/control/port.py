@@ -66,11 +66,18 @@ class ControlPlane(Protocol):
         ...
 
     async def register_broker(
-        self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
+        self,
+        *,
+        broker_id: int,
+        host: str,
+        port: int,
+        rack: str | None,
+        incarnation: UUID,
+        endpoints: Sequence[tuple[str, str, int]] = (),
     ) -> Broker:
         """Register one incarnation of a broker and give it a new, higher epoch.
 
-        Idempotent for the same incarnation and address.
+        Idempotent for the same incarnation and addresses. `endpoints` are as in `Broker`.
         """
         ...
 

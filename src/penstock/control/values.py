@@ -43,7 +43,11 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A registered broker process. `epoch` rises with every registration of the id."""
+    """A registered broker process. `epoch` rises with every registration of the id.
+
+    `endpoints` are the addresses that clients are told, as (listener, host, port); who comes by
+    another listener is told `host` and `port`, which are those of the first.
+    """
 
     broker_id: int
     host: str
@@ -51,6 +55,14 @@ class Broker:
     rack: str | None
     incarnation: UUID
     epoch: int
+    endpoints: tuple[tuple[str, str, int], ...] = ()
+
+    def endpoint(self, listener: str) -> tuple[str, int]:
+        """Host and port for clients of a listener."""
+        for name, host, port in self.endpoints:
+            if name == listener:
+                return host, port
+        return self.host, self.port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 
+PEER = {"client_host": "127.0.0.1", "listener": "PLAINTEXT", "closing": False}
+
 
 def versions(api_name: str) -> range:
     """Every version of an API that the broker serves."""
@@ -36,7 +38,7 @@ async def call(
         version=version,
         correlation_id=1,
         client_id=client_id,
-        connection=cast("Any", SimpleNamespace(client_host="127.0.0.1", closing=False)),
+        connection=cast("Any", SimpleNamespace(**PEER)),
         started=0.0,
     )
     sent = encoder(api_name, version, "request")(request)

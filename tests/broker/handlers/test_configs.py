@@ -106,7 +106,7 @@ async def test_describes_brokers(broker: BrokerServer) -> None:
 async def test_describes_the_address_that_clients_are_told(
     broker: BrokerServer, advertised: tuple[str, int], shown: str
 ) -> None:
-    broker.identity.advertised = advertised
+    broker.identity.endpoints = {"PLAINTEXT": advertised}
     (result,) = await describe(broker, (BROKER, "1", ["advertised.listeners"]))
     (config,) = result.configs
     assert (config.value, config.config_source, config.read_only) == (shown, 4, True)

@@ -19,6 +19,7 @@ from penstock.broker.admin_errors import BadRequest
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number
+from penstock.broker.identity import address_of
 from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from penstock.control import MetadataImage, Partition, Topic
 
@@ -68,8 +69,7 @@ async def describe_cluster(parts: Parts, context: RequestContext, request: Any) 
         "brokers": [
             {
                 "broker_id": broker.broker_id,
-                "host": broker.host,
-                "port": broker.port,
+                **address_of(broker, context.connection.listener),
                 "rack": broker.rack or None,
                 "is_fenced": False,
             }

@@ -41,6 +41,7 @@ from penstock.broker.configs import (
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import check_change, is_diskless, kept
 from penstock.broker.errors import UnknownTopicOrPartition, error_of
+from penstock.broker.listeners import shown
 from penstock.broker.settings import BrokerSettings
 from penstock.control import StaleConfigs, StaleTopic, Topic
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
@@ -125,10 +126,9 @@ def _entries(parts: Parts, resource: Any) -> list[ConfigEntry]:
 
 
 def _told(parts: Parts) -> BrokerSettings:
-    """The settings, with the address that clients are really told: found, where none is set."""
-    host, port = parts.identity.advertised
-    shown = f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
-    return replace(parts.settings, advertised_listeners=(shown,))
+    """The settings, with the addresses that clients are really told: found, where none is set."""
+    told = tuple(shown(*endpoint) for endpoint in parts.identity.endpoints.items())
+    return replace(parts.settings, advertised_listeners=told)
 
 
 def _entry(entry: ConfigEntry, *, synonyms: bool, documentation: bool) -> Entry:

@@ -37,6 +37,7 @@ from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.groups import DEAD, GroupIdNotFound
 from penstock.broker.coordination.ownership import owner_of
 from penstock.broker.errors import error_number, error_of
+from penstock.broker.identity import address_of
 from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
 from penstock.wire.kafka.primitives import milliseconds
 
@@ -82,13 +83,15 @@ async def find_coordinator(parts: Parts, context: RequestContext, request: Any) 
     await parts.cluster.refresh()
     key_type = getattr(request, "key_type", GROUP)
     if context.version < KEYS_VERSION:
-        return _coordinator(parts, request.key, key_type)
+        return _coordinator(parts, context, request.key, key_type)
     return {
-        "coordinators": [_coordinator(parts, key, key_type) for key in request.coordinator_keys]
+        "coordinators": [
+            _coordinator(parts, context, key, key_type) for key in request.coordinator_keys
+        ]
     }
 
 
-def _coordinator(parts: Parts, key: str, key_type: int) -> Entry:
+def _coordinator(parts: Parts, context: RequestContext, key: str, key_type: int) -> Entry:
     try:
         if key_type not in (GROUP, TRANSACTION):
             raise BadRequest(
@@ -109,8 +112,7 @@ def _coordinator(parts: Parts, key: str, key_type: int) -> Entry:
     return {
         "key": key,
         "node_id": broker.broker_id,
-        "host": broker.host,
-        "port": broker.port,
+        **address_of(broker, context.connection.listener),
         "error_message": "",
     }
 

@@ -22,6 +22,7 @@ from penstock.base.ids import validate_topic_name
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number, error_of
+from penstock.broker.identity import address_of
 from penstock.broker.limits import METADATA_CACHE_BYTES, METADATA_CACHE_ENTRIES
 from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from penstock.wire.kafka.apis import APIS, METADATA
@@ -50,7 +51,7 @@ class NotLookedUp(RetriableError):
 
 
 class MetadataCache:
-    """Encoded answers by version, request and rack, dropped when the image changes."""
+    """Encoded answers by version, request, rack and listener, dropped when the image changes."""
 
     __slots__ = ("_bytes", "_entries")
 
@@ -130,9 +131,10 @@ def _not_looked_up(wanted: Wanted, cause: PenstockError) -> dict[Any, PenstockEr
     return {topic_id or name: error for name, topic_id in wanted}
 
 
-def _key(parts: Parts, context: RequestContext, request: Any) -> tuple[int, Any, str]:
+def _key(parts: Parts, context: RequestContext, request: Any) -> tuple[int, Any, str, str]:
     """What an answer depends on beside the image. A client that names no rack has the empty one."""
-    return context.version, request, rack_of(context.client_id, parts.cluster.image)
+    rack = rack_of(context.client_id, parts.cluster.image)
+    return context.version, request, rack, context.connection.listener
 
 
 def _wanted(version: int, request: Any) -> Wanted | None:
@@ -197,8 +199,7 @@ def _answer(
             "brokers": [
                 {
                     "node_id": broker.broker_id,
-                    "host": broker.host,
-                    "port": broker.port,
+                    **address_of(broker, context.connection.listener),
                     "rack": broker.rack,
                 }
                 for broker in image.brokers

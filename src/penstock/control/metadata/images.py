@@ -204,8 +204,9 @@ def _store_brokers(known: MetadataImage, image: MetadataImage) -> Operation[None
         yield statements.unregister([(broker_id,) for broker_id in gone])
         for one in image.brokers:
             if one not in known.brokers:
+                address = one.broker_id, one.host, one.port, one.rack
                 yield statements.write_broker(
-                    one.broker_id, one.host, one.port, one.rack, one.incarnation, one.epoch
+                    *address, one.incarnation, one.epoch, json.dumps(one.endpoints)
                 )
     for broker, configs in image.broker_configs.items():
         if known.broker_configs.get(broker) is not configs:

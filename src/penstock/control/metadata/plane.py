@@ -41,7 +41,14 @@ class Metadata(OverDatabase):
         return await self._apply(partial(self._images.apply, rule))
 
     async def register_broker(
-        self, *, broker_id: int, host: str, port: int, rack: str | None, incarnation: UUID
+        self,
+        *,
+        broker_id: int,
+        host: str,
+        port: int,
+        rack: str | None,
+        incarnation: UUID,
+        endpoints: Sequence[tuple[str, str, int]] = (),
     ) -> Broker:
         return await self._apply(
             partial(
@@ -52,6 +59,7 @@ class Metadata(OverDatabase):
                 port=port,
                 rack=rack,
                 incarnation=incarnation,
+                endpoints=endpoints,
             )
         )
 

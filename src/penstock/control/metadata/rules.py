@@ -53,6 +53,7 @@ def register_broker(
     rack: str | None,
     incarnation: UUID,
     highest_epoch: int,
+    endpoints: Sequence[tuple[str, str, int]] = (),
 ) -> tuple[MetadataImage, Broker]:
     """Register a broker in an epoch above `highest_epoch`, the highest its id ever had."""
     if broker_id < 0:
@@ -62,6 +63,7 @@ def register_broker(
         known is not None
         and known.incarnation == incarnation
         and (known.host, known.port, known.rack) == (host, port, rack)
+        and known.endpoints == tuple(endpoints)
     ):
         return image, known
     broker = Broker(
@@ -71,6 +73,7 @@ def register_broker(
         rack=rack,
         incarnation=incarnation,
         epoch=highest_epoch + 1,
+        endpoints=tuple(endpoints),
     )
     others = [other for other in image.brokers if other.broker_id != broker_id]
     return _with_brokers(image, [*others, broker]), broker

@@ -93,17 +93,17 @@ RENEWALS_SQLITE: Final = (
 )
 
 read_brokers = rows(
-    "SELECT broker_id, host, port, rack, incarnation, epoch FROM brokers"
+    "SELECT broker_id, host, port, rack, incarnation, epoch, endpoints FROM brokers"
     " WHERE registered ORDER BY broker_id"
 )
 read_epoch = value("SELECT epoch FROM brokers WHERE broker_id = $1")
 write_broker = changed(
-    "INSERT INTO brokers VALUES ($1, $2, $3, $4, $5, $6, true, penstock_now_ms())"
+    "INSERT INTO brokers VALUES ($1, $2, $3, $4, $5, $6, true, penstock_now_ms(), $7)"
     " ON CONFLICT (broker_id) DO UPDATE SET host = excluded.host, port = excluded.port,"
     " rack = excluded.rack, incarnation = excluded.incarnation, epoch = excluded.epoch,"
-    " registered = true, renewed_ms = excluded.renewed_ms",
+    " registered = true, renewed_ms = excluded.renewed_ms, endpoints = excluded.endpoints",
     (
-        "INSERT OR REPLACE INTO brokers VALUES ($1, $2, $3, $4, $5, $6, 1)",
+        "INSERT OR REPLACE INTO brokers VALUES ($1, $2, $3, $4, $5, $6, 1, $7)",
         "INSERT OR REPLACE INTO renewals VALUES ($1, penstock_now_ms())",
     ),
 )
@@ -137,7 +137,7 @@ allocate_producer_ids = value(
 
 
 def broker_of(found: Any) -> Broker:
-    broker_id, host, port, rack, incarnation, epoch = found
+    broker_id, host, port, rack, incarnation, epoch, endpoints = found
     return Broker(
         broker_id=broker_id,
         host=host,
@@ -145,6 +145,7 @@ def broker_of(found: Any) -> Broker:
         rack=rack,
         incarnation=uuid_of(incarnation),
         epoch=epoch,
+        endpoints=tuple((name, host, port) for name, host, port in json.loads(endpoints)),
     )
 
 
