@@ -21,7 +21,6 @@ from penstock.control import (
     FindRequest,
     IncompatibleDatabase,
     RecordChange,
-    RowChange,
     SavedRecords,
     SinkCommit,
     StaleMembership,
@@ -145,8 +144,7 @@ async def test_the_image_is_read_again_only_when_something_changed(postgres_url:
 
 
 async def test_planes_race_for_names_ids_and_groups(postgres_url: str) -> None:
-    row = RowChange(expected_version=0, value=b"")
-    record = RecordChange(kind="group", key="g", rows={"": row})
+    record = RecordChange(kind="group", key="g", expected_version=0, rows={"": b""})
     async with planes(postgres_url) as both:
         attempts: list[Awaitable[Any]] = []
         for number, plane in enumerate(both * 15):

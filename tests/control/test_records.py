@@ -11,11 +11,11 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from penstock.base.errors import BugError
 from penstock.control import (
     CommittedOffset,
     ControlPlane,
     RecordChange,
-    RowChange,
     SqliteControlPlane,
     StaleMembership,
     StaleRecord,
@@ -32,12 +32,11 @@ OFFSET = CommittedOffset(topic_id=UUID(int=1), topic="t", partition=0, offset=4)
 def change(
     key: str, /, *, at: int = 0, offsets: bool = False, **rows: bytes | None
 ) -> RecordChange:
-    """A change of a key's rows, all of which are at one version; `own` is the key's own row."""
-    changes = {
-        "" if member == "own" else member: RowChange(expected_version=at, value=value)
-        for member, value in rows.items()
-    }
-    return RecordChange(kind="group", key=key, rows=changes, deletes_offsets=offsets)
+    """A change of a key's rows; `own` is the key's own row."""
+    named = {"" if member == "own" else member: value for member, value in rows.items()}
+    return RecordChange(
+        kind="group", key=key, expected_version=at, rows=named, deletes_offsets=offsets
+    )
 
 
 async def stored(control: ControlPlane, *keys: str) -> dict[tuple[str, str], bytes]:
@@ -79,7 +78,7 @@ async def test_only_the_rows_that_are_named_change(control: ControlPlane) -> Non
 
 async def test_a_stale_key_is_refused_alone(control: ControlPlane) -> None:
     version = await save(control, change("g", own=b"0"), change("h", own=b"0", m=b"0"))
-    await save(control, change("h", at=version, m=b"1"))
+    await save(control, change("h", at=version, own=b"0", m=b"1"))
     saved = await control.save_records(
         [
             change("g", at=version, own=b"2"),
@@ -114,6 +113,12 @@ async def test_a_row_that_is_too_large_is_refused_alone(
     assert await control.record_keys("group") == ["h"]
 
 
+async def test_a_change_names_the_row_of_its_key(control: ControlPlane) -> None:
+    with pytest.raises(BugError, match="'g' leaves out the key's own row"):
+        await control.save_records([change("g", m=b"0")])
+    assert await control.record_keys("group") == []
+
+
 async def test_a_key_made_anew_does_not_get_its_old_versions(control: ControlPlane) -> None:
     first = await save(control, change("g", own=b"0"))
     await save(control, change("g", at=first, own=None))
@@ -141,12 +146,14 @@ async def test_offsets_go_with_their_group(control: ControlPlane) -> None:
 
 async def test_names_may_hold_anything(control: ControlPlane) -> None:
     await save(control, change("g\0", own=b"0"), change("ü", own=b"1"))
-    rows = {"m\0": RowChange(expected_version=0, value=b"2")}
-    await save(control, RecordChange(kind="group", key="ü", rows=rows))
-    assert await stored(control, "g\0", "ü") == {
+    version = await save(control, change("ü2", own=b"1"))
+    rows = {"": b"1", "m\0": b"2"}
+    await save(control, RecordChange(kind="group", key="ü2", expected_version=version, rows=rows))
+    assert await stored(control, "g\0", "ü", "ü2") == {
         ("g\0", ""): b"0",
         ("ü", ""): b"1",
-        ("ü", "m\0"): b"2",
+        ("ü2", ""): b"1",
+        ("ü2", "m\0"): b"2",
     }
 
 

@@ -26,7 +26,6 @@ from penstock.control import (
     DatabaseStopped,
     IncompatibleDatabase,
     RecordChange,
-    RowChange,
     SqliteControlPlane,
 )
 from penstock.control.limits import WAITING_OPERATIONS_MAX
@@ -43,8 +42,9 @@ async def fill(plane: SqliteControlPlane) -> None:
     await plane.commit_offsets(
         group_id="g", offsets=[CommittedOffset(topic_id=A, topic="t", partition=0, offset=4)]
     )
-    row = RowChange(expected_version=0, value=b"s")
-    await plane.save_records([RecordChange(kind="group", key="g", rows={"": row})])
+    await plane.save_records(
+        [RecordChange(kind="group", key="g", expected_version=0, rows={"": b"s"})]
+    )
     await plane.allocate_producer_ids(10)
 
 

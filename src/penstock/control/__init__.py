@@ -35,10 +35,10 @@ from penstock.control.batch_index.values import (
     StoreIdentity,
 )
 from penstock.control.coordination.values import (
+    KEY_ROW,
     CoordinationRecord,
     RecordChange,
     RecordKey,
-    RowChange,
     SavedRecords,
 )
 from penstock.control.errors import (
@@ -92,6 +92,7 @@ if TYPE_CHECKING:
 _FORMS = {"MemoryControlPlane": "sqlite_memory", "SqliteControlPlane": "sqlite"}
 
 __all__ = [
+    "KEY_ROW",
     "Backlog",
     "BatchEntry",
     "Broker",
@@ -131,7 +132,6 @@ __all__ = [
     "RecordChange",
     "RecordKey",
     "Retained",
-    "RowChange",
     "RunningSwitch",
     "SavedRecords",
     "SegmentSwap",

@@ -231,9 +231,9 @@ class ControlPlane(Protocol):
     ) -> SavedRecords:
         """Store changes of keys, at most one of each key, in one transaction.
 
-        A key of which a row is not at its expected version, or is larger than `RECORD_BYTES_MAX`,
-        is refused alone: with `StaleRecord` or `TooLarge` in the answer. `cluster_epoch` is the
-        image's `membership` by which the caller owns the keys.
+        A key that is not at its expected version, or of which a row is larger than
+        `RECORD_BYTES_MAX`, is refused alone: with `StaleRecord` or `TooLarge` in the answer.
+        `cluster_epoch` is the image's `membership` by which the caller owns the keys.
 
         Raises:
             StaleMembership: brokers have come or gone since; nothing is stored.

@@ -22,7 +22,6 @@ from penstock.control import (
     MemoryControlPlane,
     MetadataImage,
     RecordChange,
-    RowChange,
     SavedRecords,
     SqliteControlPlane,
     StaleMembership,
@@ -114,8 +113,9 @@ async def save_as_another(control: ControlPlane, group_id: str, **fields: Any) -
     rows = await control.records("group", [group_id])
     saved = json.loads(rows[0].value) if rows else dict(NEW)
     version = rows[0].version if rows else 0
-    change = RowChange(expected_version=version, value=json.dumps({**saved, **fields}).encode())
-    done = await control.save_records([RecordChange(kind="group", key=group_id, rows={"": change})])
+    value = json.dumps({**saved, **fields}).encode()
+    change = RecordChange(kind="group", key=group_id, expected_version=version, rows={"": value})
+    done = await control.save_records([change])
     assert not done.refused
 
 
@@ -200,9 +200,8 @@ async def test_members_go_on_after_a_restart(broker: BrokerServer) -> None:
 
 
 async def test_a_record_that_cannot_be_read_harms_no_other(broker: BrokerServer) -> None:
-    broken = RowChange(expected_version=0, value=b"?")
     await broker.control.save_records(
-        [RecordChange(kind="group", key="broken", rows={"": broken, "m": broken})]
+        [RecordChange(kind="group", key="broken", expected_version=0, rows={"": b"?", "m": b"?"})]
     )
     assert names((await join(broker, "g")).error_code) == "none"
     joined = await join(broker, "broken")
@@ -510,11 +509,11 @@ async def test_a_group_that_was_anothers_unseen_is_loaded_again(broker: BrokerSe
         await sync(broker, group, joined, {joined.member_id: b"mine"})
     await unheard(broker, 2)
     await save_as_another(broker.control, other, generation=6)
-    rows = {
-        row.member: RowChange(expected_version=row.version, value=None)
-        for row in await broker.control.records("group", [gone])
-    }
-    await broker.control.save_records([RecordChange(kind="group", key=gone, rows=rows)])
+    first, *others = await broker.control.records("group", [gone])
+    rows = dict.fromkeys(["", *(row.member for row in others)])
+    await broker.control.save_records(
+        [RecordChange(kind="group", key=gone, expected_version=first.version, rows=rows)]
+    )
     await broker.control.unregister_broker(broker_id=2, incarnation=UUID(int=2))
     await broker.cluster.refresh()
     assert await heartbeat(broker, mine, 1, members[mine].member_id) == "none"

@@ -163,7 +163,7 @@ async def test_only_rows_that_change_are_written(house: House) -> None:
     await house.save("g", {"": b"0", "a": b"1", "b": b"2", "c": b"3"})
     await house.save("g", {"": b"0", "a": b"1", "b": b"9", "d": b"4"})
     (change,) = house.plane.transactions[-1]
-    assert {member: row.value for member, row in change.rows.items()} == {
+    assert change.rows == {
         "": b"0",  # for its version stands for the key's
         "b": b"9",
         "c": None,

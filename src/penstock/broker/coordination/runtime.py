@@ -144,7 +144,7 @@ class Runtime:
             else:
                 self._replace(key, FoundKey(rows=outcome.found))
             return
-        if not rows.rows and not rows.saving:
+        if not rows.is_stored and not rows.saving:
             del self._stored[key]
         self.handle(outcome)
 
@@ -180,11 +180,11 @@ class Runtime:
 
     def _marks(self, keys: Sequence[str]) -> Mapping[str, object]:
         """What is known of keys before they are read; what has changed since is left alone."""
-        return {key: self._stored[key].rows for key in keys if key in self._stored}
+        return {key: self._stored[key].version for key in keys if key in self._stored}
 
     def _take(self, key: str, found: FoundKey, mark: object) -> None:
         rows = self._stored.get(key)
-        changed = (None if rows is None else rows.rows) is not mark
+        changed = (None if rows is None else rows.version) != mark
         if rows is None:
             same = changed or not found.rows
         else:

@@ -159,10 +159,10 @@ class Saver:
 
     async def _saved(self, batch: list[tuple[Pending, RecordChange]], saved: SavedRecords) -> None:
         stale: list[Pending] = []
-        for pending, change in batch:
+        for pending, _ in batch:
             refusal = saved.refused.get(pending.record_key)
             if refusal is None:
-                pending.rows.stored(change, saved.version)
+                pending.rows.stored(pending.save, saved.version)
                 pending.end(Saved(key=pending.save.key))
             elif isinstance(refusal, TooLarge):
                 logger.error("%s", refusal)

@@ -11,8 +11,6 @@ from penstock.control.coordination.values import CoordinationRecord, RecordChang
 from penstock.control.drivers.statements import Again, Operation
 from penstock.control.groups import operations as offsets
 
-Row = tuple[str, bytes, bytes]
-
 
 def keys(kind: str) -> Operation[list[str]]:
     """The keys of a kind, in order."""
@@ -29,33 +27,28 @@ def save(
     changes: Sequence[RecordChange], *, version: int
 ) -> Operation[dict[RecordKey, PenstockError]]:
     """Store changes under a version; keys that are refused are left out, and why."""
-    places = [_row(change, member) for change in changes for member in change.rows]
-    found: dict[RecordKey, dict[str, int]] = {}
-    for kind, key, member, known in (yield statements.lock(sorted(places))):
-        found.setdefault((kind, key.decode()), {})[member.decode()] = known
+    places = sorted((change.kind, change.key.encode()) for change in changes)
+    found: dict[RecordKey, int] = {}
+    for kind, key, known in (yield statements.lock(places)):
+        found[kind, key.decode()] = known
     refused: dict[RecordKey, PenstockError] = {}
     for change in changes:
-        reason = refusal(change, found.get(change.record_key, {}))
+        reason = refusal(change, found.get(change.record_key, 0))
         if reason is not None:
             refused[change.record_key] = reason
     stored = [change for change in changes if change.record_key not in refused]
-    written = [
-        (*_row(change, member), row.expected_version, row.value)
-        for change in stored
-        for member, row in change.rows.items()
-        if row.value is not None
-    ]
+    written: list[tuple[str, bytes, bytes, int, bytes]] = []
+    deleted: list[tuple[str, bytes, bytes]] = []
+    for change in stored:
+        kind, key = change.kind, change.key.encode()
+        for member, value in change.rows.items():
+            if value is None:
+                deleted.append((kind, key, member.encode()))
+            else:
+                expected = 0 if member else change.expected_version
+                written.append((kind, key, member.encode(), expected, value))
     if (yield statements.write(written, version)) != len(written):
         raise Again("another coordinator made the same records at the same time")
-    yield statements.delete(
-        _row(change, member)
-        for change in stored
-        for member, row in change.rows.items()
-        if row.value is None
-    )
+    yield statements.delete(deleted)
     yield from offsets.delete_all([change.key for change in stored if change.deletes_offsets])
     return refused
-
-
-def _row(change: RecordChange, member: str) -> Row:
-    return change.kind, change.key.encode(), member.encode()

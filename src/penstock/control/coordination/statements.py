@@ -17,12 +17,13 @@ read = Each(
 )
 lock = Each(
     "rows",
-    "SELECT r.kind, r.key, r.member, r.version FROM coordination_records r"
-    " JOIN unnest($1::text[], $2::bytea[], $3::bytea[]) AS n (kind, key, member)"
-    " USING (kind, key, member) ORDER BY r.kind, r.key, r.member FOR UPDATE OF r",
-    sqlite="SELECT kind, key, member, version FROM coordination_records"
-    " WHERE kind = $1 AND key = $2 AND member = $3",
+    "SELECT r.kind, r.key, r.version FROM coordination_records r"
+    " JOIN unnest($1::text[], $2::bytea[]) AS n (kind, key) USING (kind, key)"
+    " WHERE r.member = '' ORDER BY r.kind, r.key FOR UPDATE OF r",
+    sqlite="SELECT kind, key, version FROM coordination_records"
+    " WHERE kind = $1 AND key = $2 AND member = x''",
 )
+"""The rows of keys themselves."""
 write = Each(
     "changed",
     "INSERT INTO coordination_records AS r SELECT n.kind, n.key, n.member,"
@@ -30,13 +31,14 @@ write = Each(
     " FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bytea[])"
     " AS n (kind, key, member, expected, value)"
     " ON CONFLICT (kind, key, member) DO UPDATE SET version = $6, value = excluded.value"
-    " WHERE r.version = excluded.version",
+    " WHERE r.member <> '' OR r.version = excluded.version",
     sqlite="INSERT INTO coordination_records VALUES"
     " ($1, $2, $3, CASE $4 WHEN 0 THEN $6 ELSE $4 END, $5)"
     " ON CONFLICT (kind, key, member) DO UPDATE SET version = $6, value = excluded.value"
-    " WHERE version = excluded.version",
+    " WHERE member <> x'' OR version = excluded.version",
 )
-"""Stores rows that are new, or at the version that is expected; all that are get the shared one."""
+"""Stores rows, and those of keys themselves if they are new or at the version that is expected; all
+that are stored get the shared one."""
 delete = Each(
     "changed",
     "DELETE FROM coordination_records r"
