@@ -13,7 +13,7 @@ import pytest
 
 from penstock.apps.host_reading import Reading, Request, Tree, existing, quantile, read_host
 from penstock.apps.host_reading.disks import file_system, read_disk, sync_times_ms
-from penstock.apps.host_reading.files import cpu_list
+from penstock.apps.host_reading.files import cpu_list, mount_of
 from penstock.apps.host_reading.groups import read_group
 from penstock.apps.host_reading.kernel import (
     ask_clock,
@@ -23,16 +23,15 @@ from penstock.apps.host_reading.kernel import (
     read_processors,
     read_sysctls,
 )
-from penstock.apps.host_reading.mounts import mount_of
 from penstock.apps.host_reading.network import (
     NoEthtool,
     NoInterface,
     ask_ethtool,
     read_datagrams,
+    read_grants,
     read_interface,
     read_softirq,
 )
-from penstock.apps.host_reading.sockets import read_grants
 from penstock.planner.host_check import (
     UNLIMITED,
     ClockState,
@@ -440,7 +439,7 @@ def test_sockets_are_only_asked_on_this_host(tree: Tree) -> None:
 WITHOUT_DESCRIPTORS = """
 import resource
 from penstock.apps.host_reading import Request, Tree
-from penstock.apps.host_reading.sockets import read_grants
+from penstock.apps.host_reading.network import read_grants
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 tree = Tree()
 print(read_grants(tree, [Request("udp", "SO_RCVBUF", 4096)]), tree.unread)

@@ -16,8 +16,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,19 @@ def set_up(log_format: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+@contextmanager
+def handled(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iterator[None]:
+    """Let a handler take these signals; earlier ones have them again afterwards."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in before:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def stop_event() -> asyncio.Event:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.apps.daemon import handled
 from penstock.apps.outbox.options import parse_duration, parse_size
 from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, show
 from penstock.base.errors import InvalidError
@@ -68,7 +69,8 @@ def run(
         job = Materialiser(
             spark, bootstrap=bootstrap, root=root, admin_url=admin, tables_max=tables_max
         )
-        with _Signals() as stop:
+        stop = _Stop()
+        with handled(stop.note, (signal.SIGTERM, signal.SIGINT)):
             states = job.run(stop, once=once)
     finally:
         spark.stop()
@@ -199,21 +201,11 @@ def _log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
-class _Signals:
-    """Set by SIGTERM or SIGINT while it is entered; a batch under way is replayed next time."""
+class _Stop:
+    """Set by a signal; a batch under way is replayed next time."""
 
     def __init__(self) -> None:
         self._set = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether a signal came, after waiting for at most so many seconds."""
@@ -221,5 +213,5 @@ class _Signals:
             signal.sigtimedwait((), timeout or 0.0)
         return self._set
 
-    def _note(self, *_: object) -> None:
+    def note(self, *_: object) -> None:
         self._set = True

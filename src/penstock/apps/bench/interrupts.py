@@ -13,21 +13,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
+from penstock.apps.daemon import handled
+
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
-
-
-@contextmanager
-def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        for number in SIGNALS:
-            signal.signal(number, handler)
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 @contextmanager
@@ -37,7 +27,7 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    with _handled(interrupt):
+    with handled(interrupt, SIGNALS):
         yield
 
 
@@ -45,7 +35,7 @@ def interruptible() -> Iterator[None]:
 def deferred() -> Iterator[None]:
     """Raise the `KeyboardInterrupt` of a signal that comes meanwhile at the end of the context."""
     came: list[int] = []
-    with _handled(lambda number, frame: came.append(number)):
+    with handled(lambda number, frame: came.append(number), SIGNALS):
         yield
     if came:
         raise KeyboardInterrupt
@@ -78,7 +68,7 @@ def run_async(
         return await work
 
     try:
-        with _handled(interrupt), asyncio.Runner(loop_factory=loop_factory) as runner:
+        with handled(interrupt, SIGNALS), asyncio.Runner(loop_factory=loop_factory) as runner:
             result = runner.run(main())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None

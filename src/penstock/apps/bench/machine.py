@@ -20,6 +20,7 @@ from typing import Any, Final
 from penstock import __version__
 from penstock.apps.bench.interrupts import deferred
 from penstock.apps.bench.steps import Figures, Step, quantile_hows
+from penstock.apps.host_reading.files import Tree, mount_of
 from penstock.apps.loads.figures import quantiles_ms
 from penstock.apps.loads.values import noise
 from penstock.base.errors import UnavailableError
@@ -32,7 +33,6 @@ SYNC_BYTES: Final = 4096
 RECYCLED_BYTES: Final = 4 << 20
 SYNCS_MIN: Final = 10
 SINK_TIMEOUT_SECONDS: Final = 10.0
-_MOUNTS: Final = Path("/proc/self/mountinfo")
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 _now = SYSTEM_CLOCK.monotonic
@@ -65,17 +65,8 @@ def processor() -> str:
 
 def filesystem(directory: Path) -> str:
     """The type of the file system that a directory lies on; empty where nobody says."""
-    try:
-        lines = _MOUNTS.read_text().splitlines()
-    except OSError:
-        return ""
-    found, longest = "", -1
-    for line in lines:
-        mount, _, what = line.partition(" - ")
-        point = Path(mount.split(" ")[4])
-        if directory.resolve().is_relative_to(point) and len(point.parts) >= longest:
-            found, longest = what.split(" ")[0], len(point.parts)
-    return found
+    mount = mount_of(Tree(), str(directory.resolve()))
+    return mount.kind if mount is not None else ""
 
 
 def host_facts(directory: Path) -> dict[str, Any]:

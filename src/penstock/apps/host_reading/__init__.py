@@ -8,6 +8,6 @@ Nothing is changed, and nothing is written but a nameless file whose syncs are t
 from penstock.apps.host_reading.disks import existing, quantile, sync_times_ms
 from penstock.apps.host_reading.files import Tree
 from penstock.apps.host_reading.host import Reading, read_host
-from penstock.apps.host_reading.sockets import Request
+from penstock.apps.host_reading.network import Request
 
 __all__ = ["Reading", "Request", "Tree", "existing", "quantile", "read_host", "sync_times_ms"]

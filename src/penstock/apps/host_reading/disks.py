@@ -12,8 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Final
 
-from penstock.apps.host_reading.files import Tree
-from penstock.apps.host_reading.mounts import mount_of
+from penstock.apps.host_reading.files import Tree, mount_of
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.planner.host_check import Disk
 

@@ -2,15 +2,16 @@
 
 Every reader gets a `Tree`: the directory that stands for `/`, and a notebook for what could not
 be read and why. So the same functions read this host, the host below a container's mount of it,
-and a tree that a test made up.
+and a tree that a test made up. `mounts` is the table of mounts, and which of them a path stands on.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
 
 FILE_BYTES_MAX: Final = 1 << 20
 """A longer file is cut off: none of those read here comes near."""
@@ -96,3 +97,46 @@ def cpu_list(text: str) -> list[int]:
 
 
 CPUS_MAX: Final = 1 << 16
+
+
+# The table of mounts. Source: proc(5), mountinfo.
+
+
+class Mount(NamedTuple):
+    """One mount: the part of its file system that is seen, where, and with which options."""
+
+    root: str
+    point: str
+    options: tuple[str, ...]
+    kind: str
+    super_options: tuple[str, ...]
+
+
+def mounts(tree: Tree) -> Iterator[Mount]:
+    """The mounts that the process sees, in order."""
+    for line in (tree.text(tree.of_process("mountinfo"), "mount") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        before, after = left.split(), right.split()
+        if len(before) >= 6 and len(after) >= 1:
+            yield Mount(
+                root=_plain(before[3]),
+                point=_plain(before[4]),
+                options=tuple(before[5].split(",")),
+                kind=after[0],
+                super_options=tuple(after[2].split(",")) if len(after) > 2 else (),
+            )
+
+
+def mount_of(tree: Tree, directory: str) -> Mount | None:
+    """The mount that a directory stands on: the longest path above it, the last of equals."""
+    best: Mount | None = None
+    for mount in mounts(tree):
+        above = PurePosixPath(directory).is_relative_to(mount.point)
+        if above and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def _plain(text: str) -> str:
+    """Without the octal escapes of spaces, tabs, newlines and backslashes."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from penstock.apps.host_reading.files import Tree, numbers, whole
-from penstock.apps.host_reading.mounts import Mount, mounts
+from penstock.apps.host_reading.files import Mount, Tree, mounts, numbers, whole
 from penstock.planner.host_check import UNLIMITED, ControlGroup
 
 DEPTH_MAX: Final = 64

@@ -19,12 +19,13 @@ from penstock.apps.host_reading.kernel import (
 )
 from penstock.apps.host_reading.network import (
     Ask,
+    Request,
     ask_ethtool,
     read_datagrams,
+    read_grants,
     read_interface,
     read_softirq,
 )
-from penstock.apps.host_reading.sockets import Request, read_grants
 from penstock.planner.host_check import HostFacts
 
 

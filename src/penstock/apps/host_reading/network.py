@@ -10,13 +10,21 @@ Source: ethtool(8), proc(5), sysfs; the ENA driver's counters.
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
-from collections.abc import Callable
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final, NamedTuple
 
 from penstock.apps.host_reading.files import Tree, numbers, pairs, whole
 from penstock.base.errors import InvalidError
-from penstock.planner.host_check import Datagrams, Interface, Softirq
+from penstock.planner.host_check import (
+    BufferOption,
+    Datagrams,
+    Grant,
+    Interface,
+    SocketKind,
+    Softirq,
+)
 
 ETHTOOL_SECONDS: Final = 5.0
 OUTPUT_CHARS_MAX: Final = 1 << 20
@@ -208,3 +216,44 @@ def read_datagrams(tree: Tree) -> Datagrams | None:
         buffer_errors=found["RcvbufErrors"],
         memory_errors=found.get("MemErrors", 0),
     )
+
+
+# What the kernel really grants a socket that asks for a buffer: SO_RCVBUF and SO_SNDBUF never fail,
+# a request above the ceiling is cut to it without a word. A socket of each kind asks, is asked what
+# it got, and is closed. Source: socket(7): the kernel doubles the value, and reports the double.
+
+_OPTIONS: Final = {"SO_RCVBUF": socket.SO_RCVBUF, "SO_SNDBUF": socket.SO_SNDBUF}
+_FAMILIES: Final = {
+    "udp": (socket.AF_INET, socket.SOCK_DGRAM),
+    "tcp": (socket.AF_INET, socket.SOCK_STREAM),
+    "unix": (socket.AF_UNIX, socket.SOCK_STREAM),
+}
+
+
+class Request(NamedTuple):
+    """A buffer to ask for."""
+
+    kind: SocketKind
+    option: BufferOption
+    asked_bytes: int
+
+
+def read_grants(tree: Tree, requests: Iterable[Request]) -> tuple[Grant, ...]:
+    """Ask for each; those that cannot be asked for are left out, with a reason."""
+    if not tree.is_here:
+        return ()
+    found: list[Grant] = []
+    for request in dict.fromkeys(requests):
+        try:
+            found.append(_granted(request))
+        except OSError as error:
+            tree.missing(f"{request.kind} {request.option}", error.strerror or str(error))
+    return tuple(found)
+
+
+def _granted(request: Request) -> Grant:
+    kind, option, asked_bytes = request
+    with socket.socket(*_FAMILIES[kind]) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, _OPTIONS[option], asked_bytes)
+        reported = opened.getsockopt(socket.SOL_SOCKET, _OPTIONS[option])
+    return Grant(kind=kind, option=option, asked_bytes=asked_bytes, reported_bytes=reported)

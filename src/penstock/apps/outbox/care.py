@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.apps.daemon import handled
 from penstock.apps.outbox.options import outbox_options, parse_duration
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import RetriableError, UnavailableError
@@ -95,18 +97,13 @@ def sweep(
 
 def _again_and_again(sweeper: Sweeper, every_ms: int) -> None:
     """Sweep, print one line, wait. A kill is safe at any point, so signals just end it."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with suppress(KeyboardInterrupt), handled(signal.default_int_handler, (signal.SIGTERM,)):
         while True:
             try:
                 click.echo(json.dumps(_sweep_facts(sweeper.sweep())))
             except (RetriableError, UnavailableError) as error:
                 click.echo(f"penstock: {error}; sweeping again in {every_ms} ms", err=True)
             signal.sigtimedwait((), every_ms / 1000)
-    except KeyboardInterrupt:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _sweep_facts(report: SweepReport) -> dict[str, Any]:

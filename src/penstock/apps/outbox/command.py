@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
+from penstock.apps.daemon import handled
 from penstock.apps.outbox.bench import bench
 from penstock.apps.outbox.care import audit, sweep
 from penstock.apps.outbox.options import outbox_options, parse_size
@@ -177,12 +178,9 @@ def read(
             partitions=partitions or None, start="latest" if start == "latest" else "earliest",
             until_end=exit_at_end,
         ) as consumer,
+        handled(lambda *_: consumer.stop(), (signal.SIGTERM,)),
     ):  # fmt: skip
-        before = signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-        try:
-            _follow(consumer, state, folder, count)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        _follow(consumer, state, folder, count)
     counters = consumer.counters
     click.echo(
         f"% {counters.messages} batches, {counters.duplicates} duplicates,"
