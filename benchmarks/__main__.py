@@ -112,9 +112,7 @@ def run(
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="make bench",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")

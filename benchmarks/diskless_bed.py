@@ -57,10 +57,7 @@ class RemoteStore:
 @contextmanager
 def remote_store() -> Iterator[RemoteStore]:
     """An empty store, not slowed yet."""
-    with (
-        s3_server() as s3,
-        PeerProcess("benchmarks.peers.slow_network", str(s3.port)) as network,
-    ):
+    with s3_server() as s3, PeerProcess("benchmarks.peers.slow_network", str(s3.port)) as network:
         yield RemoteStore(s3, network)
 
 

@@ -126,10 +126,7 @@ def measure(*, quick: bool) -> Report:
     if quick:
         effort = Effort(history_batches=448, calm_seconds=4, storm_seconds=5, runs=1)
     found: dict[str, list[Run]] = defaultdict(list)
-    with (
-        remote_store() as store,
-        tempfile.TemporaryDirectory(prefix="penstock-bench-") as name,
-    ):
+    with remote_store() as store, tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         directory = Path(name)
         _history(directory, store, effort)
         store.slow(LATENCY_MS)
@@ -372,18 +369,13 @@ def _charts(runs: Mapping[str, Run]) -> list[Chart]:
             lambda found: len(found) / BIN_SECONDS,
         ),
         chart(
-            "replayed",
-            "MB/s",
-            lambda run: run.came,
-            lambda found: sum(found) / BIN_SECONDS / 1e6,
+            "replayed", "MB/s", lambda run: run.came, lambda found: sum(found) / BIN_SECONDS / 1e6
         ),
     ]
 
 
 def _binned(
-    run: Run,
-    points: Sequence[tuple[float, float]],
-    of_bin: Callable[[Sequence[float]], float],
+    run: Run, points: Sequence[tuple[float, float]], of_bin: Callable[[Sequence[float]], float]
 ) -> list[tuple[float, float]]:
     begin, end = run.calm.begin, run.storm.end
     bins: defaultdict[int, list[float]] = defaultdict(list)

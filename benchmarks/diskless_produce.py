@@ -240,10 +240,7 @@ def _on_remote(
     store = f"S3 and {latency_ms} ms"
     rows = [
         _against_model(
-            f"produce {name}, {store}",
-            [run],
-            quantile,
-            REMOTE_PREDICTIONS[latency_ms][name],
+            f"produce {name}, {store}", [run], quantile, REMOTE_PREDICTIONS[latency_ms][name]
         )
         for name, quantile in QUANTILES.items()
     ]

@@ -274,10 +274,7 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
         if size in PEER_SIZES:
             contenders |= _peers(stage, chunks, count)
         figures = interleaved(contenders, runs=effort.runs)
-    return [
-        *_limit_rows(size, figures, _medians(cpu), _medians(own)),
-        *_peer_rows(size, figures),
-    ]
+    return [*_limit_rows(size, figures, _medians(cpu), _medians(own)), *_peer_rows(size, figures)]
 
 
 def _fresh(stage: Stage, size: str, effort: Effort) -> list[Row]:

@@ -15,13 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import uvloop
 
-from benchmarks.peers.bare_client import (
-    BatchTemplate,
-    Link,
-    produced,
-    versions,
-    versions_request,
-)
+from benchmarks.peers.bare_client import BatchTemplate, Link, produced, versions, versions_request
 from penstock.apps.loads.pacing import moments
 
 LINKS = 16

@@ -127,10 +127,7 @@ def known_names(kinds: Kinds = _TYPES) -> frozenset[str]:
 
 
 def configure(
-    *,
-    file: Path | None,
-    environment: Mapping[str, str],
-    flags: Mapping[str, Given],
+    *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
 ) -> Configuration:
     """Build the configuration from its sources.
 
@@ -151,11 +148,7 @@ def configure(
 
 
 def load_all(
-    kinds: Kinds,
-    *,
-    file: Path | None,
-    environment: Mapping[str, str],
-    flags: Mapping[str, Given],
+    kinds: Kinds, *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
 ) -> tuple[dict[type[Any], Any], tuple[str, ...]]:
     """The settings of these kinds, and a sentence for each value that has no effect yet.
 

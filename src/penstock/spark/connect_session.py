@@ -38,10 +38,7 @@ from penstock.spark.session_settings import (
 from penstock.spark.source import PenstockSource
 from penstock.spark.workers import check_workers, server_slots
 
-LOCAL_SERVER: Final = {
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    **LOOPBACK_SETTINGS,
-}
+LOCAL_SERVER: Final = {"spark.connect.grpc.binding.address": "127.0.0.1", **LOOPBACK_SETTINGS}
 """Of a server in this process: nothing but this machine can reach it."""
 _CLIENTS_OWN: Final = ("spark.remote", "spark.master", "spark.app.name", "spark.api.mode")
 _NEEDED: Final = {

@@ -41,10 +41,7 @@ def share_records(start: Offsets, latest: Offsets, records_max: int) -> dict[Top
 
 
 def share_bytes(
-    start: Offsets,
-    latest: Offsets,
-    sizes_bytes: Mapping[TopicPartition, int],
-    bytes_max: int,
+    start: Offsets, latest: Offsets, sizes_bytes: Mapping[TopicPartition, int], bytes_max: int
 ) -> dict[TopicPartition, int]:
     """End offsets such that about `bytes_max` bytes of log lie between start and end in all.
 

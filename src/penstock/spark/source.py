@@ -17,11 +17,7 @@ from collections.abc import MutableMapping
 from functools import cached_property
 from typing import Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-)
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from penstock.spark.batch import TO_END, PenstockReader, PushdownReader

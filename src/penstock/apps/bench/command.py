@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.configuration import DEFAULT_DIRECTORY
-from penstock.apps.session import (
-    State,
-    client_options,
-    parse_pairs,
-    write_json,
-    write_table,
-)
+from penstock.apps.session import State, client_options, parse_pairs, write_json, write_table
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.calibration import Calibration, Measured, calibration_document

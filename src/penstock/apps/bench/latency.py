@@ -105,11 +105,7 @@ def _follow(client: Client, topic: str, count: int, idle_timeout_ms: int) -> lis
     """When each record came, by offset."""
     came: list[float] = []
     batches = client.iter_arrow(
-        topic,
-        end=None,
-        columns=("value",),
-        max_records=count,
-        idle_timeout_ms=idle_timeout_ms,
+        topic, end=None, columns=("value",), max_records=count, idle_timeout_ms=idle_timeout_ms
     )
     for batch in batches:
         came += [_now()] * batch.num_rows

@@ -139,9 +139,6 @@ def load_steps(bed: Bed, *, where: str) -> list[Step]:
 def diskless_step(bed: Bed, *, where: str) -> Step:
     """Throughput to a diskless topic."""
     load = Load(
-        bed,
-        stem="diskless_",
-        run_bytes_max=DISKLESS_BYTES_MAX,
-        configs={"diskless.enable": "true"},
+        bed, stem="diskless_", run_bytes_max=DISKLESS_BYTES_MAX, configs={"diskless.enable": "true"}
     )
     return Step(label="diskless produce", share=0.08, run=load.run, hows=load.hows(where))

@@ -84,9 +84,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Places]:
         raise
     try:
         store = open_store(
-            url,
-            options=options,
-            request_timeout_ms=configuration.diskless.put_timeout_ms,
+            url, options=options, request_timeout_ms=configuration.diskless.put_timeout_ms
         )
         try:
             guard = StoreGuard(

@@ -233,11 +233,7 @@ def _outbox(root: Path) -> list[Finding]:
     if synced.status == "fail":
         return [synced]
     cause = "writable; `penstock outbox audit` compares its files with the topic"
-    return [
-        Finding(check=name, status="ok", cause=cause),
-        space(f"{name}, space", root),
-        synced,
-    ]
+    return [Finding(check=name, status="ok", cause=cause), space(f"{name}, space", root), synced]
 
 
 def certificates() -> Check:

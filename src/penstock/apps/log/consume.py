@@ -110,11 +110,7 @@ def _default_layout(delimiter: str | None) -> str:
 
 
 def _range(
-    client: Client,
-    topic: str,
-    positions: list[At],
-    partitions: tuple[int, ...],
-    exit_at_end: bool,
+    client: Client, topic: str, positions: list[At], partitions: tuple[int, ...], exit_at_end: bool
 ) -> tuple[dict[int, int], dict[int, int] | None]:
     """First offset, and the offset to stop before, per partition."""
     starts = [at for at in positions if at.kind != "end_time"]

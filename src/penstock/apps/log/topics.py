@@ -8,14 +8,7 @@ import click
 
 from penstock.apps.log.consume import consume
 from penstock.apps.log.produce import produce
-from penstock.apps.session import (
-    State,
-    client_options,
-    parse_pairs,
-    say,
-    show,
-    write_json,
-)
+from penstock.apps.session import State, client_options, parse_pairs, say, show, write_json
 
 
 @click.group("topic", short_help="Topics: create, list, describe, alter, delete.")

@@ -161,12 +161,7 @@ def _show_failed(failed: list[str]) -> None:
 )  # fmt: skip
 @client_options
 def audit(
-    state: State,
-    root: str,
-    topic: str,
-    groups: tuple[str, ...],
-    checksums: bool,
-    grace: str,
+    state: State, root: str, topic: str, groups: tuple[str, ...], checksums: bool, grace: str
 ) -> None:
     """List pointers without payload, payloads without pointer, and payloads that are not theirs.
 

@@ -40,11 +40,7 @@ _ONLY: Final = {
     "parked": ("key", "key_hex", "everything", "query", "dead_letter"),
     "sink": ("start", "history", "chunk_records"),
 }
-_WORDS: Final = {
-    "dead_letters": "--dead-letters",
-    "everything": "--all",
-    "start": "--from",
-}
+_WORDS: Final = {"dead_letters": "--dead-letters", "everything": "--all", "start": "--from"}
 
 
 @click.command("replay", short_help="Send records through a pipeline again.")
@@ -251,11 +247,7 @@ def _parked(
         _show_waiting(state, found, of_keys=bool(keys))
         return
     asked = ask(
-        spec,
-        by=whoami(),
-        keys=None if everything else keys,
-        query=query,
-        dead_letter=dead_letter,
+        spec, by=whoami(), keys=None if everything else keys, query=query, dead_letter=dead_letter
     )
     parked = sum(one.parked for one in found)
     if state.json:

@@ -31,7 +31,7 @@ _QUIET: Final = {
 }
 _RUN: Final = {
     # How soon a query that has nothing to do is told of.
-    "spark.sql.streaming.noDataProgressEventInterval": "1000",
+    "spark.sql.streaming.noDataProgressEventInterval": "1000"
 }
 _LOG_OPTION: Final = "-Dlog4j2.configurationFile"
 _GATEWAY_LOGGER: Final = "py4j"

@@ -14,11 +14,7 @@ _COMMANDS: Final = {
         "receive_path",
         "Size windows, socket buffers, rings and timers of a receive path.",
     ),
-    "capacity": (
-        "plan.capacity",
-        "capacity",
-        "Partitions, brokers, disks, network, latency.",
-    ),
+    "capacity": ("plan.capacity", "capacity", "Partitions, brokers, disks, network, latency."),
     "cost": ("plan.cost", "cost", "What ways to carry the data cost a month."),
     "check-host": (
         "plan.check_host",

@@ -16,14 +16,7 @@ from penstock.base.settings import SettingInfo, describe, render
 from penstock.planner.errors import ImpossiblePlan, InvalidPlanFile
 from penstock.planner.inputs import read_inputs
 from penstock.planner.quantities import format_quantity
-from penstock.planner.results import (
-    Figure,
-    Finding,
-    Plan,
-    changed_rows,
-    given_rows,
-    input_rows,
-)
+from penstock.planner.results import Figure, Finding, Plan, changed_rows, given_rows, input_rows
 
 PLAN_FILE_BYTES_MAX: Final = 1 << 20
 _PRESSING: Final = ("fail", "warn")

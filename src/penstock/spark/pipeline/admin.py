@@ -57,11 +57,7 @@ class Run:
 
 def status_of(run: Run, states: States) -> dict[str, Any]:
     """The status page: the run's fields, `running`, and `queries` as in progress lines."""
-    return {
-        **asdict(run),
-        "running": True,
-        "queries": [described(state) for state in states],
-    }
+    return {**asdict(run), "running": True, "queries": [described(state) for state in states]}
 
 
 def build_app(run: Run, states: Callable[[], States]) -> Starlette:

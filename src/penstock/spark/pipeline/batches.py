@@ -248,10 +248,7 @@ class RecordJob(BatchJob):
         held = self.lot.load(work.entry.held_version)
         keep_order = self.spec.errors.keep_order
         going, staying = let_go(
-            held,
-            now_ms=work.entry.now_ms,
-            releases=tuple(releases.values()),
-            keep_order=keep_order,
+            held, now_ms=work.entry.now_ms, releases=tuple(releases.values()), keep_order=keep_order
         )
         for name, release in releases.items():
             alone, _ = let_go(held, now_ms=NEVER_MS, releases=(release,), keep_order=keep_order)

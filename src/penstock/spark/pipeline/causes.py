@@ -26,8 +26,7 @@ _LASTING: Final = (InvalidError, CorruptError, FencedError)
 
 _STREAM: Final = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
 _TASK: Final = re.compile(
-    r"^Job aborted due to stage failure: .*?most recent failure: [^:]*\(TID \d+\)[^:]*: ",
-    re.DOTALL,
+    r"^Job aborted due to stage failure: .*?most recent failure: [^:]*\(TID \d+\)[^:]*: ", re.DOTALL
 )
 _PLAN: Final = re.compile(r"\n=== Streaming Query ===.*|\n== SQL.*|;\s*\n['~+\w]*\w+ .*", re.DOTALL)
 _STOPPED: Final = re.compile(

@@ -62,8 +62,7 @@ def with_present_sinks(old: PipelineSpec, plan: QueryPlan, now: PipelineSpec) ->
         for name, sink in old.sinks.items()
     }
     return Definition(
-        spec=dataclasses.replace(old, sinks=sinks),
-        plans=(dataclasses.replace(plan, sinks=kept),),
+        spec=dataclasses.replace(old, sinks=sinks), plans=(dataclasses.replace(plan, sinks=kept),)
     )
 
 
@@ -121,8 +120,7 @@ class Definitions:
             packed, plans = json.loads((folder / NAME).read_bytes())
             spec: PipelineSpec = _unpacked(packed)
             return Definition(
-                spec=_with_files(dataclasses.replace(spec, run=run), folder),
-                plans=_unpacked(plans),
+                spec=_with_files(dataclasses.replace(spec, run=run), folder), plans=_unpacked(plans)
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptError(

@@ -112,11 +112,7 @@ class ProgressBook(StreamingQueryListener):
         text = cause_of(error) if isinstance(error, BaseException) else error
         self._change(
             query_name,
-            lambda state: {
-                "phase": "restarting",
-                "restarts": state.restarts + 1,
-                "error": text,
-            },
+            lambda state: {"phase": "restarting", "restarts": state.restarts + 1, "error": text},
         )
 
     def ended(self, query_name: str) -> None:

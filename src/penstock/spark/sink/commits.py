@@ -23,11 +23,7 @@ from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import NotPenstock, UnknownTopics
 from penstock.spark.sink import limits
 from penstock.spark.sink.blobs import Blob
-from penstock.spark.sink.errors import (
-    CommitRefused,
-    CommitUnfinished,
-    SinkOwnerChanged,
-)
+from penstock.spark.sink.errors import CommitRefused, CommitUnfinished, SinkOwnerChanged
 
 _DONE: Final = "done"
 

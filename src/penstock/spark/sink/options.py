@@ -20,10 +20,7 @@ from penstock.spark.sink import limits
 
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9._/-]{1,249}")
-ALIASES: Final = {
-    "kafka.bootstrap.servers": "bootstrap",
-    "kafka.compression.type": "codec",
-}
+ALIASES: Final = {"kafka.bootstrap.servers": "bootstrap", "kafka.compression.type": "codec"}
 _IGNORED: Final = frozenset({"checkpointlocation", "path"})
 """What Spark itself puts among the options of a query."""
 
