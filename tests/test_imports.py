@@ -2,12 +2,14 @@
 
 A circle is a strongly connected component of the files' imports, those under `TYPE_CHECKING` and
 inside functions included: a type that is only named is depended on all the same. Which package may
-import which is import-linter's contract in `pyproject.toml`.
+import which is import-linter's contract in `pyproject.toml`. What a package names as its own is
+there, also where it is imported late.
 """
 
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,14 @@ def reach(module: str, imports: dict[str, set[str]]) -> set[str]:
         reached |= new
         ahead += new
     return reached
+
+
+def test_every_name_of_a_package_is_there() -> None:
+    packages = [name for name, path in modules_in(SOURCE).items() if path.name == "__init__.py"]
+    assert len(packages) > 50
+    for package in map(import_module, packages):
+        for name in getattr(package, "__all__", ()):
+            assert getattr(package, name) is not None, f"{package.__name__}.{name}"
 
 
 def test_no_files_import_each_other() -> None:

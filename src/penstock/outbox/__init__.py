@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.outbox.writer.writer import OutboxWriter
 
 _HOMES = {
-    "Auditor": "collection.audit",
+    "Auditor": "gc.audit",
     "BatchIdentity": "errors",
     "ConsumerLimits": "reader.consuming",
     "Outbox": "writer.blocking",
@@ -41,9 +41,9 @@ _HOMES = {
     "PointerPublisher": "writer.publisher",
     "ReadPolicy": "reader.policy",
     "SendResult": "writer.jobs",
-    "SweepRules": "collection.rules",
-    "Sweeper": "collection.sweeper",
-    "TopicPointers": "collection.topic_pointers",
+    "SweepRules": "gc.rules",
+    "Sweeper": "gc.sweeper",
+    "TopicPointers": "gc.topic_pointers",
     "TopicPublisher": "writer.publisher",
     "WriteResult": "writer.jobs",
     "decode_pointer": "pointer",
