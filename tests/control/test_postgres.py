@@ -32,7 +32,7 @@ from penstock.control.batch_index import extents
 from penstock.control.drivers.postgres_notices import decode_marks, marks_notices
 from penstock.control.migrations.postgres.migrate import migrations
 from penstock.control.postgres import PostgresControlPlane
-from tests.control.diskless import TOPIC, Plane, entry, furnish, lease, put, written
+from tests.control.diskless import TOPIC, Plane, Sequenced, entry, furnish, lease, put, written
 from tests.postgres import PostgresServer
 
 A, B = UUID(int=1), UUID(int=2)
@@ -436,6 +436,23 @@ async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
         answers = await asyncio.gather(*(plane.commit_object(commit) for plane in both * 8))
         assert all(answer == answers[0] for answer in answers)
         assert [one.high_watermark for one in await both[0].marks([(TOPIC, 0)])] == [5]
+
+
+async def test_a_commit_has_six_round_trips_however_many_partitions(postgres_url: str) -> None:
+    plane = PostgresControlPlane(postgres_url, connections_max=1)
+    await plane.start()
+    await furnish(plane)
+    asked: list[str] = []
+    for sequence in (0, 5):
+        entries = [entry(partition, by=Sequenced(1, sequence)) for partition in range(3)]
+        [key] = await lease(plane)
+        [connection] = plane._database._idle
+        with connection.query_logger(lambda one: asked.append(one.query)):
+            asked.clear()
+            await plane.commit_object(written(key, entries))
+            await until(lambda: "COMMIT" in asked)
+    assert len(asked) == 6, asked
+    await plane.close()
 
 
 async def test_a_find_reads_what_it_needs_however_much_there_is(postgres_url: str) -> None:

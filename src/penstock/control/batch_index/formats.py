@@ -21,7 +21,7 @@ The batches of a producer, oldest first, are 28 bytes each, little endian:
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -40,7 +40,7 @@ _BATCH: Final = Struct("<iiqiq")
 
 
 class _Partition(NamedTuple):
-    topic_id: bytes
+    topic_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     partition: int
     marks: PartitionMarks
     extents: tuple[Extent, ...]
@@ -57,6 +57,7 @@ class _Share(NamedTuple):
     partitions: tuple[SwitchedPartition, ...]
 
 
+T = TypeVar("T", _Answer, _Share)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(_Answer)
 _SHARE_DECODER: Final = msgspec.msgpack.Decoder(_Share)
@@ -72,13 +73,8 @@ def encode_answer(answer: CommitAnswer) -> bytes:
 
 def decode_answer(data: bytes) -> CommitAnswer:
     """Raises DatabaseDamaged for bytes that are no answer of this version."""
-    try:
-        found = _DECODER.decode(data)
-        keys = [(UUID(bytes=one.topic_id), one.partition) for one in found.partitions]
-    except (msgspec.DecodeError, ValueError) as cause:
-        raise DatabaseDamaged(f"a kept answer of {len(data)} bytes is damaged: {cause}") from cause
-    if found.version != ANSWER_VERSION:
-        raise DatabaseDamaged(f"a kept answer has version {found.version}, not {ANSWER_VERSION}")
+    found = _decoded(_DECODER, data, what="a kept answer", version=ANSWER_VERSION)
+    keys = [(UUID(bytes=one.topic_id), one.partition) for one in found.partitions]
     return CommitAnswer(
         placed=found.placed,
         marks={key: one.marks for key, one in zip(keys, found.partitions, strict=True)},
@@ -99,13 +95,17 @@ def encode_partitions(partitions: tuple[SwitchedPartition, ...]) -> bytes:
 
 def decode_partitions(data: bytes) -> tuple[SwitchedPartition, ...]:
     """Raises DatabaseDamaged for bytes that are no share of this version."""
+    return _decoded(_SHARE_DECODER, data, what="a share", version=SHARE_VERSION).partitions
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes, *, what: str, version: int) -> T:
     try:
-        found = _SHARE_DECODER.decode(data)
+        found = decoder.decode(data)
     except msgspec.DecodeError as cause:
-        raise DatabaseDamaged(f"a share of {len(data)} bytes is damaged: {cause}") from cause
-    if found.version != SHARE_VERSION:
-        raise DatabaseDamaged(f"a share has version {found.version}, not {SHARE_VERSION}")
-    return found.partitions
+        raise DatabaseDamaged(f"{what} of {len(data)} bytes is damaged: {cause}") from cause
+    if found.version != version:
+        raise DatabaseDamaged(f"{what} has version {found.version}, not {version}")
+    return found
 
 
 def encode_batches(batches: tuple[ProducerBatch, ...]) -> bytes:

@@ -12,12 +12,18 @@ Source: Kafka's `UnifiedLog.deleteOldSegments` (its order of rules and their bou
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import BugError
-from penstock.control.batch_index.rules import LAYOUT, PartitionRow, TopicOf, layout_totals, refusal
+from penstock.control.batch_index.rules import (
+    LAYOUT,
+    PartitionRow,
+    TopicOf,
+    adjoin,
+    layout_totals,
+    refusal,
+)
 from penstock.control.batch_index.values import (
     FindRequest,
     Found,
@@ -188,7 +194,7 @@ def _check_swap(swap: SegmentSwap) -> None:
     reason = None
     if not replaced or not extents:
         reason = "nothing to replace, or nothing to replace it with"
-    elif not _adjoin(replaced) or not _adjoin(extents):
+    elif not adjoin(replaced) or not adjoin(extents):
         reason = "extents that do not adjoin"
     elif _offsets(replaced) != _offsets(extents):
         reason = f"offsets {_offsets(extents)} in the place of {_offsets(replaced)}"
@@ -209,10 +215,6 @@ def _flaw(swap: SegmentSwap, extent: Extent) -> str | None:
     ):
         return f"the batches of the extent at offset {extent.base_offset} do not add up to it"
     return None
-
-
-def _adjoin(extents: Sequence[Extent]) -> bool:
-    return all(one.next_offset == other.base_offset for one, other in pairwise(extents))
 
 
 def _offsets(extents: Sequence[Extent]) -> tuple[int, int]:

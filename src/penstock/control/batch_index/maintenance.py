@@ -99,7 +99,7 @@ def swap_extents(swap: SegmentSwap) -> Operation[None]:
     yield objects.write_committed([segment])
 
 
-def condemn(
+def mark_for_deletion(
     *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
 ) -> Operation[list[Condemned]]:
     """Mark objects that nobody can need any more; all that are marked."""

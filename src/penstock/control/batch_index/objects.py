@@ -64,12 +64,10 @@ renew_leases = Each(
     "changed",
     "UPDATE diskless_objects SET changed_ms = penstock_now_ms()"
     " WHERE object_id = ANY($1::bigint[])",
-    sqlite="UPDATE diskless_objects SET changed_ms = penstock_now_ms() WHERE object_id = $1",
 )
 _answers = Each(
     "rows",
     "SELECT object_id, answer FROM diskless_answers WHERE object_id = ANY($1::bigint[])",
-    sqlite="SELECT object_id, answer FROM diskless_answers WHERE object_id = $1",
 )
 write_answer = Each(
     "changed",
@@ -120,14 +118,12 @@ _deleting = rows(
 forget = Each(
     "changed",
     "DELETE FROM diskless_objects WHERE object_id = ANY($1::bigint[]) AND state = 'deleting'",
-    sqlite="DELETE FROM diskless_objects WHERE object_id = $1 AND state = 'deleting'",
 )
 forget_answers = Each(
     "changed",
-    "DELETE FROM diskless_answers a WHERE a.object_id = ANY($1::bigint[])"
-    " AND NOT EXISTS (SELECT 1 FROM diskless_objects o WHERE o.object_id = a.object_id)",
-    sqlite="DELETE FROM diskless_answers WHERE object_id = $1"
-    " AND NOT EXISTS (SELECT 1 FROM diskless_objects WHERE object_id = $1)",
+    "DELETE FROM diskless_answers WHERE object_id = ANY($1::bigint[])"
+    " AND NOT EXISTS (SELECT 1 FROM diskless_objects o"
+    " WHERE o.object_id = diskless_answers.object_id)",
 )
 _totals = rows("SELECT state, kind, count(*), sum(size_bytes) FROM diskless_objects GROUP BY 1, 2")
 _keys = rows(

@@ -130,7 +130,7 @@ class Diskless(Metadata):
     ) -> list[Condemned]:
         return await self._database.change(
             partial(
-                maintenance.condemn,
+                maintenance.mark_for_deletion,
                 pending_grace_ms=pending_grace_ms,
                 unreferenced_grace_ms=unreferenced_grace_ms,
                 limit=limit,

@@ -52,11 +52,9 @@ class DisklessPlane(Protocol):
 
     async def store_identity(self) -> StoreIdentity | None:
         """The store that the objects lie in; None until one is adopted."""
-        ...
 
     async def adopt_store(self, identity: StoreIdentity) -> StoreIdentity:
         """Adopt a store if none is; returns the one that is, which never changes again."""
-        ...
 
     async def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int
@@ -67,7 +65,6 @@ class DisklessPlane(Protocol):
             StaleBroker: another incarnation owns the broker's id, or it is not registered.
             TooLarge: more than `OBJECT_LEASES_PER_CALL_MAX`.
         """
-        ...
 
     async def lease_segment(
         self, topic_id: UUID, partition: int, *, base_offset: int
@@ -76,7 +73,6 @@ class DisklessPlane(Protocol):
 
         Whoever asks gets one: a segment takes effect by the compare-and-set of `swap_extents`.
         """
-        ...
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         """Give the entries of a written object their offsets, all in one transaction.
@@ -90,7 +86,6 @@ class DisklessPlane(Protocol):
                 another key.
             TooLarge: more than `OBJECT_ENTRIES_MAX` entries.
         """
-        ...
 
     async def commit_sink_objects(
         self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
@@ -107,21 +102,17 @@ class DisklessPlane(Protocol):
             TooLarge: more than `SINK_OBJECTS_MAX` objects, or as `commit_object`.
             InvalidCommit: no object, or entries of an idempotent producer.
         """
-        ...
 
     async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
         """The extents that each request needs; one answer per request, in their order."""
-        ...
 
     async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
         """Where partitions begin and end; a partition without a commit is empty at 0."""
-        ...
 
     async def extents(
         self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
     ) -> list[Extent]:
         """The extents that hold offsets of [start, end), by offset, at most `limit` of them."""
-        ...
 
     async def extent_at_time(
         self, topic_id: UUID, partition: int, timestamp: int | None
@@ -130,11 +121,9 @@ class DisklessPlane(Protocol):
 
         None for the time asks for the first extent that has the partition's highest timestamp.
         """
-        ...
 
     async def diskless_producers(self, topic_id: UUID, partition: int) -> list[ProducerState]:
         """The idempotent producers that a partition remembers, by producer id."""
-        ...
 
     async def delete_records(
         self, topic_id: UUID, partition: int, before_offset: int
@@ -144,7 +133,6 @@ class DisklessPlane(Protocol):
         Raises:
             OffsetBeyondEnd: above the high watermark, or below -1.
         """
-        ...
 
     async def retain(
         self,
@@ -160,18 +148,15 @@ class DisklessPlane(Protocol):
         The extent that holds the log start stays whole; the start moves to the first extent that
         is kept. At most `limit` extents in one call.
         """
-        ...
 
     async def forget_partitions(self, *, limit: int) -> int:
         """Drop extents, producers and rows of partitions whose topic is deleted; how many rows.
 
         Zero when there is nothing left to drop.
         """
-        ...
 
     async def forget_producers(self, *, idle_ms: int, limit: int) -> int:
         """Forget producers that have not appended for a time; how many."""
-        ...
 
     async def swap_extents(self, swap: SegmentSwap) -> None:
         """Commit a sealed segment in the place of the extents that it was made of.
@@ -180,7 +165,6 @@ class DisklessPlane(Protocol):
             StaleExtents: one of them is not there any more, or not as it was.
             ObjectLeaseLost: as in `commit_object`.
         """
-        ...
 
     async def renew_leases(self, object_ids: Sequence[int]) -> None:
         """Let rows PENDING be as young as new ones, where writing what they are for takes long.
@@ -188,7 +172,6 @@ class DisklessPlane(Protocol):
         Raises:
             ObjectLeaseLost: one is not PENDING any more.
         """
-        ...
 
     async def open_switch(self, request: SwitchRequest) -> SwitchRequest:
         """Ask the brokers that lead a topic's partitions for their shares in its switch.
@@ -200,11 +183,9 @@ class DisklessPlane(Protocol):
             StaleTopic: it is diskless, and nobody would bring a share.
             UnknownTopic: no topic of this id.
         """
-        ...
 
     async def running_switches(self) -> list[RunningSwitch]:
         """All requests that are open."""
-        ...
 
     async def join_switch(self, request: SwitchRequest, share: SwitchShare) -> None:
         """Store a broker's share in the place of its earlier one.
@@ -213,14 +194,12 @@ class DisklessPlane(Protocol):
             StaleSwitch: the request is over.
             SwitchRefused, InvalidCommit: as `switch_topic`, of this share alone.
         """
-        ...
 
     async def close_switch(self, request: SwitchRequest) -> None:
         """Delete a request and its shares; one that is over does not matter.
 
         On return no commit of it can take effect any more, unless it has.
         """
-        ...
 
     async def switch_topic(self, switch: TopicSwitch) -> Topic:
         """Make a local topic diskless: its objects, extents, producers, configs, all at once.
@@ -239,11 +218,9 @@ class DisklessPlane(Protocol):
                 have to be stored, or a broker with a share was restarted.
             InvalidCommit: the extents do not add up to the log.
         """
-        ...
 
     async def backlogs(self, *, min_extents: int, limit: int) -> list[Backlog]:
         """Partitions with at least so many extents in write-ahead objects, the most first."""
-        ...
 
     async def condemn(
         self, *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
@@ -254,23 +231,18 @@ class DisklessPlane(Protocol):
         extent has referred to for longer than `unreferenced_grace_ms`. A commit that comes later
         finds the mark and loses.
         """
-        ...
 
     async def forget_objects(self, object_ids: Sequence[int]) -> None:
         """Drop the rows of objects that are DELETING and whose bytes are gone; repeatable."""
-        ...
 
     async def object_totals(self) -> list[ObjectTotals]:
         """How many objects and bytes there are, by state and kind."""
-        ...
 
     async def referenced_keys(self, *, after: str, limit: int) -> list[tuple[str, ObjectLease]]:
         """All rows by key, from the first above `after`: (state, lease); for `verify`."""
-        ...
 
     async def highest_object_id(self) -> int:
         """The highest id that was ever leased; 0 before the first.
 
         A store that holds a higher one shows that the database was restored from a backup.
         """
-        ...

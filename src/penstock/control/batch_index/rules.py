@@ -18,7 +18,8 @@ Source: Aiven's Inkless (`CommitFileJob`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -32,6 +33,7 @@ from penstock.control.errors import (
 )
 from penstock.control.limits import OBJECT_LEASES_PER_CALL_MAX
 from penstock.control.values import MetadataImage, Topic
+from penstock.records.extents import Extent
 
 DISKLESS_CONFIG: Final = "diskless.enable"
 """The topic config that must be `true`."""
@@ -125,6 +127,11 @@ def layout_totals(layout: bytes) -> tuple[int, int]:
         return -1, -1
     sizes, counts = zip(*LAYOUT.iter_unpack(layout), strict=True)
     return (sum(sizes), sum(counts)) if min(sizes) > 0 and min(counts) > 0 else (-1, -1)
+
+
+def adjoin(extents: Sequence[Extent]) -> bool:
+    """Whether each extent begins where the one before it ends."""
+    return all(one.next_offset == other.base_offset for one, other in pairwise(extents))
 
 
 def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
-from penstock.control.batch_index.rules import DISKLESS_CONFIG, PartitionRow, layout_totals
+from penstock.control.batch_index.rules import DISKLESS_CONFIG, PartitionRow, adjoin, layout_totals
 from penstock.control.batch_index.switch_values import (
     SwitchedObject,
     SwitchedPartition,
@@ -127,7 +126,7 @@ def _flaw(part: SwitchedPartition) -> str | None:
     held = (extents[0].base_offset, extents[-1].next_offset)
     if held[0] > start or held[1] != end:
         return f"extents of the offsets {held} for a log of [{start}, {end})"
-    if not all(one.next_offset == other.base_offset for one, other in pairwise(extents)):
+    if not adjoin(extents):
         return "extents that do not adjoin"
     sizes = {one.object_id: one.size_bytes for one in part.objects}
     for one in extents:

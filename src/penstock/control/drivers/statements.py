@@ -45,6 +45,7 @@ Values = tuple[Any, ...]
 Answer = Literal["rows", "row", "value", "changed"]
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
+_ONE_LIST: Final = re.compile(r"= ANY\((\$1)::\w+\[\]\)")
 _ROW_LOCK: Final = re.compile(r" FOR (?:NO KEY )?UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
 
 
@@ -85,12 +86,14 @@ class Each(Statement):
     """A statement for any number of rows of values; with none, or no text, it is not executed.
 
     PostgreSQL's text takes a list for each column (`unnest($1::uuid[], $2::int[])`), then the
-    values that all rows share; SQLite's takes a row, then those. Answered rows come in any order;
-    a "changed" sums.
+    values that all rows share; SQLite's takes a row, then those, and is derived where PostgreSQL's
+    compares with one list (`= ANY($1::uuid[])`). Answered rows come in any order; a "changed" sums.
     """
 
-    def __init__(self, answer: Literal["rows", "changed"], postgres: str, *, sqlite: str) -> None:
-        super().__init__(answer, postgres, sqlite)
+    def __init__(
+        self, answer: Literal["rows", "changed"], postgres: str, *, sqlite: str | None = None
+    ) -> None:
+        super().__init__(answer, postgres, sqlite or _ONE_LIST.sub(r"= \1", postgres))
 
     def __call__(self, rows: Iterable[Values], *shared: Any) -> Call:
         return self, (list(rows), shared)
