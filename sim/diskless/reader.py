@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.archive.assembly import Result, assemble
+from penstock.archive.errors import CorruptObject
+from penstock.archive.planning import Piece, Plan, merge, trim
 from penstock.base.errors import PenstockError
 from penstock.control import FindRequest, Found, PartitionKey
-from penstock.diskless.errors import CorruptObject
-from penstock.diskless.reading.assembly import Result, assemble
-from penstock.diskless.reading.planning import Piece, Plan, merge, trim
 from penstock.objects import ObjectNotFound, ObjectTruncated
 from penstock.records.extents import Extent
 from sim.host.scheduler import Violation

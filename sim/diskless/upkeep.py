@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.archive.assembly import Result, assemble
+from penstock.archive.planning import trim
 from penstock.base.errors import PenstockError
 from penstock.control import Backlog, ControlUnavailable, ObjectLease, PartitionKey, SegmentSwap
 from penstock.diskless.collection.orphans import Comparison
@@ -18,8 +20,6 @@ from penstock.diskless.collection.sweeping import (
     Sweep,
     SweepStep,
 )
-from penstock.diskless.reading.assembly import Result, assemble
-from penstock.diskless.reading.planning import trim
 from penstock.objects import ObjectInfo
 from penstock.records.extents import Extent
 from sim.diskless.ledger import ALL

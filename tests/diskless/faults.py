@@ -107,7 +107,7 @@ class FaultyPlane(MemoryControlPlane):
     async def set_back(self, highest_object_id: int) -> None:
         """Forget that ids of objects above one were given out, as an old copy would."""
         await self.plant(
-            "UPDATE facts SET value = ? WHERE name = 'highest_object_id'", str(highest_object_id)
+            "UPDATE counters SET value = ? WHERE name = 'highest_object_id'", highest_object_id
         )
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:

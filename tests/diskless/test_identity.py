@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.archive.errors import CorruptObject
 from penstock.base.errors import PenstockError
 from penstock.control import MemoryControlPlane, StoreIdentity
-from penstock.diskless.errors import CorruptObject, StoreMismatch, StoreOfAnotherCluster
+from penstock.diskless.errors import StoreMismatch, StoreOfAnotherCluster
 from penstock.diskless.formats.store_properties import (
     KEY,
     StoreProperties,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.archive.errors import CorruptObject
+from penstock.archive.footers import read_footer
+from penstock.archive.limits import FOOTER_TAIL_BYTES
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless import verification
-from penstock.diskless.errors import CorruptObject
-from penstock.diskless.footers import read_footer
-from penstock.diskless.limits import FOOTER_TAIL_BYTES
 from penstock.diskless.verification import Finding, Verifier
 from penstock.objects import MemoryStore
 from penstock.records.extents import Extent

@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from penstock.archive.formats.wal import decode_footer, decode_header
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
 from penstock.control.batch_index.values import CommitAnswer, PartitionMarks
 from penstock.diskless.collection import Collection, RetentionTarget
-from penstock.diskless.formats.wal import decode_footer, decode_header
 from penstock.diskless.identity import StoreGuard
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter

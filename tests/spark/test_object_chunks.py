@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from penstock.archive.errors import CorruptObject
 from penstock.base.ids import TopicPartition
-from penstock.diskless.errors import CorruptObject
 from penstock.spark import object_chunks
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss, ExtentsUnavailable, InvalidOption

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.base.errors import (
-    CorruptError,
     FencedError,
     InvalidError,
     RetriableError,
@@ -56,20 +55,6 @@ class SubmissionTooLarge(InvalidError):
     """More batches in one submission than an object may have."""
 
     code: ClassVar[str] = "record_list_too_large"
-
-
-class CorruptObject(CorruptError):
-    """The bytes of an object are not what was written."""
-
-    code: ClassVar[str] = "kafka_storage_error"
-
-
-class CutFooter(CorruptObject):
-    """The footer begins before the bytes that were given; `needed_bytes` of the end are needed."""
-
-    def __init__(self, given_bytes: int, needed_bytes: int) -> None:
-        super().__init__(f"the footer takes {needed_bytes} bytes, {given_bytes} are there")
-        self.needed_bytes = needed_bytes
 
 
 class DatabaseRestored(FencedError):

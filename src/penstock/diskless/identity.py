@@ -29,8 +29,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from penstock.archive.errors import CorruptObject
 from penstock.control.batch_index.values import StoreIdentity
-from penstock.diskless.errors import CorruptObject, StoreMismatch, StoreOfAnotherCluster
+from penstock.diskless.errors import StoreMismatch, StoreOfAnotherCluster
 from penstock.diskless.formats.store_properties import (
     KEY,
     STORE_PROPERTIES_BYTES_MAX,

@@ -25,9 +25,6 @@ PENDING_SUBMISSIONS_MAX: Final = 100_000
 OBJECTS_IN_FLIGHT_MAX: Final = 8
 """Objects that are being written, or wait for the commit of one before them."""
 
-OBJECT_BATCHES_MAX: Final = 100_000
-"""Batches in one object; the footer takes 8 bytes for each."""
-
 COPIED_SUBMISSION_BYTES_MAX: Final = 16 << 10
 """Submissions up to this size are copied, so that they do not hold a whole receive buffer."""
 
@@ -42,12 +39,6 @@ LEASE_LIFE_SHARE: Final = 2
 
 DRAIN_TIMEOUT_MS: Final = 10_000
 """How long stopping waits for what is being written."""
-
-FOOTER_PARTITIONS_MAX: Final = 100_000
-"""Partitions in one object; more are refused as damage before memory is taken."""
-
-FOOTER_TAIL_BYTES: Final = 64 << 10
-"""What is read from the end of an object for its footer; the rest, if there is more, comes next."""
 
 SWEPT_OBJECTS_MAX: Final = 1_000
 """Objects that one step of the sweeper deletes."""

@@ -14,10 +14,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
 
+from penstock.archive.assembly import LEADER_EPOCH
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.control.batch_index.values import PartitionKey, PartitionMarks
-from penstock.diskless.reading.assembly import LEADER_EPOCH
 from penstock.diskless.reading.reader import Want
 from penstock.records import OffsetOutOfRange
 from penstock.records.appends import Done

@@ -20,12 +20,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from penstock.archive.errors import CorruptObject
+from penstock.archive.footers import read_footer
+from penstock.archive.formats.wal import WalFooter, WalRange
 from penstock.control.batch_index.port import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.collection.orphans import Comparison, compare
-from penstock.diskless.errors import CorruptObject
-from penstock.diskless.footers import read_footer
-from penstock.diskless.formats.wal import WalFooter, WalRange
 from penstock.diskless.limits import FINDINGS_MAX, FOOTERS_KEPT, VERIFIED_EXTENTS_PER_CALL
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import BatchHeader, split_batches, verify_crc

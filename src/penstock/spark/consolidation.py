@@ -25,11 +25,11 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from penstock.archive.formats.extent_json import extent_from_json, extent_to_json
+from penstock.archive.segments import write_segment
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.client.admin_http import Body
 from penstock.control.batch_index.values import ObjectLease, SegmentSwap
-from penstock.diskless.consolidation import write_segment
-from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.object_chunks import open_here
 

@@ -18,9 +18,9 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
+from penstock.archive.formats.extent_json import NoExtent, extent_from_json
 from penstock.base.ids import TopicPartition
 from penstock.client.errors import AdminUnavailable
-from penstock.diskless.formats.extent_json import NoExtent, extent_from_json
 from penstock.records.extents import Extent, file_extent
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import ExtentsUnavailable

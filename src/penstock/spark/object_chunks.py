@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from penstock.archive.assembly import Result, Run, assemble, results_of
+from penstock.archive.planning import Piece, merge, trim
 from penstock.base.errors import InvalidSetting
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
-from penstock.diskless.reading.planning import Piece, merge, trim
 from penstock.objects import (
     FetchPaths,
     FetchSettings,
@@ -101,9 +101,7 @@ def object_chunks(url: str, options: Mapping[str, str], items: Sequence[Slice]) 
 def _in_memory(run: Run | None) -> Iterator[Chunk]:
     here = run.base_offset if run is not None else 0
     while run is not None and here < run.next_offset:
-        read = run.read(here, max_bytes=CHUNK_BYTES, at_least_one=True)
-        here = read.next_offset
-        data = memoryview(read.buffers[0])
+        data, here = run.part(here, max_bytes=CHUNK_BYTES, at_least_one=True)
         while data:
             chunk = whole_batches(data, checked=True)
             yield chunk

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.archive.errors import CorruptObject
 from penstock.control import MemoryControlPlane
 from penstock.diskless.collection.marks import ObjectMarks, judge
-from penstock.diskless.errors import CorruptObject, DatabaseRestored, StoreOfAnotherCluster
+from penstock.diskless.errors import DatabaseRestored, StoreOfAnotherCluster
 from penstock.diskless.formats.mark import mark_key
 from penstock.diskless.limits import MARKS_KEPT
 from penstock.objects import ObjectInfo

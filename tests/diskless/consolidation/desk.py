@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from penstock.archive.assembly import assemble
+from penstock.archive.formats.wal import WalHeader, WalRange, encode_footer, encode_header
+from penstock.archive.planning import trim
 from penstock.control import DisklessPlane
 from penstock.control.batch_index.values import ObjectCommit
-from penstock.diskless.formats.wal import WalHeader, WalRange, encode_footer, encode_header
-from penstock.diskless.reading.assembly import assemble
-from penstock.diskless.reading.planning import trim
 from penstock.diskless.writing.submission import Submission, entry_of
 from penstock.objects import ObjectStore
 from penstock.records import split_batches

@@ -9,16 +9,11 @@ from typing import Any
 
 import pytest
 
+from penstock.archive.segments import SealedSegment, SegmentPart, write_segment
 from penstock.control import ControlUnavailable, MemoryControlPlane
 from penstock.control.batch_index.values import ObjectLease, SegmentSwap
 from penstock.diskless.collection import Collection
-from penstock.diskless.consolidation import (
-    Consolidator,
-    Made,
-    SealedSegment,
-    SegmentPart,
-    write_segment,
-)
+from penstock.diskless.consolidation import Consolidator, Made
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.verification import Verifier
 from penstock.objects import MemoryStore, StoreUnavailable

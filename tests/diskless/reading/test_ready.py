@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.diskless.reading.assembly import Run
+from penstock.archive.assembly import Run
 from penstock.diskless.reading.errors import Unreadable
 from penstock.diskless.reading.limits import READY_PER_PARTITION_MAX
 from penstock.diskless.reading.ready import Failure, Ready

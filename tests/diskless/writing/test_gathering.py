@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 
+from penstock.archive.formats.wal import decode_footer, decode_header
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import CommitAnswer
 from penstock.control.errors import (
@@ -18,7 +19,6 @@ from penstock.diskless.errors import (
     WriteFailed,
     WriteTimedOut,
 )
-from penstock.diskless.formats.wal import decode_footer, decode_header
 from penstock.diskless.limits import ATTEMPTS_AT_ONCE_MAX
 from penstock.diskless.writing import gathering
 from penstock.diskless.writing.effects import (

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from penstock.archive.formats.wal import decode_footer, decode_header
 from penstock.control import StaleBroker
 from penstock.control.batch_index.values import ObjectCommit
 from penstock.diskless.errors import WriteFailed
-from penstock.diskless.formats.wal import decode_footer, decode_header
 from penstock.diskless.limits import STAGED_PUT_ATTEMPTS_MAX, STAGED_PUTS_AT_ONCE_MAX
 from penstock.diskless.writing import ObjectPlace, StagedObjects
 from penstock.diskless.writing import staged as staged_module

@@ -173,7 +173,7 @@ async def _keys(places: Places, after: str) -> AsyncIterator[tuple[str, str]]:
 async def _object(
     places: Places, names: dict[PartitionKey, str], state: str, key: str
 ) -> dict[str, Any]:
-    from penstock.diskless.footers import read_footer
+    from penstock.archive.footers import read_footer
     from penstock.objects import ObjectNotFound, StoreRefused, StoreUnavailable
 
     row: dict[str, Any] = {

@@ -23,12 +23,12 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.archive.formats.extent_json import extent_from_json, extent_to_json
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.admin.extents import flag, number
 from penstock.broker.errors import NoObjectStore, UnknownTopicId
 from penstock.control.batch_index.values import SegmentSwap
-from penstock.diskless.formats.extent_json import extent_from_json, extent_to_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request

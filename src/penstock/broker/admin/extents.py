@@ -17,9 +17,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from penstock.archive.formats.extent_json import extent_to_json
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
-from penstock.diskless.formats.extent_json import extent_to_json
 from penstock.partitions import look_up_marks
 from penstock.records import OffsetOutOfRange
 

@@ -14,9 +14,10 @@ import logging
 from contextlib import suppress
 from typing import NamedTuple
 
+from penstock.archive.errors import CorruptObject
 from penstock.control.batch_index.port import DisklessPlane
 from penstock.diskless.collection.counters import CollectionCounters
-from penstock.diskless.errors import CorruptObject, DatabaseRestored, StoreOfAnotherCluster
+from penstock.diskless.errors import DatabaseRestored, StoreOfAnotherCluster
 from penstock.diskless.formats.mark import (
     MARK_BYTES_MAX,
     PREFIX,

@@ -20,6 +20,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from penstock.archive.errors import CorruptObject
+from penstock.archive.segments import build_segment
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Sample
@@ -29,7 +31,6 @@ from penstock.control.batch_index.port import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, SegmentSwap
 from penstock.control.errors import ControlUnavailable, ObjectLeaseLost, StaleExtents
 from penstock.diskless.consolidation import metrics
-from penstock.diskless.consolidation.building import build_segment
 from penstock.diskless.consolidation.choosing import Choice, Rules, Selection
 from penstock.diskless.consolidation.counters import ConsolidationCounters
 from penstock.diskless.consolidation.limits import (
@@ -37,7 +38,6 @@ from penstock.diskless.consolidation.limits import (
     SWAP_ATTEMPTS_MAX,
     SWAP_BACKOFF,
 )
-from penstock.diskless.errors import CorruptObject
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.objects.rate_limit import TokenBucket

@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from penstock.archive.errors import CorruptObject
 from penstock.base.crc import crc32c
-from penstock.diskless.errors import CorruptObject
 
 PREFIX: Final = "marks/"
 MARK_BYTES_MAX: Final = 4096

@@ -16,7 +16,7 @@ import re
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.diskless.errors import CorruptObject
+from penstock.archive.errors import CorruptObject
 
 KEY: Final = "store.properties"
 STORE_PROPERTIES_BYTES_MAX: Final = 4096

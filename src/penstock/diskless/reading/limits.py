@@ -32,9 +32,6 @@ LOADING_MAX_BYTES: Final = 256 << 20
 LOADS_MAX: Final = 1024
 """Loads under way or waiting for their turn; more are tried again at the next fetch."""
 
-MERGE_GAP_BYTES: Final = 64 << 10
-"""Bytes between two ranges of an object below which they are read as one."""
-
 FIND_REQUESTS_MAX: Final = 500
 """Partitions that one call of the control plane is asked for."""
 

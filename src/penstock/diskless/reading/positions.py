@@ -15,10 +15,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.archive.assembly import LEADER_EPOCH, Run
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.reading import limits
-from penstock.diskless.reading.assembly import LEADER_EPOCH, Run
 from penstock.diskless.reading.errors import told
 from penstock.records import BatchHeader, decode_header
 from penstock.records.extents import Extent

@@ -18,6 +18,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.archive.assembly import Result, Run, assemble, results_of
+from penstock.archive.planning import Piece, merge, newest_timestamp, trim
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import (
     CommitAnswer,
@@ -27,11 +29,9 @@ from penstock.control.batch_index.values import (
     PartitionMarks,
 )
 from penstock.diskless.reading import limits, metrics
-from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
 from penstock.diskless.reading.budget import ByteBudget
 from penstock.diskless.reading.coordinates import Coordinates
 from penstock.diskless.reading.errors import PartitionGone, Unreadable, told
-from penstock.diskless.reading.planning import Piece, merge, newest_timestamp, trim
 from penstock.diskless.reading.ready import Failure, Ready
 from penstock.objects import LaggingConsumerRejected, ObjectNotFound
 from penstock.objects.fetch_paths import ObjectRange
@@ -129,7 +129,7 @@ class Reader:
         """
         run = self._ready.run(key, offset)
         if run is not None:
-            return run.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
+            return _read(run, offset, max_bytes, at_least_one)
         failure = self._ready.failure(key, offset, self._clock.monotonic())
         if failure is not None and not failure.quiet:
             raise failure.error
@@ -163,7 +163,7 @@ class Reader:
         self.counters.known += 1
         self.counters.batches_bytes += len(run)
         self._ready.put(key, run, now)
-        return run.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
+        return _read(run, offset, max_bytes, at_least_one)
 
     def load(self, wants: Sequence[Want], max_bytes: int) -> None:
         """Begin to load what is not under way, up to `max_bytes` over all of them.
@@ -360,3 +360,8 @@ def _refusal(want: Want, found: Found) -> PenstockError:
         start, end, _ = found.marks
         return OffsetOutOfRange(where, want.offset, start, end)
     return PartitionGone(f"there is no {where}")
+
+
+def _read(run: Run, offset: int, max_bytes: int, at_least_one: bool) -> Read:
+    data, next_offset = run.part(offset, max_bytes=max_bytes, at_least_one=at_least_one)
+    return Read([data] if data else [], len(data), next_offset)

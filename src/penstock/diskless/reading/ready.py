@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from penstock.archive.assembly import Run
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.reading.assembly import Run
 from penstock.diskless.reading.limits import READY_PER_PARTITION_MAX
 
 

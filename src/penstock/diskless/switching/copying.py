@@ -24,11 +24,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from penstock.archive.segments import GrowingPart, SealedSegment, SegmentPart
 from penstock.base.pause import pause
 from penstock.control.batch_index.switch_values import SwitchedObject, SwitchedPartition
 from penstock.control.batch_index.values import ObjectLease
 from penstock.control.errors import SwitchRefused
-from penstock.diskless.consolidation.building import GrowingPart, SealedSegment, SegmentPart
 from penstock.diskless.switching.limits import (
     CHUNK_BYTES,
     OBJECT_BYTES,

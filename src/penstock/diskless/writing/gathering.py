@@ -33,6 +33,7 @@ from math import inf
 from typing import Final
 from uuid import UUID
 
+from penstock.archive.limits import OBJECT_BATCHES_MAX
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.control.batch_index.values import CommitAnswer, ObjectLease
 from penstock.control.errors import DatabaseStopped, ObjectLeaseLost, StaleBroker
@@ -45,11 +46,7 @@ from penstock.diskless.errors import (
     WriterStopped,
     WriteTimedOut,
 )
-from penstock.diskless.limits import (
-    ATTEMPTS_AT_ONCE_MAX,
-    OBJECT_BATCHES_MAX,
-    PENDING_SUBMISSIONS_MAX,
-)
+from penstock.diskless.limits import ATTEMPTS_AT_ONCE_MAX, PENDING_SUBMISSIONS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.effects import (
     Answer,

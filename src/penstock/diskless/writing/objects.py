@@ -27,14 +27,14 @@ from math import inf
 from typing import Final
 from uuid import UUID
 
-from penstock.control.batch_index.values import BatchEntry, ObjectLease, PartitionKey
-from penstock.diskless.formats.wal import (
+from penstock.archive.formats.wal import (
     HEADER_BYTES,
     WalHeader,
     WalRange,
     encode_footer,
     encode_header,
 )
+from penstock.control.batch_index.values import BatchEntry, ObjectLease, PartitionKey
 from penstock.diskless.writing.submission import Submission, entry_of
 from penstock.objects.port import Buffer
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import NamedTuple
 from uuid import UUID
 
+from penstock.archive.limits import OBJECT_BATCHES_MAX
 from penstock.base.errors import RetriableError
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
@@ -23,11 +24,7 @@ from penstock.control.batch_index.port import DisklessPlane
 from penstock.control.batch_index.values import ObjectCommit, ObjectLease
 from penstock.control.limits import OBJECT_ENTRIES_MAX, OBJECT_LEASES_PER_CALL_MAX
 from penstock.diskless.errors import WriteFailed
-from penstock.diskless.limits import (
-    OBJECT_BATCHES_MAX,
-    STAGED_PUT_ATTEMPTS_MAX,
-    STAGED_PUTS_AT_ONCE_MAX,
-)
+from penstock.diskless.limits import STAGED_PUT_ATTEMPTS_MAX, STAGED_PUTS_AT_ONCE_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.objects import OpenObject, WalObject
 from penstock.diskless.writing.submission import Submission, check

@@ -10,9 +10,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from penstock.archive.limits import OBJECT_BATCHES_MAX
 from penstock.control.batch_index.values import BatchEntry
 from penstock.diskless.errors import MixedBatches, SubmissionTooLarge
-from penstock.diskless.limits import OBJECT_BATCHES_MAX
 from penstock.records import BatchHeader, OutOfOrderSequence
 from penstock.records.appends import Done
 from penstock.storage.values import Lease

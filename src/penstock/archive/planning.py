@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from struct import iter_unpack
 from typing import NamedTuple
 
-from penstock.diskless.reading.limits import MERGE_GAP_BYTES
+from penstock.archive.limits import MERGE_GAP_BYTES
 from penstock.records.extents import Extent
 
 LAYOUT = "<ii"

@@ -13,9 +13,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from penstock.archive.errors import CorruptObject
+from penstock.archive.planning import Piece, Plan
 from penstock.base.errors import PenstockError
-from penstock.diskless.errors import CorruptObject
-from penstock.diskless.reading.planning import Piece, Plan
 from penstock.records import (
     CorruptBatch,
     LegacyBatch,
@@ -24,7 +24,6 @@ from penstock.records import (
     stamp_append_time,
     verify_crc,
 )
-from penstock.storage import Read
 
 LEADER_EPOCH = 0
 """Diskless partitions never change their leader's epoch: none of the brokers leads."""
@@ -56,8 +55,8 @@ class Run:
     def __len__(self) -> int:
         return len(self.data)
 
-    def read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> Read:
-        """Whole batches from the one that holds `offset`, up to `max_bytes`.
+    def part(self, offset: int, *, max_bytes: int, at_least_one: bool) -> tuple[memoryview, int]:
+        """Whole batches from the one that holds `offset`, up to `max_bytes`; the offset after them.
 
         The first even if it is larger, with `at_least_one`; `offset` must be of this run.
         """
@@ -67,10 +66,10 @@ class Run:
         if last <= first and at_least_one:
             last = first + 1
         if last <= first:
-            return Read([], 0, offset)
+            return self.data[:0], offset
         end = self.ends[last - 1]
         next_offset = self.offsets[last] if last < len(self.offsets) else self.next_offset
-        return Read([self.data[start:end]], end - start, next_offset)
+        return self.data[start:end], next_offset
 
 
 def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -> list[Result]:

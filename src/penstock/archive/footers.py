@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.diskless.errors import CorruptObject, CutFooter
-from penstock.diskless.formats.wal import TRAILER_BYTES, WalFooter, decode_footer
-from penstock.diskless.limits import FOOTER_TAIL_BYTES
+from penstock.archive.errors import CorruptObject, CutFooter
+from penstock.archive.formats.wal import TRAILER_BYTES, WalFooter, decode_footer
+from penstock.archive.limits import FOOTER_TAIL_BYTES
 from penstock.objects import ObjectStore
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.diskless.reading.planning import (
+from penstock.archive.planning import (
     Piece,
     layout_of,
     merge,

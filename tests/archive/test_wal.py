@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.base.crc import crc32c
-from penstock.base.errors import BugError
-from penstock.diskless.errors import CorruptObject, CutFooter
-from penstock.diskless.formats.mark import Mark, decode_mark, encode_mark, mark_key, marked_id
-from penstock.diskless.formats.wal import (
+from penstock.archive.errors import CorruptObject, CutFooter
+from penstock.archive.formats.wal import (
     HEADER_BYTES,
     TRAILER_BYTES,
     WalFooter,
@@ -24,7 +21,9 @@ from penstock.diskless.formats.wal import (
     encode_footer,
     encode_header,
 )
-from penstock.diskless.limits import FOOTER_PARTITIONS_MAX, OBJECT_BATCHES_MAX
+from penstock.archive.limits import FOOTER_PARTITIONS_MAX, OBJECT_BATCHES_MAX
+from penstock.base.crc import crc32c
+from penstock.base.errors import BugError
 
 ONE, TWO = UUID(int=1), UUID(int=2**127 + 5)
 
@@ -223,26 +222,3 @@ def test_any_object_comes_back(
     data = whole(ranges)
     tail = data[-len(encode_footer(ranges)) - more_bytes :]
     assert decode_footer(tail) == WalFooter(tuple(ranges), len(data))
-
-
-def test_a_mark_comes_back_and_its_key_sorts_by_the_id() -> None:
-    mark = Mark("a-cluster", 2**63 - 1)
-    assert decode_mark(encode_mark(mark)) == mark
-    assert marked_id(mark_key(17)) == 17
-    assert mark_key(9) < mark_key(10) < mark_key(2**63 - 1)
-    for key in ("marks/17", "marks/x", "wal/00000000000000000017", mark_key(17) + "0"):
-        assert marked_id(key) is None
-
-
-def test_a_cut_or_damaged_mark_is_refused() -> None:
-    data = encode_mark(Mark("a-cluster", 17))
-    for size in range(len(data)):
-        with pytest.raises(CorruptObject):
-            decode_mark(data[:size])
-    for bit in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(CorruptObject):
-            decode_mark(bytes(damaged))
-    with pytest.raises(CorruptObject):
-        decode_mark(data + b"\n")

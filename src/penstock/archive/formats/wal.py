@@ -45,10 +45,10 @@ from uuid import UUID
 
 import numpy as np
 
+from penstock.archive.errors import CorruptObject, CutFooter
+from penstock.archive.limits import FOOTER_PARTITIONS_MAX, OBJECT_BATCHES_MAX
 from penstock.base.crc import Readable, crc32c
 from penstock.base.errors import BugError
-from penstock.diskless.errors import CorruptObject, CutFooter
-from penstock.diskless.limits import FOOTER_PARTITIONS_MAX, OBJECT_BATCHES_MAX
 
 HEADER_BYTES: Final = 32
 TRAILER_BYTES: Final = 32

@@ -24,18 +24,18 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.base.errors import BugError, PenstockError
-from penstock.control.batch_index.rules import LAYOUT
-from penstock.control.batch_index.values import ObjectLease, PartitionKey, SegmentSwap
-from penstock.diskless.consolidation.limits import (
+from penstock.archive.assembly import Result, Run, assemble, results_of
+from penstock.archive.limits import (
     CHUNK_BYTES,
     CHUNK_EXTENTS_MAX,
     PART_BATCHES_MAX,
     PART_BYTES_MAX,
     READS_AT_ONCE,
 )
-from penstock.diskless.reading.assembly import Result, Run, assemble, results_of
-from penstock.diskless.reading.planning import Piece, merge, trim
+from penstock.archive.planning import Piece, merge, trim
+from penstock.base.errors import BugError, PenstockError
+from penstock.control.batch_index.rules import LAYOUT
+from penstock.control.batch_index.values import ObjectLease, PartitionKey, SegmentSwap
 from penstock.objects import ObjectStore
 from penstock.records import decode_header
 from penstock.records.extents import Extent

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.archive import limits, segments
+from penstock.archive.errors import CorruptObject
+from penstock.archive.segments import build_segment, write_segment
 from penstock.base.errors import BugError
 from penstock.control import MemoryControlPlane
-from penstock.diskless.consolidation import build_segment, building, limits, write_segment
-from penstock.diskless.errors import CorruptObject
 from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable
 from penstock.records import split_batches, verify_crc
 from penstock.records.extents import Extent
@@ -89,8 +90,8 @@ async def test_parts_are_bounded_and_read_alike(
     extents, before = await desk.extents(), await desk.consumed()
     whole = await build_segment(desk.store.get, extents, KEY)
     for name in ("PART_BYTES_MAX", "CHUNK_BYTES"):
-        monkeypatch.setattr(building, name, 700)
-    monkeypatch.setattr(building, "PART_BATCHES_MAX", 4)
+        monkeypatch.setattr(segments, name, 700)
+    monkeypatch.setattr(segments, "PART_BATCHES_MAX", 4)
     segment = await build_segment(desk.store.get, extents, KEY)
     assert len(segment.pieces) > 3
     parts = segment.parts

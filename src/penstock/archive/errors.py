@@ -1,0 +1,21 @@
+"""What can be wrong with what lies in a store, with Kafka's name for it on the wire."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.base.errors import CorruptError
+
+
+class CorruptObject(CorruptError):
+    """The bytes of an object are not what was written."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class CutFooter(CorruptObject):
+    """The footer begins before the bytes that were given; `needed_bytes` of the end are needed."""
+
+    def __init__(self, given_bytes: int, needed_bytes: int) -> None:
+        super().__init__(f"the footer takes {needed_bytes} bytes, {given_bytes} are there")
+        self.needed_bytes = needed_bytes
