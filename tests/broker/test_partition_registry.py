@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from penstock.broker.errors import NotLeader, UnknownTopicOrPartition
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.partition_registry import PartitionRegistry
 from penstock.control import MemoryControlPlane
-from penstock.partitions import GroupCommits
+from penstock.partitions import GroupCommits, LocalPartition
 from tests.broker.fake_store import FakeStore
 
 
@@ -106,3 +107,14 @@ async def test_a_log_that_could_not_be_made_is_tried_with_the_next_change_of_its
     )
     await bed.cluster.refresh()
     assert bed.registry.topics["a"].partitions != [None]
+
+
+async def test_a_partition_stays_the_same_while_its_log_does(bed: Bed) -> None:
+    await bed.topic("a", 1, number=1)
+    served = bed.registry.topics["a"]
+    (before,) = served.partitions
+    row = replace(served.topic.partitions[0], leader_epoch=7, isr=(1, 2))
+    (after,) = bed.registry._open(replace(served.topic, partitions=(row,))).partitions
+    assert after is before  # fetches that wait for it are woken by it
+    assert isinstance(after, LocalPartition)
+    assert (after.leader_epoch, after.in_sync) == (7, 2)

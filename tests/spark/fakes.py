@@ -8,9 +8,9 @@ from struct import pack
 
 from penstock.base.ids import TopicPartition
 from penstock.records.extents import Extent, file_extent
+from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.extents import PartitionExtents
 from penstock.spark.log import TopicState
-from penstock.spark.options import EARLIEST, LATEST
 
 
 @dataclass

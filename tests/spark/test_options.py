@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.errors import InvalidOption
-from penstock.spark.options import EARLIEST, LATEST, SourceOptions, parse
+from penstock.spark.options import SourceOptions, parse
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS
 
 

@@ -30,12 +30,10 @@ from penstock.client.errors import (
 )
 from penstock.client.metadata import ClusterMetadata, Node, TopicMetadata
 from penstock.client.session import Session
+from penstock.records.positions import EARLIEST, LATEST, MAX_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-MAX_TIMESTAMP: Final = -3
 _AT: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 _RESOURCES: Final = {"topic": 2, "broker": 4}
 _SOURCES: Final = {

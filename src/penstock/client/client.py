@@ -30,8 +30,6 @@ from penstock.client.arguments import (
 from penstock.client.columns import choose, open_stream, pick
 from penstock.client.errors import InvalidArgument, OffsetOutOfRange, UnreadableBatch
 from penstock.client.fetch import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
     Cursor,
     FetchCore,
     Run,
@@ -54,6 +52,7 @@ from penstock.client.writer import (
 )
 from penstock.records import HEADER_BYTES, RecordTooLarge, split_batches
 from penstock.records.columnar import RECORD_SCHEMA, decode_batches
+from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 
 Position = str | int | Mapping[int, int]
 """`earliest`, `latest`, milliseconds since the epoch, or an offset per partition."""

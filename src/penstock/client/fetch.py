@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from penstock.client import limits
 from penstock.client.errors import MalformedResponse
+from penstock.records.positions import READ_UNCOMMITTED
 from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags
 
@@ -45,9 +46,6 @@ _BATCH_HEADER_BYTES: Final = 61
 _LENGTH_END: Final = 12
 _TRANSACTIONAL: Final = 1 << 4
 _CONTROL: Final = 1 << 5
-
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)

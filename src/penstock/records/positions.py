@@ -1,4 +1,6 @@
-"""Where a log is to be looked at by time: the timestamps of ListOffsets that are no times.
+"""Where a log is to be looked at by time, and how far: what ListOffsets and fetches ask for.
+
+Timestamps that are no times:
 
 | timestamp | asks for                                                        |
 |----------:|-----------------------------------------------------------------|
@@ -9,7 +11,7 @@
 | -5, -6    | the highest offset that is tiered, the next to be tiered        |
 | >= 0      | the first record at or after that time                          |
 
-Source: `ListOffsetsRequest.json`; KIP-79, KIP-405, KIP-734.
+Source: `ListOffsetsRequest.json`; KIP-79, KIP-98 (isolation), KIP-405, KIP-734.
 """
 
 from __future__ import annotations
@@ -22,3 +24,7 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+"""Isolation levels: up to the high watermark, or to the last stable offset."""

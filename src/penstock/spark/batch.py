@@ -14,11 +14,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter
 
 from penstock.base.ids import TopicPartition
+from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
 from penstock.spark.extents import HttpExtents
 from penstock.spark.log import Log, check_lineage, latest, resolve
-from penstock.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from penstock.spark.options import Bound, SourceOptions
 from penstock.spark.planning import Range, plan
 from penstock.spark.positions import Positions
 from penstock.spark.pushdown import Selection, narrow

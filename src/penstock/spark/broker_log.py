@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.ids import TopicPartition
+from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.errors import DataLoss, NotServed
 from penstock.spark.log import TopicState
-from penstock.spark.options import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from penstock.client import Client

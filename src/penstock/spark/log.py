@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.base.ids import TopicPartition
+from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.errors import InvalidOption, OffsetWentBack, TopicRecreated, UnknownTopics
-from penstock.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from penstock.spark.options import Bound, SourceOptions
 from penstock.spark.positions import Position, Positions
 
 NOT_FOUND = -1

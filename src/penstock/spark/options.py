@@ -15,12 +15,11 @@ from typing import Any, Final, Literal, cast
 
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import LONG_MAX, Kind, setting
+from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark import given
 from penstock.spark.errors import InvalidOption
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, HEADERS
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 PARALLELISM_MAX: Final = 10_000
 STORE_OPTIONS: Final = "penstock.store.options."
 """What follows is the name of an option of the object store, such as `aws_endpoint`."""

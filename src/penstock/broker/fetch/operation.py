@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
@@ -39,6 +39,7 @@ from penstock.broker.errors import (
 from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
 from penstock.broker.leader_epochs import check_epoch
 from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
+from penstock.records.positions import READ_COMMITTED
 from penstock.storage.values import Later
 from penstock.wire.kafka.fetch import (
     FLEXIBLE_FROM,
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SharedReads = dict[tuple[int, int, int, int], "Read"]
-READ_COMMITTED: Final = 1
 
 
 class FetchHub:

@@ -29,6 +29,7 @@ from penstock.records.positions import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    READ_COMMITTED,
 )
 from penstock.wire.kafka.errors import UnsupportedVersion
 
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from penstock.storage import OffsetAndTimestamp
 
 logger = logging.getLogger(__name__)
-
-READ_COMMITTED: Final = 1
 
 SPECIAL_FROM: Final[Mapping[int, int]] = {
     LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9,

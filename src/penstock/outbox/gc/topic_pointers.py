@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import BugError, InvalidError
 from penstock.client.errors import OffsetOutOfRange
-from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
 from penstock.outbox.gc.pointer_index import PointerIndex
 from penstock.outbox.reader.decoding import INLINE, POINTER, decode_records
+from penstock.records.positions import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client

@@ -41,7 +41,6 @@ from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.client.arguments import POSITIONS, partition_list, text
 from penstock.client.errors import InvalidArgument, OffsetOutOfRange
-from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
 from penstock.outbox.errors import InvalidPointer, OutboxClosed
 from penstock.outbox.metrics import ConsumerCounters
@@ -54,6 +53,7 @@ from penstock.outbox.reader.errors import BatchReused, ChecksumMismatch, MountSu
 from penstock.outbox.reader.policy import GiveUp, ReadPolicy, TryAgain
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.outbox.reader.rebuilding import processed_before
+from penstock.records.positions import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.client.errors import MessageTooLarge
-from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox import read_limits
 from penstock.outbox.reader.record_columns import header_column
 from penstock.outbox.reader.tail import backwards
 from penstock.records.columnar import HEADERS_TYPE
+from penstock.records.positions import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client

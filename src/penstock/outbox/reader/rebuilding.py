@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.fetch import READ_COMMITTED
 from penstock.outbox.reader.consuming import ConsumerLimits
 from penstock.outbox.reader.decoding import decode_records
 from penstock.outbox.reader.dedup import BatchKey
 from penstock.outbox.reader.tail import backwards
+from penstock.records.positions import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client
