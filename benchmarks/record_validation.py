@@ -31,7 +31,7 @@ from penstock.apps.loads.figures import interleaved
 from penstock.records import Codec
 from penstock.records.columnar import encode_batches
 from penstock.storage import LogConfig
-from penstock.storage.admission import admit
+from penstock.storage.batch_validation import validate_batches
 
 VALUE_BYTES: Final = 100
 NOW_MS: Final = 1_700_000_000_000
@@ -67,27 +67,27 @@ def batch(count: int, shape: str, codec: Codec) -> memoryview:
     return memoryview(bytearray(one.data))
 
 
-def admission(data: memoryview, count: int, setting: str) -> Callable[[], float]:
-    """A contender: this thread's CPU nanoseconds a record for admitting the batch."""
+def validation(data: memoryview, count: int, setting: str) -> Callable[[], float]:
+    """A contender: this thread's CPU nanoseconds a record for validating the batch."""
     config = LogConfig(record_validation=setting)
     rounds = max(3, PASS_RECORDS // (count + 50))
 
     def once() -> float:
         start = time.thread_time()
         for _ in range(rounds):
-            admit(data, config, NOW_MS, internal=False)
+            validate_batches(data, config, NOW_MS, internal=False)
         return (time.thread_time() - start) * 1e9 / rounds / count
 
     return once
 
 
-def admissions(runs: int) -> Iterator[Row]:
+def validations(runs: int) -> Iterator[Row]:
     for count, shape, codec, setting, prediction in CASES:
         data = batch(count, shape, codec)
-        contenders = {name: admission(data, count, name) for name in ("headers", setting)}
+        contenders = {name: validation(data, count, name) for name in ("headers", setting)}
         found = interleaved(contenders, runs=runs)
         yield Row(
-            name=f"admit, {setting}: {count:,} × 100 B a batch, {shape}, {codec.name.lower()}",
+            name=f"validate, {setting}: {count:,} × 100 B a batch, {shape}, {codec.name.lower()}",
             value=found[setting],
             unit="ns/record",
             prediction=prediction,
@@ -141,6 +141,6 @@ def _broker(
 
 def measure(quick: bool) -> list[Row]:
     """The check alone, then whole brokers; a minute or two."""
-    rows = list(admissions(runs=3 if quick else 7))
+    rows = list(validations(runs=3 if quick else 7))
     rows += brokers(records=200_000 if quick else 1_000_000, runs=1 if quick else 3)
     return rows

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.base.ids import TopicPartition
 from penstock.records import BatchHeader, seal, split_batches, validate_batch, verify_crc
 from penstock.storage import InvalidProducerEpoch, LogConfig, OutOfOrderSequence
-from penstock.storage.admission import _check_timestamps, _plain
+from penstock.storage.batch_validation import _check_timestamps, _plain
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.names import (
     deleted_directory_name,

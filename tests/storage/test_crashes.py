@@ -62,7 +62,7 @@ def test_replaying_over_what_is_there_changes_nothing(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     for number in range(5):
         harness.put(batch(2, fill=number))
-    harness.log().settle()
+    harness.log().write_segments()
     expected = read_all(harness.log())
     abandon(harness.store)
     checkpoint = (tmp_path / "partitions.checkpoint").read_bytes()
@@ -106,7 +106,7 @@ def test_a_segment_torn_at_every_byte_is_mended_from_the_journal(tmp_path: Path)
     harness.store.checkpoint()
     harness.put(batch(3, fill=2))
     expected = read_all(harness.log())
-    harness.log().settle()
+    harness.log().write_segments()
     abandon(harness.store)
     name = "orders-0/00000000000000000000.log"
     whole = (source / name).read_bytes()
@@ -347,7 +347,7 @@ def test_rolled_segments_survive_a_crash_at_any_time(tmp_path: Path) -> None:
         if number in (3, 4, 8):
             harness.store.checkpoint()
         if number in (2, 6):
-            harness.log().settle()
+            harness.log().write_segments()
         harness.crash()
         assert offsets(read_all(harness.log())) == [(2 * n, 2 * n + 2) for n in range(number + 1)]
     with pytest.raises(OffsetOutOfRange):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from penstock.storage.errors import CorruptFile
 from penstock.storage.formats.checkpoint import (
-    Mark,
+    RecoveryPoint,
     decode_checkpoint,
     encode_checkpoint,
-    encode_mark,
+    encode_recovery_point,
 )
 from penstock.storage.formats.epochs import decode_epochs, encode_epochs
 from penstock.storage.formats.index import SparseIndex
@@ -108,15 +108,15 @@ def test_snapshot(version: int) -> None:
 
 
 def test_checkpoint() -> None:
-    mark = Mark(5, 100, 64, 4096, 8192, 3, 1)
-    rows = [encode_mark(encode_key(ID, "orders", 3), mark), encode_mark(
+    mark = RecoveryPoint(5, 100, 64, 4096, 8192, 3, 1)
+    rows = [encode_recovery_point(encode_key(ID, "orders", 3), mark), encode_recovery_point(
         encode_key(ID, "ö", 2**31 - 1), mark._replace(flags=0))]  # fmt: skip
     data = encode_checkpoint(42, rows, clean=True)
     decoded = decode_checkpoint(data)
     assert decoded.sequence == 42
     assert decoded.clean
-    assert decoded.marks["orders", 3] == (ID, mark)
-    assert decoded.marks["ö", 2**31 - 1][1].flags == 0
+    assert decoded.points["orders", 3] == (ID, mark)
+    assert decoded.points["ö", 2**31 - 1][1].flags == 0
     assert not decode_checkpoint(encode_checkpoint(1, [], clean=False)).clean
     for size in range(len(data)):
         with pytest.raises(CorruptFile):

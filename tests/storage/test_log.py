@@ -65,13 +65,13 @@ def test_append_and_read(tmp_path: Path) -> None:
     harness.store.close()
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_reads_return_whole_batches_within_their_bounds(tmp_path: Path, settled: bool) -> None:
+@pytest.mark.parametrize("written", [False, True])
+def test_reads_return_whole_batches_within_their_bounds(tmp_path: Path, written: bool) -> None:
     harness = Harness(tmp_path, config=LogConfig(index_interval_bytes=300))
     log = harness.log()
     for number in range(40):
         harness.put(batch(2, fill=number))
-    if settled:
+    if written:
         harness.reopen()
         log = harness.log()
     size = len(batch(2))
@@ -233,7 +233,7 @@ def test_segments_roll_by_size_time_index_and_epoch(tmp_path: Path) -> None:
     by_index = Harness(tmp_path / "index", config=config)
     for _ in range(7):
         by_index.put(batch())
-        by_index.log().settle()
+        by_index.log().write_segments()
     assert [segment.base_offset for segment in by_index.log().segments] == [0, 3, 6]
     by_index.store.close()
 

@@ -84,9 +84,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         assert self.harness.commit() is None
-        self.settle_model()
+        self.write_model()
 
-    def settle_model(self) -> None:
+    def write_model(self) -> None:
         for partition in range(2):
             self.durable[partition] += self.accepted[partition]
             self.accepted[partition] = []
@@ -102,7 +102,7 @@ class LogMachine(RuleBasedStateMachine):
         error = self.harness.commit()
         self.files.room = None
         if error is None:
-            self.settle_model()
+            self.write_model()
         else:
             self.forget_accepted()
             assert self.harness.store.failed is None
@@ -115,16 +115,16 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.harness.reopen()
-        self.settle_model()
+        self.write_model()
 
     @rule()
     def checkpoint(self) -> None:
         self.harness.store.checkpoint()
 
     @rule(partition=st.integers(0, 1))
-    def settle(self, partition: int) -> None:
+    def write_segments(self, partition: int) -> None:
         if self.policy != "os":
-            self.harness.log(partition).settle()
+            self.harness.log(partition).write_segments()
 
     @rule(partition=st.integers(0, 1))
     def new_epoch(self, partition: int) -> None:

@@ -30,7 +30,7 @@ from penstock.records.positions import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
-from penstock.storage.admission import prepared
+from penstock.storage.batch_validation import prepared
 from penstock.storage.values import Later, OffsetAndTimestamp, Read
 
 if TYPE_CHECKING:

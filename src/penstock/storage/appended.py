@@ -1,9 +1,9 @@
 """Appends between their acceptance and their segment file, and the bounded tail cache.
 
 An `Appended` is one append call's batches, contiguous in memory. It goes through: accepted
-(offsets given), durable (in the synced journal; the durable offset covers it), settled (written
+(offsets given), durable (in the synced journal; the durable offset covers it), written (written
 to its segment). It stays in its log's tail afterwards, for consumers that keep up, until the
-cache needs the room; one whose bytes are leased goes as soon as it is settled.
+cache needs the room; one whose bytes are leased goes as soon as it is written.
 
 The log of an append is a type parameter: it is made of these parts, and they know no more of it
 than `AppendedTo` says.
@@ -82,14 +82,14 @@ class Appended(Generic[LogT]):
 
 
 class Tail(Generic[LogT]):
-    """A log's newest appends in order; the first `settled` of them are in their segment."""
+    """A log's newest appends in order; the first `written` of them are in their segment."""
 
-    __slots__ = ("_head", "_items", "settled")
+    __slots__ = ("_head", "_items", "written")
 
     def __init__(self) -> None:
         self._items: list[Appended[LogT]] = []
         self._head = 0
-        self.settled = 0
+        self.written = 0
 
     def __len__(self) -> int:
         return len(self._items) - self._head
@@ -105,17 +105,17 @@ class Tail(Generic[LogT]):
         return self._items.pop()
 
     def pop_oldest(self) -> Appended[LogT]:
-        """Remove the oldest, which must be settled."""
+        """Remove the oldest, which must be written."""
         item = self._items[self._head]
         self._head += 1
-        self.settled -= 1
+        self.written -= 1
         if self._head >= _COMPACT_AT and self._head * 2 >= len(self._items):
             del self._items[: self._head]
             self._head = 0
         return item
 
-    def unsettled(self) -> list[Appended[LogT]]:
-        return self._items[self._head + self.settled :]
+    def unwritten(self) -> list[Appended[LogT]]:
+        return self._items[self._head + self.written :]
 
     def from_offset(self, offset: int) -> int | None:
         """The place (for `at`) of the append that holds `offset`; None when it is not here."""
@@ -145,16 +145,16 @@ class TailCache(Generic[LogT]):
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
     def shrink(self) -> LogT | None:
-        """Drop settled appends from the oldest on, until the cache fits its bound.
+        """Drop written appends from the oldest on, until the cache fits its bound.
 
-        Returns the log whose oldest append must be settled before more can go, if there is one.
+        Returns the log whose oldest append must be written before more can go, if there is one.
         """
         order = self._order
         while order and self.size_bytes > self._limit_bytes:
             item = order[0]
             if item.data:
                 tail = item.log.tail
-                if tail.settled == 0:
+                if tail.written == 0:
                     return item.log
                 self.drop(tail.pop_oldest())
             else:
@@ -174,16 +174,21 @@ class AppendQueue(Generic[LogT]):
     """Accepted appends that wait for the journal, and whether more are taken."""
 
     __slots__ = (
-        "failed", "limit_bytes", "pending", "pending_bytes", "settle_error", "unsettled_bytes"
+        "failed",
+        "limit_bytes",
+        "pending",
+        "pending_bytes",
+        "unwritten_bytes",
+        "write_error"
     )  # fmt: skip
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.pending: list[Appended[LogT]] = []
         self.pending_bytes = 0
-        self.unsettled_bytes = 0
+        self.unwritten_bytes = 0
         """Durable bytes that wait for their segment write."""
-        self.settle_error: StorageError | None = None
+        self.write_error: StorageError | None = None
         """Why segments cannot be written, while they cannot."""
         self.failed: StorageFailed | None = None
         """Set for good when a sync failed: nothing is taken from then on."""

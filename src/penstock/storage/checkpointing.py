@@ -22,7 +22,7 @@ from typing import NamedTuple
 from penstock.base.files import Files, replace_file, sync_directory, write_all
 from penstock.storage.changes import Changes
 from penstock.storage.errors import StorageError, StorageFailed, disk_full
-from penstock.storage.formats.checkpoint import Mark, encode_checkpoint
+from penstock.storage.formats.checkpoint import RecoveryPoint, encode_checkpoint
 from penstock.storage.formats.epochs import encode_epochs
 from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.journal import Journal
@@ -36,7 +36,7 @@ from penstock.storage.names import (
 )
 from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.segment import Segment
-from penstock.storage.settling import Settler
+from penstock.storage.segment_writing import SegmentWriter
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
     sequence: int
     changes: Changes[PartitionLog]
-    marks: list[tuple[PartitionLog, Mark]]
+    points: list[tuple[PartitionLog, RecoveryPoint]]
     saved: list[tuple[Segment, int, int]]
     paths: list[str]
     appends: list[tuple[str, int, bytes]]
@@ -64,7 +64,7 @@ class Checkpointer:
         self,
         parts: StoreParts,
         journal: Journal,
-        settler: Settler,
+        segment_writer: SegmentWriter,
         worker: Worker,
         logs: Callable[[], Iterable[PartitionLog]],
         sequence: int,
@@ -76,7 +76,7 @@ class Checkpointer:
         self._counters = parts.counters
         self._path = os.path.join(parts.root, CHECKPOINT_FILE)
         self._journal = journal
-        self._settler = settler
+        self._segment_writer = segment_writer
         self._worker = worker
         self._logs = logs
         self._then: list[Then] = []
@@ -101,14 +101,14 @@ class Checkpointer:
             return
         self._running = True
         sequence = self._journal.durable_sequence
-        self._settler.settle_all(partial(self._settled, sequence))
+        self._segment_writer.write_all(partial(self._settled, sequence))
 
-    def save_marks(self) -> None:
-        """Write the marks again now, because a log's start moved; the sequence stays."""
+    def save_recovery_points(self) -> None:
+        """Write the points again now, because a log's start moved; the sequence stays."""
         if self._running:
             self._worker.drain()
         data = encode_checkpoint(
-            self.sequence, [log.mark_bytes for log in self._logs()], clean=False
+            self.sequence, [log.recovery_point_bytes for log in self._logs()], clean=False
         )
         try:
             replace_file(self._files, self._path, data)
@@ -118,9 +118,9 @@ class Checkpointer:
             ) from error
 
     def close(self) -> None:
-        """Write the last checkpoint's marks with the note that nothing follows."""
+        """Write the last checkpoint's points with the note that nothing follows."""
         data = encode_checkpoint(
-            self.sequence, [log.mark_bytes for log in self._logs()], clean=True
+            self.sequence, [log.recovery_point_bytes for log in self._logs()], clean=True
         )
         replace_file(self._files, self._path, data)
 
@@ -141,7 +141,7 @@ class Checkpointer:
     def _plan(self, sequence: int) -> Plan:
         changes = self._changes.take()
         directories = changes.directories
-        marks: list[tuple[PartitionLog, Mark]] = []
+        points: list[tuple[PartitionLog, RecoveryPoint]] = []
         saved: list[tuple[Segment, int, int]] = []
         paths: list[str] = []
         appends: list[tuple[str, int, bytes]] = []
@@ -149,7 +149,7 @@ class Checkpointer:
         for log, changed in changes.logs.items():
             if log.closed is not None:
                 continue
-            marks.append((log, log.current_mark()))
+            points.append((log, log.current_recovery_point()))
             for segment in changed:
                 if segment.written_bytes == 0:
                     continue
@@ -162,16 +162,18 @@ class Checkpointer:
                         directories.add(log.directory)
                     appends.append((path, position, data))
             self._plan_small_files(log, writes, directories)
-        new_marks = dict(marks)
+        new_points = dict(points)
         rows = [
-            log.mark_bytes if (mark := new_marks.get(log)) is None else log.encoded(mark)
+            log.recovery_point_bytes
+            if (point := new_points.get(log)) is None
+            else log.encoded(point)
             for log in self._logs()
         ]
         checkpoint = encode_checkpoint(sequence, rows, clean=False)
         return Plan(
             sequence,
             changes,
-            marks,
+            points,
             saved,
             paths,
             appends,
@@ -186,10 +188,10 @@ class Checkpointer:
         if not log.loaded or log.damage is not None:
             return
         due, log.due_snapshots = log.due_snapshots, []
-        settled = log.settled_offset
+        written = log.written_offset
         if len(log.producer_states):
-            states = log.producers_when_settled()
-            due.append(encoded_snapshots(settled, *states.snapshot()))
+            states = log.producers_when_written()
+            due.append(encoded_snapshots(written, *states.snapshot()))
         for offset, last, batches in due:
             for suffix, data in (SNAPSHOT, last), (RECENT_BATCHES, batches):
                 writes.append((os.path.join(log.directory, offset_name(offset, suffix)), data))
@@ -210,9 +212,9 @@ class Checkpointer:
         self._counters.checkpoints += 1
         for segment, offsets, times in plan.saved:
             segment.saved_offsets, segment.saved_times = offsets, times
-        for log, mark in plan.marks:
+        for log, point in plan.points:
             start = log.log_start_offset
-            log.set_mark(mark._replace(log_start_offset=start))
+            log.set_recovery_point(point._replace(log_start_offset=start))
             if len(log.producer_states):
                 remove_old_snapshots(self._files, log)
         self._journal.free(plan.sequence)
@@ -291,11 +293,11 @@ def _sync(files: Files, descriptor: int, path: str) -> None:
 
 def remove_old_snapshots(files: Files, log: PartitionLog) -> None:
     """Keep the snapshots of segments and the newest; the others were checkpoints'."""
-    keep = {segment.base_offset for segment in log.segments} | {log.mark.recovery_offset}
+    keep = {segment.base_offset for segment in log.segments} | {log.recovery_point.recovery_offset}
     for name in files.names_in(log.directory):
         parsed = parse_offset_name(name)
         if parsed is None or parsed[1] not in (SNAPSHOT, RECENT_BATCHES):
             continue
-        if parsed[0] not in keep and parsed[0] < log.mark.recovery_offset:
+        if parsed[0] not in keep and parsed[0] < log.recovery_point.recovery_offset:
             with suppress(OSError):
                 files.remove(os.path.join(log.directory, name))

@@ -32,7 +32,7 @@ from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX
 from penstock.storage.partition import PartitionLog, StoreParts
-from penstock.storage.settling import NOTHING, Settler, perform, storage_error
+from penstock.storage.segment_writing import NOTHING, SegmentWriter, perform, storage_error
 from penstock.storage.values import LogOwner
 from penstock.storage.worker import Worker
 
@@ -53,14 +53,14 @@ class Committer:
     """Belongs to the owner's thread; its worker writes and syncs the journal."""
 
     def __init__(
-        self, parts: StoreParts, journal: Journal, settler: Settler, worker: Worker
+        self, parts: StoreParts, journal: Journal, segment_writer: SegmentWriter, worker: Worker
     ) -> None:
         self._root = parts.root
         self._files = parts.segment_files.files
         self._queue = parts.queue
         self._counters = parts.counters
         self._journal = journal
-        self._settler = settler
+        self._segment_writer = segment_writer
         self._worker = worker
         self._policy = parts.settings.log_flush_policy
         self._callbacks: list[OnDurable] = []
@@ -158,7 +158,7 @@ class Committer:
     def _flush_is_due(self, group: Group) -> bool:
         """Whether a topic's `flush.messages` or `flush.ms` wants this group synced at once.
 
-        A `flush.ms` above zero is noted for the keeper, which syncs in time.
+        A `flush.ms` above zero is noted for the maintenance, which syncs in time.
         """
         due = False
         for item in group.items:
@@ -187,38 +187,42 @@ class Committer:
     def _write_segments(self, group: Group) -> None:
         """Policy `os`: the segment files are all there is."""
         sync = self._flush_is_due(group)
-        if len(group.items) == 1 and not sync and self._settler.may_write_alone(group.items[0]):
+        if (
+            len(group.items) == 1
+            and not sync
+            and self._segment_writer.may_write_alone(group.items[0])
+        ):
             self._write_lone(group)
             return
         logs = list(dict.fromkeys(item.log for item in group.items))
         job = NOTHING
         try:
-            job = self._settler.plan(logs, durable_only=False)
+            job = self._segment_writer.plan(logs, durable_only=False)
             perform(self._files, job)
         except OSError as error:
-            self._settler.give_up(job)
+            self._segment_writer.give_up(job)
             self._finish(group, storage_error(self._root, error))
             return
         try:
             for run in job.runs if sync else ():
                 self._files.sync_file(run.handle.descriptor)
         except OSError as error:
-            self._settler.give_up(job)
+            self._segment_writer.give_up(job)
             failure = StorageFailed(f"syncing a segment failed: {error}")
             self._finish(group, failure)
             return
         # Settled before anything else may look at the tails: an append that is written twice would
         # be written from a receive buffer that has gone back, and been filled anew, in between.
         for item in group.items:
-            item.log.unsettled_bytes += item.size_bytes
-            self._queue.unsettled_bytes += item.size_bytes
-        self._settler.finish(job)
+            item.log.unwritten_bytes += item.size_bytes
+            self._queue.unwritten_bytes += item.size_bytes
+        self._segment_writer.finish(job)
         self._finish(group, None)
 
     def _write_lone(self, group: Group) -> None:
         """As `_write_segments` for one append: no plan is made, which costs more than the write."""
         try:
-            self._settler.write_alone(group.items[0])
+            self._segment_writer.write_alone(group.items[0])
         except OSError as error:
             self._finish(group, storage_error(self._root, error))
             return
@@ -241,7 +245,7 @@ class Committer:
         if group.items:
             self.on_advance(list(advanced))
             if self._policy != "os":
-                self._settler.became_durable(group.items)
+                self._segment_writer.became_durable(group.items)
             within, self._flush_within_ms = self._flush_within_ms, None
             self.on_written(within)
 

@@ -19,5 +19,5 @@ class Counters:
     reads: int = 0
     removed_segments: int = 0
     rolled_segments: int = 0
-    settled_bytes: int = 0
+    written_bytes: int = 0
     tail_reads: int = 0

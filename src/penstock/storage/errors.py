@@ -63,7 +63,7 @@ class LogDeleted(FencedError):
 
 
 class CorruptLog(CorruptError):
-    """Stored bytes below the durable mark are not what was written; they are kept as they are."""
+    """Stored bytes below the durable offset are not what was written; they are kept as they are."""
 
     code: ClassVar[str] = "kafka_storage_error"
 

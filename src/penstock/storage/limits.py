@@ -11,17 +11,17 @@ to the writer thread and back costs more than the wait (158 against 226 µs, mea
 COPIED_APPEND_BYTES_MAX: Final = 16 << 10
 """Appends up to this size are copied into the tail; above, the received bytes are kept."""
 
-SETTLE_LOG_BYTES: Final = 256 << 10
+SEGMENT_WRITE_BYTES: Final = 256 << 10
 """Bytes of one partition that wait in memory, durable by the journal, for their segment write."""
 
-SETTLE_INLINE_BYTES_MAX: Final = 64 << 10
+INLINE_WRITE_BYTES_MAX: Final = 64 << 10
 """Segment writes up to this size are not worth a thread."""
 
-SETTLE_LOGS_MAX: Final = 64
+SEGMENT_WRITE_LOGS_MAX: Final = 64
 """Partitions whose segments one job writes; their files are opened on the owner's thread."""
 
-SETTLE_SHARE: Final = 4
-"""All partitions together may have a `1 / SETTLE_SHARE` part of the tail cache unwritten."""
+SEGMENT_WRITE_SHARE: Final = 4
+"""All partitions together may have a `1 / SEGMENT_WRITE_SHARE` part of the tail cache unwritten."""
 
 JOURNAL_ENTRY_BYTES_MAX: Final = 16 << 20
 """A group's appends are cut into entries of about this size; recovery reads one at a time."""

@@ -1,12 +1,12 @@
 """What a partition's directory holds: the start of every log after a restart, clean or not.
 
-The checkpoint's mark says up to where the log was synced: an offset, a segment, a position in
+The checkpoint's point says up to where the log was synced: an offset, a segment, a position in
 it. What is below is trusted: sizes are compared, nothing is read. What is beyond is walked, every
 header and checksum. The first batch that is not whole ends the log if it is above the durable
-mark (the mark's offset, or what the journal brought back, whichever is higher); below it the
+offset (the point's, or what the journal brought back, whichever is higher); below it the
 log is damaged, and stays exactly as it is: reads are served up to there.
 
-After a clean shutdown the mark is the end, so that a partition costs a directory listing and
+After a clean shutdown the point is the end, so that a partition costs a directory listing and
 one `stat` per segment. Loading changes nothing but the torn end of a log, and comes to the same
 result if it is repeated.
 """
@@ -23,7 +23,7 @@ from penstock.base.files import read_file, read_range
 from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptFile, CorruptLog
-from penstock.storage.formats.checkpoint import HAS_PRODUCERS, Mark
+from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
 from penstock.storage.formats.epochs import decode_epochs
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
@@ -59,7 +59,7 @@ class Loaded(NamedTuple):
 def load_log(
     segment_files: SegmentFiles,
     directory: str,
-    mark: Mark,
+    point: RecoveryPoint,
     *,
     interval_bytes: int,
     now_ms: int,
@@ -70,8 +70,8 @@ def load_log(
     Raises:
         OSError: the directory cannot be read.
     """
-    durable = max(mark.recovery_offset, durable_offset or 0)
-    return _Loading(segment_files, directory, mark, interval_bytes, now_ms, durable).run()
+    durable = max(point.recovery_offset, durable_offset or 0)
+    return _Loading(segment_files, directory, point, interval_bytes, now_ms, durable).run()
 
 
 class _Loading:
@@ -81,7 +81,7 @@ class _Loading:
         self,
         segment_files: SegmentFiles,
         directory: str,
-        mark: Mark,
+        point: RecoveryPoint,
         interval_bytes: int,
         now_ms: int,
         durable: int,
@@ -90,7 +90,7 @@ class _Loading:
         self.descriptors = segment_files.descriptors
         self.files = segment_files.files
         self.directory = directory
-        self.mark = mark
+        self.recovery_point = point
         self.interval = interval_bytes
         self.now_ms = now_ms
         self.durable = durable
@@ -105,9 +105,9 @@ class _Loading:
             self._load_producers(segments)
             segments, end, damage = self._walk(segments)
         else:
-            end = max(self.mark.recovery_offset, self.mark.log_start_offset)
+            end = max(self.recovery_point.recovery_offset, self.recovery_point.log_start_offset)
         epochs = self._load_epochs(segments, end)
-        start = max(self.mark.log_start_offset, segments[0].base_offset)
+        start = max(self.recovery_point.log_start_offset, segments[0].base_offset)
         if damage is not None:
             logger.error("%s is damaged: %s", self.directory, damage)
         return Loaded(segments, epochs, self.producers, start, end, damage, self.changed)
@@ -140,32 +140,32 @@ class _Loading:
             )
             for base in bases
         ]
-        mark = self.mark
-        if mark.position == 0 and (not bases or bases[-1] < mark.segment_base):
-            segments.append(Segment(directory, mark.segment_base))
-        return segments or [Segment(directory, mark.segment_base)]
+        point = self.recovery_point
+        if point.position == 0 and (not bases or bases[-1] < point.segment_base):
+            segments.append(Segment(directory, point.segment_base))
+        return segments or [Segment(directory, point.segment_base)]
 
     def _missing(self, segments: list[Segment]) -> CorruptLog | None:
-        """The damage if the files end before the mark."""
-        mark = self.mark
+        """The damage if the files end before the point."""
+        point = self.recovery_point
         for segment in segments:
-            if segment.base_offset == mark.segment_base:
-                if segment.written_bytes >= mark.position:
+            if segment.base_offset == point.segment_base:
+                if segment.written_bytes >= point.position:
                     return None
                 return CorruptLog(
                     Path(segment.path),
                     segment.written_bytes,
-                    f"the file ends here; {mark.position} bytes of it were synced",
+                    f"the file ends here; {point.position} bytes of it were synced",
                 )
-        path = Path(self.directory, offset_name(mark.segment_base, LOG))
-        return CorruptLog(path, 0, f"the file is gone; {mark.position} bytes of it were synced")
+        path = Path(self.directory, offset_name(point.segment_base, LOG))
+        return CorruptLog(path, 0, f"the file is gone; {point.position} bytes of it were synced")
 
     def _walk(self, segments: list[Segment]) -> tuple[list[Segment], int, CorruptLog | None]:
-        """Verify what lies beyond the mark; cut the torn end."""
-        mark = self.mark
-        expected = mark.recovery_offset
-        place = [segment.base_offset for segment in segments].index(mark.segment_base)
-        position = mark.position
+        """Verify what lies beyond the point; cut the torn end."""
+        point = self.recovery_point
+        expected = point.recovery_offset
+        place = [segment.base_offset for segment in segments].index(point.segment_base)
+        position = point.position
         while place < len(segments):
             segment = segments[place]
             if position < segment.written_bytes or place + 1 < len(segments):
@@ -236,7 +236,7 @@ class _Loading:
         return end, expected, None
 
     def _cut(self, segments: list[Segment], place: int, position: int) -> None:
-        """End the log at a position above the durable mark."""
+        """End the log at a position above the durable offset."""
         for segment in segments[place + 1 :]:
             logger.warning("%s lies beyond a torn end: removed", segment.path)
             self.descriptors.forget(segment.path)
@@ -252,20 +252,20 @@ class _Loading:
         segment.written_bytes = segment.end_position = position
 
     def _load_producers(self, segments: list[Segment]) -> None:
-        """Producers as they were at the mark."""
-        mark = self.mark
-        if not mark.flags & HAS_PRODUCERS:
+        """Producers as they were at the point."""
+        point = self.recovery_point
+        if not point.flags & HAS_PRODUCERS:
             return
-        if self._take_snapshot(mark.recovery_offset):
+        if self._take_snapshot(point.recovery_offset):
             return
         start = segments[0].base_offset
         for offset in sorted(self.snapshots, reverse=True):
-            if offset <= mark.recovery_offset and self._take_snapshot(offset):
+            if offset <= point.recovery_offset and self._take_snapshot(offset):
                 start = offset
                 break
         logger.warning(
             "%s: producers of offset %d are made anew from offset %d",
-            self.directory, mark.recovery_offset, start,
+            self.directory, point.recovery_offset, start,
         )  # fmt: skip
         self._replay_producers(segments, start)
 
@@ -282,16 +282,16 @@ class _Loading:
         return False
 
     def _replay_producers(self, segments: list[Segment], start: int) -> None:
-        """Walk headers from an offset to the mark."""
-        mark = self.mark
+        """Walk headers from an offset to the point."""
+        point = self.recovery_point
         for place, segment in enumerate(segments):
-            if segment.base_offset > mark.segment_base:
+            if segment.base_offset > point.segment_base:
                 break
             if place + 1 < len(segments) and segments[place + 1].base_offset <= start:
                 continue
             end = (
-                mark.position
-                if segment.base_offset == mark.segment_base
+                point.position
+                if segment.base_offset == point.segment_base
                 else (segment.written_bytes)
             )
             if end == 0:
@@ -322,7 +322,7 @@ class _Loading:
                 epoch = self._first_epoch(segment)
                 if epoch > history.latest:
                     history.assign(epoch, segment.base_offset)
-        history.cut_start(self.mark.log_start_offset)
+        history.cut_start(self.recovery_point.log_start_offset)
         return history
 
     def _first_epoch(self, segment: Segment) -> int:

@@ -41,8 +41,8 @@ OPEN_FILES: Final = _gauge("open_files", "Segment and index files held open.")
 TAIL_BYTES: Final = _gauge("tail_cache_bytes", "Memory that the newest batches take.")
 INDEX_BYTES: Final = _gauge("index_cache_bytes", "Memory that indexes of closed segments take.")
 PENDING_BYTES: Final = _gauge("pending_bytes", "Appended bytes that wait for the journal.")
-UNSETTLED_BYTES: Final = _gauge(
-    "unsettled_bytes", "Durable bytes that wait for their segment write."
+UNWRITTEN_BYTES: Final = _gauge(
+    "unwritten_bytes", "Durable bytes that wait for their segment write."
 )
 JOURNAL_FILES: Final = _gauge("journal_files", "Journal files on disk.")
 JOURNAL_FILES_IN_USE: Final = _gauge(
@@ -60,7 +60,7 @@ def samples(
     yield Sample(DUPLICATES, counters.duplicates)
     yield Sample(JOURNAL_BYTES, journal.written_bytes)
     yield Sample(JOURNAL_SYNCS, journal.syncs)
-    yield Sample(SEGMENT_BYTES, counters.settled_bytes)
+    yield Sample(SEGMENT_BYTES, counters.written_bytes)
     yield Sample(READS, counters.reads)
     yield Sample(READ_BYTES, counters.read_bytes)
     yield Sample(TAIL_READS, counters.tail_reads)
@@ -75,7 +75,7 @@ def samples(
     yield Sample(TAIL_BYTES, parts.tails.size_bytes)
     yield Sample(INDEX_BYTES, parts.segment_files.indexes.size_bytes)
     yield Sample(PENDING_BYTES, queue.pending_bytes)
-    yield Sample(UNSETTLED_BYTES, queue.unsettled_bytes)
+    yield Sample(UNWRITTEN_BYTES, queue.unwritten_bytes)
     yield Sample(JOURNAL_FILES, journal.file_count)
     yield Sample(JOURNAL_FILES_IN_USE, journal.files_in_use)
     yield Sample(RECOVERED, recovered_entries)

@@ -1,8 +1,8 @@
 """One partition's log: offsets, segments, tail and producers behind append and read.
 
 `append` gives offsets and queues; the store's committer makes a group durable and raises the
-durable offset; the settler writes the segment files from the same bytes. Reads see only what is
-durable; what of it consumers may see is the owner's to say.
+durable offset; the segment writer writes the files from the same bytes. Reads see only what
+is durable; what of it consumers may see is the owner's to say.
 
 A log is opened lazily: until it is first appended to or read, it is what the checkpoint says of
 it, and none of its files is touched.
@@ -27,14 +27,14 @@ from penstock.records.appends import AppendResult, placed
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.storage import lookups
-from penstock.storage.admission import prepared, stamp_times
 from penstock.storage.appended import Appended, AppendQueue, Tail, TailCache
+from penstock.storage.batch_validation import prepared, stamp_times
 from penstock.storage.changes import Changes
 from penstock.storage.config import LogConfig
 from penstock.storage.counters import Counters
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import AppendBacklog, CorruptLog, StorageError
-from penstock.storage.formats.checkpoint import HAS_PRODUCERS, Mark, encode_mark
+from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint, encode_recovery_point
 from penstock.storage.formats.journal_entry import encode_key
 from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.limits import COPIED_APPEND_BYTES_MAX
@@ -74,9 +74,9 @@ class PartitionLog:
         "_parts",
         "_queue",
         "_roll_due",
-        "_save_marks",
-        "_settle",
+        "_save_recovery_points",
         "_settling",
+        "_write_segments",
         "closed",
         "damage",
         "directory",
@@ -89,17 +89,17 @@ class PartitionLog:
         "leader_epoch",
         "log_end_offset",
         "log_start_offset",
-        "mark",
-        "mark_bytes",
         "owner",
         "producer_states",
+        "recovery_point",
+        "recovery_point_bytes",
         "segments",
-        "settled_bytes_total",
         "tail",
         "topic_id",
         "topic_partition",
         "unflushed_records",
-        "unsettled_bytes",
+        "unwritten_bytes",
+        "written_bytes_total",
     )  # fmt: skip
 
     def __init__(
@@ -107,24 +107,24 @@ class PartitionLog:
         parts: StoreParts,
         topic_partition: TopicPartition,
         topic_id: UUID,
-        mark: Mark,
+        recovery_point: RecoveryPoint,
         *,
-        settle: Callable[[PartitionLog], None],
-        save_marks: Callable[[], None],
+        write_segments: Callable[[PartitionLog], None],
+        save_recovery_points: Callable[[], None],
     ) -> None:
-        """`settle` writes a log's durable appends to its segments, `save_marks` all marks."""
+        """`write_segments` writes a log's durable appends, `save_recovery_points` all points."""
         self._parts = parts
         self._queue = parts.queue
-        self._settle = settle
-        self._save_marks = save_marks
+        self._write_segments = write_segments
+        self._save_recovery_points = save_recovery_points
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = os.path.join(parts.root, directory_name(topic_partition))
         self.key = encode_key(topic_id, topic_partition.topic, topic_partition.partition)
-        self.leader_epoch = mark.leader_epoch
-        self.log_start_offset = mark.log_start_offset
-        self.log_end_offset = self.durable_offset = mark.recovery_offset
-        self.settled_bytes_total = mark.size_bytes
+        self.leader_epoch = recovery_point.leader_epoch
+        self.log_start_offset = recovery_point.log_start_offset
+        self.log_end_offset = self.durable_offset = recovery_point.recovery_offset
+        self.written_bytes_total = recovery_point.size_bytes
         self.segments: list[Segment] = []
         self.tail: Tail[PartitionLog] = Tail()
         self.epochs = EpochHistory()
@@ -137,11 +137,11 @@ class PartitionLog:
         """Set by the owner while nothing may be appended or deleted, though all may be read."""
         self.owner: LogOwner = UNOWNED
         """Told before anybody else up to where the log is durable."""
-        self.unsettled_bytes = 0
+        self.unwritten_bytes = 0
         self.unflushed_records = 0
         self._loaded = False
         self._settling: Segment | None = None
-        self.set_mark(mark)
+        self.set_recovery_point(recovery_point)
 
     def __repr__(self) -> str:
         offsets = f"[{self.log_start_offset}, {self.log_end_offset})"
@@ -157,7 +157,7 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Bytes of all segments, what is still in memory included."""
         if not self._loaded:
-            return self.settled_bytes_total
+            return self.written_bytes_total
         return sum([segment.end_position for segment in self.segments])
 
     @property
@@ -203,7 +203,7 @@ class PartitionLog:
             or queue.failed is not None
         ):
             raise self._refusal()
-        waiting = queue.pending_bytes + queue.unsettled_bytes + len(batches)
+        waiting = queue.pending_bytes + queue.unwritten_bytes + len(batches)
         if waiting > queue.limit_bytes:
             raise self._backlog(waiting)
         if config is None:
@@ -317,12 +317,12 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first record at or after a time, exactly; None if there is none."""
-        self.settle()
+        self.write_segments()
         return lookups.first_at_or_after(self._parts.segment_files, self._written(), timestamp_ms)
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record with the highest timestamp; None for an empty log."""
-        self.settle()
+        self.write_segments()
         return lookups.of_highest_timestamp(self._parts.segment_files, self._written())
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -365,7 +365,7 @@ class PartitionLog:
             )
         if before_offset > self.log_start_offset:
             self.move_start(before_offset)
-            self._save_marks()
+            self._save_recovery_points()
         return self.log_start_offset
 
     def producers(self) -> list[ProducerState]:
@@ -375,7 +375,7 @@ class PartitionLog:
 
     def extents(self, start: int, end: int) -> list[Extent]:
         """Where the whole batches that hold [start, min(end, durable offset)) lie in files."""
-        self.settle()
+        self.write_segments()
         if self.damage is not None:
             raise self.damage
         end = min(end, self.durable_offset)
@@ -392,7 +392,7 @@ class PartitionLog:
         loaded = load_log(
             self._parts.segment_files,
             self.directory,
-            self.mark,
+            self.recovery_point,
             interval_bytes=self.config.index_interval_bytes,
             now_ms=self._parts.clock.now_ms(),
             durable_offset=durable_offset,
@@ -417,11 +417,11 @@ class PartitionLog:
         if loaded.changed or self.epochs_dirty:
             self._parts.changes.of(self).update(loaded.changed)
 
-    def settle(self) -> None:
+    def write_segments(self) -> None:
         """Write everything that is durable to the segments (not synced)."""
         self.load()
-        if self.tail.settled < len(self.tail):
-            self._settle(self)
+        if self.tail.written < len(self.tail):
+            self._write_segments(self)
 
     def undo(self, item: Appended[PartitionLog]) -> None:
         """Take an append back; appends are taken back newest first."""
@@ -435,14 +435,14 @@ class PartitionLog:
         self.due_snapshots = [due for due in self.due_snapshots if due[0] <= item.base_offset]
         self._parts.tails.drop(item)
 
-    def note_settled(self, items: list[Appended[PartitionLog]]) -> None:
-        """The next unsettled appends are in their files now: index them."""
+    def note_written(self, items: list[Appended[PartitionLog]]) -> None:
+        """The next unwritten appends are in their files now: index them."""
         config = self.config
         interval_bytes = config.index_interval_bytes
         index_bytes_max = config.segment_index_bytes
         parts = self._parts
         changed = parts.changes.of(self)
-        leased = settled_bytes = 0
+        leased = written_bytes = 0
         for place, item in enumerate(items, 1):
             segment = item.segment
             if segment is not self._settling:
@@ -457,17 +457,17 @@ class PartitionLog:
                 base_offset += header.last_offset_delta + 1
             item.headers = []
             item.undo = None
-            settled_bytes += item.size_bytes
+            written_bytes += item.size_bytes
             if item.lease is not None:
                 leased = place
-        self.unsettled_bytes -= settled_bytes
-        self._queue.unsettled_bytes -= settled_bytes
-        parts.counters.settled_bytes += settled_bytes
+        self.unwritten_bytes -= written_bytes
+        self._queue.unwritten_bytes -= written_bytes
+        parts.counters.written_bytes += written_bytes
         self._drop_leased(items, leased)
 
     def _drop_leased(self, items: list[Appended[PartitionLog]], leased: int) -> None:
         tail, tails = self.tail, self._parts.tails
-        tail.settled += len(items)
+        tail.written += len(items)
         if leased:
             last = items[leased - 1]
             while True:
@@ -483,20 +483,20 @@ class PartitionLog:
             self._parts.segment_files.indexes.used(segment)
 
     @property
-    def settled_offset(self) -> int:
+    def written_offset(self) -> int:
         """The first offset that is not in a file."""
-        unsettled = self.tail.unsettled()
-        return unsettled[0].base_offset if unsettled else self.log_end_offset
+        unwritten = self.tail.unwritten()
+        return unwritten[0].base_offset if unwritten else self.log_end_offset
 
-    def current_mark(self) -> Mark:
+    def current_recovery_point(self) -> RecoveryPoint:
         """What a checkpoint of this moment says, once the files are synced."""
         if not self._loaded or self.damage is not None:
-            return self.mark._replace(log_start_offset=self.log_start_offset)
-        settled = self.settled_offset
-        segment = self.segments[segment_place(self.segments, settled)]
-        return Mark(
+            return self.recovery_point._replace(log_start_offset=self.log_start_offset)
+        written = self.written_offset
+        segment = self.segments[segment_place(self.segments, written)]
+        return RecoveryPoint(
             self.log_start_offset,
-            settled,
+            written,
             segment.base_offset,
             segment.written_bytes,
             sum([one.written_bytes for one in self.segments]),
@@ -504,18 +504,18 @@ class PartitionLog:
             HAS_PRODUCERS if len(self.producer_states) else 0,
         )
 
-    def encoded(self, mark: Mark) -> bytes:
-        """A mark as the checkpoint file has it."""
-        return encode_mark(self.key, mark)
+    def encoded(self, recovery_point: RecoveryPoint) -> bytes:
+        """A recovery point as the checkpoint file has it."""
+        return encode_recovery_point(self.key, recovery_point)
 
-    def set_mark(self, mark: Mark) -> None:
+    def set_recovery_point(self, recovery_point: RecoveryPoint) -> None:
         """Remember what the checkpoint on disk says."""
-        self.mark = mark
-        self.mark_bytes = encode_mark(self.key, mark)
+        self.recovery_point = recovery_point
+        self.recovery_point_bytes = encode_recovery_point(self.key, recovery_point)
 
-    def producers_when_settled(self) -> ProducerStates:
-        """The producers as they were at `settled_offset`."""
-        undos = [undo for item in self.tail.unsettled() for undo in item.undo or ()]
+    def producers_when_written(self) -> ProducerStates:
+        """The producers as they were at `written_offset`."""
+        undos = [undo for item in self.tail.unwritten() for undo in item.undo or ()]
         return self.producer_states.before(undos)
 
     def move_start(self, offset: int) -> None:
@@ -524,7 +524,7 @@ class PartitionLog:
         self.owner.log_moved()
         if self.epochs.cut_start(offset):
             self.epochs_dirty = True
-        self.set_mark(self.mark._replace(log_start_offset=offset))
+        self.set_recovery_point(self.recovery_point._replace(log_start_offset=offset))
         self._parts.changes.of(self)
 
     def roll(self) -> None:
@@ -557,7 +557,7 @@ class PartitionLog:
         return Written(
             self.segments,
             self.log_start_offset,
-            self.settled_offset,
+            self.written_offset,
             self.config.index_interval_bytes,
             self.damage,
         )
@@ -592,8 +592,8 @@ class PartitionLog:
         return error or StorageError(f"{self.topic_partition} takes no appends")
 
     def _backlog(self, waiting: int) -> PenstockError:
-        if self._queue.settle_error is not None:
-            return self._queue.settle_error
+        if self._queue.write_error is not None:
+            return self._queue.write_error
         return AppendBacklog(
             f"{waiting} bytes would wait for the journal or their segments, "
             f"pending.bytes.max = {self._queue.limit_bytes}"

@@ -57,12 +57,12 @@ def _read_files(
     end_offset: int,
     at_least_one: bool,
 ) -> Read:
-    segments, _, settled, interval_bytes, damage = log
+    segments, _, written, interval_bytes, damage = log
     place = segment_place(segments, offset)
     while place < len(segments):
         segment = segments[place]
         last = place + 1 == len(segments)
-        segment_end = settled if last else segments[place + 1].base_offset
+        segment_end = written if last else segments[place + 1].base_offset
         bounded = end_offset < segment_end or damage is not None
         read = None
         if segment.written_bytes:

@@ -8,7 +8,8 @@ acknowledged.
 
 Replay writes each item's bytes at the position that it was given, which is the same however
 often it is done. Items of topics that have been replaced are left out. Retention removes no
-segment that the checkpoint's mark points at or before, so what is replayed always has its file.
+segment that the checkpoint's recovery point points at or before, so what is replayed always has its
+file.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
       partitions.checkpoint     up to where each partition is synced in its own files
       <topic>-<partition>/      Kafka's files
 
-`LogStore` is the shell that wires the parts: the committer (journal, group commit), the settler
-(segment writes), the checkpointer, and the keeper (retention and other upkeep). It belongs to
-one thread, the event loop's; its writer threads are hidden behind `attach`.
+`LogStore` is the shell that wires the parts: the committer (journal, group commit), the
+segment writer, the checkpointer, and the maintenance (retention and the like).
+It belongs to one thread, the event loop's; its writer threads are hidden behind `attach`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from penstock.storage.errors import (
     StoreLocked,
     TopicIdMismatch,
 )
-from penstock.storage.formats.checkpoint import Checkpoint, Mark, decode_checkpoint
+from penstock.storage.formats.checkpoint import Checkpoint, RecoveryPoint, decode_checkpoint
 from penstock.storage.formats.partition_metadata import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
 from penstock.storage.journal import Journal
-from penstock.storage.keeping import Keeper
 from penstock.storage.limits import CHECKPOINT_FILE_BYTES_MAX, INDEX_CACHE_BYTES
+from penstock.storage.maintenance import LogMaintenance
 from penstock.storage.names import (
     CHECKPOINT_FILE,
     JOURNAL_DIRECTORY,
@@ -61,8 +61,8 @@ from penstock.storage.names import (
 from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.recovery import Replayer, read_journal
 from penstock.storage.segment_files import SegmentFiles
+from penstock.storage.segment_writing import SegmentWriter
 from penstock.storage.settings import StorageSettings
-from penstock.storage.settling import Settler
 from penstock.storage.values import LogOwner
 from penstock.storage.worker import Worker
 
@@ -82,7 +82,7 @@ class LogStore:
         self._closed = False
         self._call_soon: Callable[..., object] | None = None
         self._writer = Worker("penstock-journal")
-        self._segment_writer = Worker("penstock-segments")
+        self._segment_worker = Worker("penstock-segments")
         self._syncer = Worker("penstock-checkpoint")
         self.partitions: Mapping[TopicPartition, PartitionLog] = MappingProxyType(self._logs)
         self._recovered_entries = 0
@@ -141,18 +141,18 @@ class LogStore:
     def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
         """Tell the store the loop that owns it; from now on it may use threads."""
         self._call_soon = call_soon_threadsafe
-        for worker in (self._writer, self._segment_writer, self._syncer):
+        for worker in (self._writer, self._segment_worker, self._syncer):
             worker.attach(call_soon_threadsafe)
-        self._keeper.attach(call_soon_threadsafe)
+        self._maintenance.attach(call_soon_threadsafe)
 
     def close(self) -> None:
         """Commit what waits, write and sync everything, and note that it was done."""
         if self._closed:
             return
         self._closed = True
-        self._keeper.close()
+        self._maintenance.close()
         self._drain()
-        for worker in (self._writer, self._segment_writer, self._syncer):
+        for worker in (self._writer, self._segment_worker, self._syncer):
             worker.close()
         if self._parts.queue.failed is None:
             self._committer.commit()
@@ -174,7 +174,7 @@ class LogStore:
 
     def _drain(self) -> None:
         """Wait until nothing is under way."""
-        workers = self._writer, self._segment_writer, self._syncer
+        workers = self._writer, self._segment_worker, self._syncer
         self._committer.commit()
         while any(worker.outstanding for worker in workers):
             for worker in workers:
@@ -210,7 +210,7 @@ class LogStore:
 
         The caller's to change. Nothing is forgotten before the first `housekeeping`.
         """
-        return self._keeper.kept_producers
+        return self._maintenance.kept_producers
 
     @property
     def on_advance(self) -> Callable[[list[LogOwner]], None]:
@@ -254,18 +254,20 @@ class LogStore:
         except OSError as error:
             raise StorageError(f"cannot create {directory}: {error}") from error
         self._committer.root_synced = False
-        log = self._add(tp, topic_id, Mark(0, 0, 0, 0, 0, leader_epoch, 0))
+        log = self._add(tp, topic_id, RecoveryPoint(0, 0, 0, 0, 0, leader_epoch, 0))
         self._parts.changes.of(log)
         return log
 
-    def _add(self, tp: TopicPartition, topic_id: UUID, mark: Mark) -> PartitionLog:
+    def _add(
+        self, tp: TopicPartition, topic_id: UUID, recovery_point: RecoveryPoint
+    ) -> PartitionLog:
         log = self._logs[tp] = PartitionLog(
             self._parts,
             tp,
             topic_id,
-            mark,
-            settle=self._settle_now,
-            save_marks=self._save_marks,
+            recovery_point,
+            write_segments=self._write_now,
+            save_recovery_points=self._save_recovery_points,
         )
         return log
 
@@ -276,10 +278,10 @@ class LogStore:
         if log is None:
             return
         self._committer.drain()
-        self._settler.forget(log)
-        # Last: a checkpoint that waited for the settler has begun to write only now.
+        self._segment_writer.forget(log)
+        # Last: a checkpoint that waited for the segment writer has begun to write only now.
         self._syncer.drain()
-        self._keeper.remove_log(log, deleted_directory_name(tp, self._new_uuid()))
+        self._maintenance.remove_log(log, deleted_directory_name(tp, self._new_uuid()))
         self._committer.root_synced = False
 
     # -- upkeep ------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ class LogStore:
     def housekeeping(self, now_ms: int) -> None:
         """Retention, expiry, checkpoints, removal of files; a bounded part of it per call."""
         if not self._closed:
-            self._keeper.run(now_ms)
+            self._maintenance.run(now_ms)
 
     def checkpoint(self, then: Callable[[StorageError | None], None] | None = None) -> None:
         """Begin a checkpoint now; `then` is called at its end."""
@@ -323,24 +325,29 @@ class LogStore:
         )
         self._wire(checkpoint.sequence)
         self._find_partitions(checkpoint, replayer)
-        self._keeper.find_deleted()
+        self._maintenance.find_deleted()
         if state.entries or not checkpoint.clean:
             self._finish_recovery(state.entries)
         else:
             self._checkpointer.sequence = state.sequence
         self._journal.prepare()
-        self._checkpointer.save_marks()
+        self._checkpointer.save_recovery_points()
 
     def _wire(self, sequence: int) -> None:
         parts, journal = self._parts, self._journal
-        self._settler = Settler(parts, self._segment_writer)
-        self._committer = Committer(parts, journal, self._settler, self._writer)
+        self._segment_writer = SegmentWriter(parts, self._segment_worker)
+        self._committer = Committer(parts, journal, self._segment_writer, self._writer)
         self._checkpointer = Checkpointer(
-            parts, journal, self._settler, self._syncer, self._logs.values, sequence
+            parts, journal, self._segment_writer, self._syncer, self._logs.values, sequence
         )
-        self._keeper = Keeper(parts, journal, self._checkpointer, self._syncer, self._logs)
-        self._settle_now, self._save_marks = self._settler.settle_now, self._checkpointer.save_marks
-        self._committer.on_written = self._keeper.journal_grew
+        self._maintenance = LogMaintenance(
+            parts, journal, self._checkpointer, self._syncer, self._logs
+        )
+        self._write_now, self._save_recovery_points = (
+            self._segment_writer.write_now,
+            self._checkpointer.save_recovery_points,
+        )
+        self._committer.on_written = self._maintenance.journal_grew
         self._committer.make_room = self._make_room
 
     def _make_room(self) -> None:
@@ -371,29 +378,31 @@ class LogStore:
             tp = parse_directory_name(name)
             if tp is None:
                 continue
-            known = checkpoint.marks.get((tp.topic, tp.partition))
+            known = checkpoint.points.get((tp.topic, tp.partition))
             topic_id = known[0] if known and checkpoint.clean else self._topic_id(tp, known)
             if topic_id is None:
                 self._set_aside(tp)
                 continue
-            mark = known[1] if known is not None and known[0] == topic_id else None
+            recovery_point = known[1] if known is not None and known[0] == topic_id else None
             item = replayer.starts.get(tp)
-            if mark is None:
-                mark = Mark(0, 0, 0, 0, 0, -1, 0)
+            if recovery_point is None:
+                recovery_point = RecoveryPoint(0, 0, 0, 0, 0, -1, 0)
                 if item is not None:
                     base = item.segment_base
-                    mark = mark._replace(
+                    recovery_point = recovery_point._replace(
                         log_start_offset=base, recovery_offset=base, segment_base=base
                     )
-            log = self._add(tp, topic_id, mark)
+            log = self._add(tp, topic_id, recovery_point)
             if recovering:
                 log.load(durable_offset=replayer.ends.get(tp) if item is not None else None)
-        for name, partition in checkpoint.marks:
+        for name, partition in checkpoint.points:
             tp = TopicPartition(name, partition)
             if tp not in self._logs and checkpoint.clean:
                 logger.error("the directory of %s is gone", tp)
 
-    def _topic_id(self, tp: TopicPartition, known: tuple[UUID, Mark] | None) -> UUID | None:
+    def _topic_id(
+        self, tp: TopicPartition, known: tuple[UUID, RecoveryPoint] | None
+    ) -> UUID | None:
         """The topic id that a directory says it is for; as the checkpoint knows it otherwise.
 
         The file is not synced when it is made, because the checkpoint, or before it the

@@ -20,7 +20,7 @@ from penstock.broker.errors import NoObjectStore
 from penstock.broker.sinks.commit import schedule
 from penstock.broker.sinks.errors import InvalidCommit
 from penstock.broker.sinks.pieces import PieceReader
-from penstock.storage.admission import prepared
+from penstock.storage.batch_validation import prepared
 
 if TYPE_CHECKING:
     from pathlib import Path

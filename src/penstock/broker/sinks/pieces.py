@@ -34,7 +34,7 @@ from penstock.records import (
     validate_batch,
 )
 from penstock.records.header import LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID
-from penstock.storage.admission import admit
+from penstock.storage.batch_validation import validate_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ class PieceReader:
         """
         pieces = self._next(stamp=False)
         for piece in pieces:
-            admit(piece.data, self._configs[piece.run.lane], now_ms)
+            validate_batches(piece.data, self._configs[piece.run.lane], now_ms)
         return bool(pieces)
 
     def read(self) -> list[Piece]:

@@ -12,7 +12,7 @@ Big endian:
                log start i64, recovery offset i64, segment base i64, position i64,
                size of the log i64, leader epoch i32, flags u32 (bit 0: it has producers)
 
-The recovery offset is the partition's durable mark at the checkpoint: everything below it is
+The recovery offset is the partition's durable offset at the checkpoint: everything below it is
 synced, and a start-up walks its segments only from there, at `position` of the segment named.
 After a clean shutdown that is the end, and no partition is touched before it is used.
 """
@@ -34,11 +34,11 @@ HAS_PRODUCERS: Final = 1
 
 _HEAD: Final = Struct(">4sIQII")
 _KEY: Final = Struct(">16siB")
-_MARK: Final = Struct(">qqqqqiI")
+_POINT: Final = Struct(">qqqqqiI")
 _CHECKED_FROM: Final = 8
 
 
-class Mark(NamedTuple):
+class RecoveryPoint(NamedTuple):
     """What the checkpoint says of one partition."""
 
     log_start_offset: int
@@ -51,20 +51,20 @@ class Mark(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A decoded checkpoint; `marks` by topic, partition and topic id."""
+    """A decoded checkpoint; `points` by topic, partition and topic id."""
 
     sequence: int
     clean: bool
-    marks: dict[tuple[str, int], tuple[UUID, Mark]]
+    points: dict[tuple[str, int], tuple[UUID, RecoveryPoint]]
 
 
-def encode_mark(key: bytes, mark: Mark) -> bytes:
-    return key + _MARK.pack(*mark)
+def encode_recovery_point(key: bytes, point: RecoveryPoint) -> bytes:
+    return key + _POINT.pack(*point)
 
 
-def encode_checkpoint(sequence: int, marks: Iterable[bytes], *, clean: bool) -> bytes:
-    """Join encoded marks into a checkpoint."""
-    rows = list(marks)
+def encode_checkpoint(sequence: int, points: Iterable[bytes], *, clean: bool) -> bytes:
+    """Join encoded points into a checkpoint."""
+    rows = list(points)
     body = bytearray(_HEAD.pack(MAGIC, 0, sequence, CLEAN if clean else 0, len(rows)))
     body += b"".join(rows)
     checksum = crc32c(memoryview(body)[_CHECKED_FROM:])
@@ -87,17 +87,20 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             raise CorruptFile(
                 f"partitions.checkpoint has checksum {actual:#010x}, says {checksum:#010x}"
             )
-        marks: dict[tuple[str, int], tuple[UUID, Mark]] = {}
+        points: dict[tuple[str, int], tuple[UUID, RecoveryPoint]] = {}
         at = _HEAD.size
         for _ in range(count):
             topic_id, partition, name_bytes = _KEY.unpack_from(data, at)
             at += _KEY.size
             name = data[at : at + name_bytes].decode()
             at += name_bytes
-            marks[name, partition] = UUID(bytes=topic_id), Mark._make(_MARK.unpack_from(data, at))
-            at += _MARK.size
+            points[name, partition] = (
+                UUID(bytes=topic_id),
+                RecoveryPoint._make(_POINT.unpack_from(data, at)),
+            )
+            at += _POINT.size
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptFile(f"partitions.checkpoint of {len(data)} bytes: {error}") from None
     if at != len(data):
         raise CorruptFile(f"partitions.checkpoint has {len(data) - at} bytes too many")
-    return Checkpoint(sequence, bool(flags & CLEAN), marks)
+    return Checkpoint(sequence, bool(flags & CLEAN), points)

@@ -33,7 +33,7 @@ from penstock.storage.worker import Worker
 logger = logging.getLogger(__name__)
 
 
-class Keeper:
+class LogMaintenance:
     """Belongs to the owner's thread."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Keeper:
         self._sweep_some(now_ms)
         waited = now_ms - self._checkpointer.last_ms
         due = waited >= settings.log_checkpoint_interval_ms and self._changes.logs
-        if due or self._queue.settle_error is not None:
+        if due or self._queue.write_error is not None:
             self._checkpointer.start()
         if not self._flusher.attached:
             self._flush_now()
@@ -117,11 +117,11 @@ class Keeper:
         """Close a deleted log and give its directory another name."""
         log.closed = LogDeleted(f"{log.topic_partition} was deleted")
         while len(log.tail):
-            log.tail.settled = max(log.tail.settled, 1)
+            log.tail.written = max(log.tail.written, 1)
             item = log.tail.pop_oldest()
             self._tails.drop(item)
         self._queue.forget(log)
-        self._queue.unsettled_bytes -= log.unsettled_bytes
+        self._queue.unwritten_bytes -= log.unwritten_bytes
         self._changes.logs.pop(log, None)
         for segment in log.segments:
             self._segment_files.indexes.forget(segment)
@@ -194,7 +194,7 @@ class Keeper:
         covered: list[tuple[PartitionLog, int]] = []
         for log, wanted in victims:
             bases = [segment.base_offset for segment in log.segments[:wanted]]
-            count = sum([base < log.mark.segment_base for base in bases])
+            count = sum([base < log.recovery_point.segment_base for base in bases])
             if count < wanted:
                 self._checkpointer.start()
                 self._sweep.append(log.topic_partition)
@@ -205,7 +205,7 @@ class Keeper:
                     log.move_start(start)
         if not covered:
             return
-        self._checkpointer.save_marks()
+        self._checkpointer.save_recovery_points()
         for log, count in covered:
             self._rename_segments(log, count, now_ms)
 

@@ -65,10 +65,10 @@ def prepared(
     whole batch from offset 0 on, as a partition of a produce request holds.
 
     Raises:
-        PenstockError: as `admit`.
+        PenstockError: as `validate_batches`.
     """
     as_sent = config.compression_type == "producer"
-    if (  # as nearly all are: what `admit` would do, without a call of it
+    if (  # as nearly all are: what `validate_batches` does, without a call of it
         as_sent
         and not internal
         and config.record_validation == "headers"
@@ -77,7 +77,7 @@ def prepared(
         plain = _plain(batches, config, now_ms)
         if plain is not None:
             return batches, [plain]
-    headers = admit(batches, config, now_ms, internal=internal, single=single)
+    headers = validate_batches(batches, config, now_ms, internal=internal, single=single)
     if as_sent:
         return batches, headers
     packed = _recompressed(batches, headers, config)
@@ -86,7 +86,7 @@ def prepared(
     return packed, _checked(packed, config, now_ms, internal=internal)
 
 
-def admit(
+def validate_batches(
     batches: memoryview,
     config: LogConfig,
     now_ms: int,

@@ -1,9 +1,9 @@
 """Settling: durable appends are written to their segments, from the same bytes, unsynced.
 
 Since the journal holds them, the writes may wait: small appends of a partition gather until
-there are `SETTLE_LOG_BYTES` of them, and then go in one call. Appends whose bytes are leased go at
-once, so that the receive buffer comes back. One job is under way at a time; a job that fails
-(a full disk) leaves its appends where they are, in memory and in the journal, to be tried again.
+there are `SEGMENT_WRITE_BYTES` of them, and then go in one call. Appends whose bytes are leased go
+at once, so that the receive buffer comes back. One job is under way at a time; a job that fails (a
+full disk) leaves its appends where they are, in memory and in the journal, to be tried again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from penstock.storage.appended import Appended
 from penstock.storage.descriptors import Handle
 from penstock.storage.errors import StorageError, disk_full
 from penstock.storage.limits import (
-    SETTLE_INLINE_BYTES_MAX,
-    SETTLE_LOG_BYTES,
-    SETTLE_LOGS_MAX,
-    SETTLE_SHARE,
+    INLINE_WRITE_BYTES_MAX,
+    SEGMENT_WRITE_BYTES,
+    SEGMENT_WRITE_LOGS_MAX,
+    SEGMENT_WRITE_SHARE,
 )
 from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.values import Buffer
@@ -50,7 +50,7 @@ class Job(NamedTuple):
 NOTHING: Final = Job([], [], 0)
 
 
-class Settler:
+class SegmentWriter:
     """Belongs to the owner's thread; its worker does the writes."""
 
     def __init__(self, parts: StoreParts, worker: Worker) -> None:
@@ -72,20 +72,20 @@ class Settler:
 
     def became_durable(self, items: list[Appended[PartitionLog]]) -> None:
         """Account for appends that the journal holds now; write what is due."""
-        queue, unsettled, wanted = self._queue, self._unsettled, self._wanted
+        queue, unwritten, wanted = self._queue, self._unsettled, self._wanted
         for item in items:
             log = item.log
             size_bytes = item.size_bytes
-            log.unsettled_bytes += size_bytes
-            queue.unsettled_bytes += size_bytes
-            unsettled[log] = None
-            if item.lease is not None or log.unsettled_bytes >= SETTLE_LOG_BYTES:
+            log.unwritten_bytes += size_bytes
+            queue.unwritten_bytes += size_bytes
+            unwritten[log] = None
+            if item.lease is not None or log.unwritten_bytes >= SEGMENT_WRITE_BYTES:
                 wanted[log] = None
-        if queue.unsettled_bytes * SETTLE_SHARE > self._settings.tail_cache_bytes:
-            wanted.update(unsettled)
+        if queue.unwritten_bytes * SEGMENT_WRITE_SHARE > self._settings.tail_cache_bytes:
+            wanted.update(unwritten)
         blocking = self._tails.shrink()
-        if blocking is not None and blocking in unsettled:
-            wanted.update(unsettled)
+        if blocking is not None and blocking in unwritten:
+            wanted.update(unwritten)
         if wanted:
             self.run()
 
@@ -93,7 +93,7 @@ class Settler:
         """Write what is wanted, unless a job is under way already."""
         if self._busy or not self._wanted:
             return
-        most = min(SETTLE_LOGS_MAX, max(1, self._settings.open_files_max // 2))
+        most = min(SEGMENT_WRITE_LOGS_MAX, max(1, self._settings.open_files_max // 2))
         logs = list(islice(self._wanted, most))
         for log in logs:
             del self._wanted[log]
@@ -103,14 +103,14 @@ class Settler:
             self._failed(error)
             return
         self._busy = True
-        lone = job.size_bytes <= SETTLE_INLINE_BYTES_MAX and not self._wanted
+        lone = job.size_bytes <= INLINE_WRITE_BYTES_MAX and not self._wanted
         if lone or not self._worker.attached:
             self._done(job, None, _attempt(self._files, job))
         else:
             work = partial(perform, self._files, job)
             self._worker.submit(work, partial(self._done, job))
 
-    def settle_all(self, then: Callable[[StorageError | None], None]) -> None:
+    def write_all(self, then: Callable[[StorageError | None], None]) -> None:
         """Write everything durable; `then` is called with the error, or None."""
         self._wanted.update(self._unsettled)
         self._when_idle.append(then)
@@ -118,7 +118,7 @@ class Settler:
         self.run()
         self._report_idle()
 
-    def settle_now(self, log: PartitionLog) -> None:
+    def write_now(self, log: PartitionLog) -> None:
         """Write one log's durable appends before returning.
 
         Raises:
@@ -144,12 +144,12 @@ class Settler:
         self._unsettled.pop(log, None)
 
     def plan(self, logs: list[PartitionLog], *, durable_only: bool = True) -> Job:
-        """Gather what the logs have unsettled; files are opened, and created, here."""
+        """Gather what the logs have unwritten; files are opened, and created, here."""
         runs: list[Run] = []
         parts: list[tuple[PartitionLog, list[Appended[PartitionLog]]]] = []
         total = 0
         for log in logs:
-            items = log.tail.unsettled()
+            items = log.tail.unwritten()
             if durable_only:
                 end = log.durable_offset
                 while items and items[-1].next_offset > end:
@@ -195,7 +195,7 @@ class Settler:
 
     def _failed(self, error: BaseException) -> None:
         self.error = storage_error(self._root, error)
-        self._queue.settle_error = self.error
+        self._queue.write_error = self.error
         self._counters.disk_full += 1
         logger.error("writing segments failed, to be tried again: %s", error)
 
@@ -203,7 +203,7 @@ class Settler:
         """Whether nothing of the append's log waits in front of it, and its file is ready."""
         tail = item.log.tail
         return (
-            tail.settled == len(tail) - 1
+            tail.written == len(tail) - 1
             and item.segment.index is not None
             and item.segment.written_bytes > 0
             and item.log.closed is None
@@ -217,10 +217,10 @@ class Settler:
         """
         handle = self._descriptors.get(item.segment.path, create=True)
         write_all(self._files, handle.descriptor, item.position, [item.data])
-        self._queue.settle_error = None
-        item.log.unsettled_bytes += item.size_bytes
-        self._queue.unsettled_bytes += item.size_bytes
-        item.log.note_settled([item])
+        self._queue.write_error = None
+        item.log.unwritten_bytes += item.size_bytes
+        self._queue.unwritten_bytes += item.size_bytes
+        item.log.note_written([item])
         if self._tails.crowded:
             self._tails.shrink()
 
@@ -232,13 +232,13 @@ class Settler:
     def finish(self, job: Job) -> None:
         """A job's writes are done: index them, and let go of what nobody needs."""
         if job.logs:
-            self._queue.settle_error = None
+            self._queue.write_error = None
         for run in job.runs:
             self._descriptors.unpin(run.handle)
         for log, items in job.logs:
             if log.closed is None:
-                log.note_settled(items)
-            if log.unsettled_bytes <= 0:
+                log.note_written(items)
+            if log.unwritten_bytes <= 0:
                 self._unsettled.pop(log, None)
         self._tails.shrink()
 
