@@ -35,6 +35,7 @@ ALL = (
     "columnar_codec",
     "log_append",
     "metadata_refresh",
+    "coordinator_saves",
     "record_validation",
     "columnar_client",
     "broker_peer",
