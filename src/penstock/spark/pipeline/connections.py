@@ -18,7 +18,6 @@ from penstock.spark.pipeline.kinds import nearest
 from penstock.spark.pipeline.locations import Key
 from penstock.spark.pipeline.problems import Problem
 from penstock.spark.pipeline.spec import KEEPING
-from penstock.spark.pipeline.sql_views import views_read
 
 _TO_DEAD_LETTERS: Final = frozenset({"dead-letter", "retry"})
 """Retried records are dead-lettered in the end."""
@@ -83,6 +82,8 @@ def _step_reads(draft: Draft, step: Section) -> Iterator[_Read]:
             file, line = document.place((*key, index) if isinstance(written, list) else key)
             yield _Read(name, file, line)
         return
+    from penstock.spark.pipeline.sql_views import views_read  # its parser takes half a second
+
     text = files.sql_text(draft, step)
     for read in views_read(text or ""):
         yield _Read(read.name, *document.sql_place(step.name, read.line))
