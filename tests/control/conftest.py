@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import cast
 
 import asyncpg
 import pytest
@@ -112,6 +111,5 @@ def elapse(
 @pytest.fixture
 async def plane(control: ControlPlane) -> Plane:
     """The same form, with a broker and topics, two of which are diskless."""
-    both = cast(Plane, control)
-    await furnish(both)
-    return both
+    await furnish(control)
+    return control

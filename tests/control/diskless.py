@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from struct import pack
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from penstock.control import (
@@ -25,8 +25,8 @@ LOCAL = UUID(int=9)
 DISKLESS: Mapping[str, str] = {"diskless.enable": "true"}
 
 
-class Plane(ControlPlane, DisklessPlane, Protocol):
-    """One object that is both ports."""
+Plane = ControlPlane
+"""Both ports."""
 
 
 class SetClock:

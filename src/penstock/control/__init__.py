@@ -72,7 +72,6 @@ from penstock.control.errors import (
     UnknownTopic,
     UnstorableText,
 )
-from penstock.control.port import ControlPlane
 from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.values import (
     Broker,
@@ -86,10 +85,15 @@ from penstock.control.values import (
 )
 
 if TYPE_CHECKING:
+    from penstock.control.plane import ControlPlane
     from penstock.control.sqlite import SqliteControlPlane
     from penstock.control.sqlite_memory import MemoryControlPlane
 
-_FORMS = {"MemoryControlPlane": "sqlite_memory", "SqliteControlPlane": "sqlite"}
+_FORMS = {
+    "ControlPlane": "plane",
+    "MemoryControlPlane": "sqlite_memory",
+    "SqliteControlPlane": "sqlite",
+}
 
 __all__ = [
     "KEY_ROW",

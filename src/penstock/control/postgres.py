@@ -28,9 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.control.batch_index.plane import Diskless
 from penstock.control.batch_index.values import PartitionKey, PartitionMarks
-from penstock.control.coordination.plane import CoordinationRecords
 from penstock.control.drivers.postgres_connections import (
     Connections,
     database_name,
@@ -43,20 +41,16 @@ from penstock.control.drivers.postgres_notices import (
 )
 from penstock.control.drivers.statements import Lock
 from penstock.control.errors import ControlUnavailable
-from penstock.control.groups.plane import GroupOffsets
 from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
-from penstock.control.port import MarksListener
-from penstock.control.sink_commits.plane import SinkCommits
-from penstock.control.values import (
-    MetadataImage,
-)
+from penstock.control.plane import ControlPlane
+from penstock.control.values import MarksListener, MetadataImage
 
 T = TypeVar("T")
 
 
-class PostgresControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommits):
+class PostgresControlPlane(ControlPlane):
     """The port over one database (or one schema of it, by the URL's `search_path`)."""
 
     def __init__(
@@ -66,7 +60,6 @@ class PostgresControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkComm
         randomness: Randomness = SYSTEM_RANDOMNESS,
         connections_max: int = POSTGRES_CONNECTIONS_MAX,
     ) -> None:
-        super().__init__()
         self._url = url
         self._where = database_name(url)
         self._randomness = randomness

@@ -15,21 +15,17 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.control.batch_index.plane import Diskless
-from penstock.control.coordination.plane import CoordinationRecords
 from penstock.control.drivers.sqlite_statements import run
 from penstock.control.drivers.sqlite_writer import SqliteWriter, Writer
 from penstock.control.errors import ControlUnavailable
-from penstock.control.groups.plane import GroupOffsets
 from penstock.control.metadata import operations, rules, statements
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.migrations.sqlite.migrate import migrate
-from penstock.control.port import MarksListener
-from penstock.control.sink_commits.plane import SinkCommits
-from penstock.control.values import MetadataImage
+from penstock.control.plane import ControlPlane
+from penstock.control.values import MarksListener, MetadataImage
 
 
-class SqliteControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommits):
+class SqliteControlPlane(ControlPlane):
     """The port over one file; `start` opens or creates it."""
 
     def __init__(
@@ -39,7 +35,6 @@ class SqliteControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommit
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
-        super().__init__()
         self._path = path
         self._clock = clock
         self._randomness = randomness
@@ -79,12 +74,6 @@ class SqliteControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommit
         """The file has one owner: nobody else changes anything."""
 
     # What follows runs in operations of the writer.
-
-    def _current(self) -> MetadataImage:
-        newest = self._images.newest
-        if newest is None:
-            raise ControlUnavailable(f"the metadata database {self._path} is not open")
-        return newest.image
 
     def _publish(self, image: StampedImage) -> None:
         """It is published on the writer's thread."""

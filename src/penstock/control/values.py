@@ -6,7 +6,7 @@ rises by one with every change, so equal versions mean equal images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from uuid import UUID
@@ -17,6 +17,9 @@ SEQUENCES: Final = 2**31
 """Sequences of an idempotent producer; after the last one comes 0."""
 
 SinkState = Literal["intent", "done"]
+
+MarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
+"""Takes (topic id, partition, high watermark, log start offset), any number of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

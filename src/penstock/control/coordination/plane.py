@@ -20,14 +20,25 @@ class CoordinationRecords(OverDatabase):
     _randomness: Randomness
 
     async def record_keys(self, kind: str) -> list[str]:
+        """The keys of which coordinators have records, in order."""
         return await self._database.read(partial(operations.keys, kind))
 
     async def records(self, kind: str, keys: Sequence[str]) -> list[CoordinationRecord]:
+        """All rows of some keys, by key and member."""
         return await self._database.read(partial(operations.read, kind, keys))
 
     async def save_records(
         self, changes: Sequence[RecordChange], *, cluster_epoch: int | None = None
     ) -> SavedRecords:
+        """Store changes of keys, at most one of each key, in one transaction.
+
+        A key that is not at its expected version, or of which a row is larger than
+        `RECORD_BYTES_MAX`, is refused alone: with `StaleRecord` or `TooLarge` in the answer.
+        `cluster_epoch` is the image's `membership` by which the caller owns the keys.
+
+        Raises:
+            StaleMembership: brokers have come or gone since; nothing is stored.
+        """
         version = self._randomness.bits(_VERSION_BITS) + 1
         refused = await self._database.change(
             partial(operations.save, changes, version=version),

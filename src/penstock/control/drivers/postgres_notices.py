@@ -38,7 +38,7 @@ from penstock.control.limits import (
     NOTICE_BYTES_MAX,
     NOTICES_WAITING_MAX,
 )
-from penstock.control.port import MarksListener
+from penstock.control.values import MarksListener
 
 logger = logging.getLogger(__name__)
 

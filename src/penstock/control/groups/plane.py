@@ -26,6 +26,17 @@ class GroupOffsets(OverDatabase):
         offsets: Sequence[CommittedOffset],
         membership: int | None = None,
     ) -> None:
+        """Store a group's offsets, all of them or none; the newest commit of a partition wins.
+
+        Those of an earlier topic of the same name are dropped: they came too late.
+
+        Here and below, `membership` is that of the image by which the caller coordinates the
+        group; a coordinator that was paused while its groups moved writes nothing.
+
+        Raises:
+            TooLarge: more than `OFFSETS_PER_CALL_MAX` in one call.
+            StaleMembership: brokers have come or gone since.
+        """
         _check_count(len(offsets))
         await self._database.change(
             partial(operations.commit, group_id, offsets), lock=Lock.TOPICS, membership=membership
@@ -34,6 +45,10 @@ class GroupOffsets(OverDatabase):
     async def committed_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]] | None
     ) -> list[CommittedOffset]:
+        """A group's offsets in the named partitions, or in all; those without one are left out.
+
+        Ordered by topic and partition.
+        """
         return await self._database.read(partial(operations.read, group_id, partitions))
 
     async def delete_offsets(
@@ -43,6 +58,11 @@ class GroupOffsets(OverDatabase):
         partitions: Sequence[tuple[str, int]],
         membership: int | None = None,
     ) -> None:
+        """Forget a group's offsets in the named partitions; those without one do not matter.
+
+        Raises:
+            TooLarge, StaleMembership: as `commit_offsets`.
+        """
         _check_count(len(partitions))
         await self._database.change(
             partial(operations.delete, group_id, partitions),
@@ -51,12 +71,15 @@ class GroupOffsets(OverDatabase):
         )
 
     async def offset_group_ids(self) -> list[str]:
+        """The ids of all groups that have an offset, in order."""
         return await self._database.read(operations.group_ids)
 
     async def groups_with_offsets(self, group_ids: Sequence[str]) -> list[str]:
+        """Those of some groups that have an offset, in any order."""
         return await self._database.read(partial(operations.having_offsets, group_ids))
 
     async def expire_offsets(self, *, now_ms: int, limit: int) -> int:
+        """Delete at most `limit` offsets whose own expiry has passed; how many were deleted."""
         return await self._database.change(partial(operations.expire, now_ms, limit))
 
 

@@ -23,7 +23,8 @@ class Metadata(OverDatabase):
     _images: Images
 
     @abstractmethod
-    async def image(self) -> MetadataImage: ...
+    async def image(self) -> MetadataImage:
+        """The newest committed image; the same object as long as nothing changed."""
 
     @abstractmethod
     def _publish(self, image: StampedImage) -> None:
@@ -50,6 +51,10 @@ class Metadata(OverDatabase):
         incarnation: UUID,
         endpoints: Sequence[tuple[str, str, int]] = (),
     ) -> Broker:
+        """Register one incarnation of a broker and give it a new, higher epoch.
+
+        Idempotent for the same incarnation and addresses. `endpoints` are as in `Broker`.
+        """
         return await self._apply(
             partial(
                 operations.register_broker,
@@ -64,6 +69,12 @@ class Metadata(OverDatabase):
         )
 
     async def unregister_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        """Remove a broker, if this incarnation still owns the id.
+
+        Raises:
+            StaleBroker: a newer incarnation owns it.
+        """
+
         def rule(image: MetadataImage) -> tuple[MetadataImage, None]:
             left = rules.unregister_broker(image, broker_id=broker_id, incarnation=incarnation)
             return left, None
@@ -71,6 +82,11 @@ class Metadata(OverDatabase):
         await self._rule(rule)
 
     async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        """Say that a broker lives, by the clock of the plane itself.
+
+        Raises:
+            StaleBroker: another incarnation owns the id, or it is not registered (any more).
+        """
         renew = partial(operations.renew_broker, broker_id, incarnation)
         if not await self._database.read(renew):
             rules.check_incarnation(
@@ -79,6 +95,11 @@ class Metadata(OverDatabase):
             raise StaleBroker(broker_id, registered=False)
 
     async def expire_brokers(self, timeout_ms: int) -> list[int]:
+        """Remove brokers that were registered or renewed longer ago than that; which ones.
+
+        Any broker may do it for all. Callers give others time to renew after the plane itself
+        was away.
+        """
         if not await self._database.read(partial(operations.overdue, timeout_ms)):
             return []
         return await self._apply(partial(operations.expire_brokers, self._images, timeout_ms))
@@ -92,6 +113,12 @@ class Metadata(OverDatabase):
         configs: Mapping[str, str],
         internal: bool = False,
     ) -> Topic:
+        """Create a topic; `partitions` lists each partition's replicas, the leader first.
+
+        Raises:
+            TopicExists, TopicIdTaken: the name or the id is taken.
+            InvalidTopicName, InvalidPartitions, InvalidReplicas: by Kafka's rules.
+        """
         return await self._rule(
             partial(
                 rules.create_topic,
@@ -104,11 +131,23 @@ class Metadata(OverDatabase):
         )
 
     async def delete_topic(self, topic_id: UUID) -> Topic:
+        """Delete a topic and every group's offsets in it; returns what it was.
+
+        Raises:
+            UnknownTopic: no topic of this id.
+        """
         return await self._rule(partial(rules.delete_topic, topic_id=topic_id))
 
     async def create_partitions(
         self, *, topic_id: UUID, expected_count: int, new: Sequence[Sequence[int]]
     ) -> Topic:
+        """Add partitions to a topic that has `expected_count` of them.
+
+        Raises:
+            UnknownTopic: no topic of this id.
+            StaleTopic: it has another number of partitions.
+            InvalidPartitions, InvalidReplicas: none are added, or one is malformed.
+        """
         return await self._rule(
             partial(
                 rules.create_partitions, topic_id=topic_id, expected_count=expected_count, new=new
@@ -118,6 +157,12 @@ class Metadata(OverDatabase):
     async def set_topic_configs(
         self, *, topic_id: UUID, configs: Mapping[str, str], expected: Mapping[str, str] | None
     ) -> Topic:
+        """Replace a topic's own configs, if they still are `expected` (None: whatever they are).
+
+        Raises:
+            UnknownTopic: no topic of this id.
+            StaleTopic: they have changed.
+        """
         return await self._rule(
             partial(rules.set_topic_configs, topic_id=topic_id, configs=configs, expected=expected)
         )
@@ -125,6 +170,12 @@ class Metadata(OverDatabase):
     async def set_broker_configs(
         self, *, broker: str, configs: Mapping[str, str], expected: Mapping[str, str] | None
     ) -> None:
+        """Replace a broker's dynamic configs; the empty name is the cluster-wide default.
+
+        Raises:
+            StaleConfigs: they are not `expected` any more.
+        """
+
         def rule(image: MetadataImage) -> tuple[MetadataImage, None]:
             changed = rules.set_broker_configs(
                 image, broker=broker, configs=configs, expected=expected
@@ -134,5 +185,6 @@ class Metadata(OverDatabase):
         await self._rule(rule)
 
     async def allocate_producer_ids(self, count: int) -> range:
+        """Hand out `count` producer ids that were never handed out and never will be again."""
         rules.producer_ids(0, count)
         return await self._database.change(partial(operations.allocate_producer_ids, count))

@@ -62,7 +62,16 @@ TABLES: Final[Sequence[Table]] = (
     Table(
         name="brokers",
         key=("broker_id",),
-        value=("host", "port", "rack", "incarnation", "epoch", "registered", "renewed_ms"),
+        value=(
+            "host",
+            "port",
+            "rack",
+            "incarnation",
+            "epoch",
+            "registered",
+            "endpoints",
+            "renewed_ms",
+        ),
         of_postgres=("renewed_ms",),
         doc="Brokers that are or were registered; their epochs only rise.",
         writer="metadata/statements.py",
@@ -86,7 +95,7 @@ TABLES: Final[Sequence[Table]] = (
         name="counters",
         key=("name",),
         value=("value",),
-        doc="The next producer id, the highest object id; in SQLite the highest versions, too.",
+        doc="The next producer id, the highest object id; in SQLite the highest version of a sink.",
         writer="metadata/statements.py",
     ),
     Table(
@@ -104,11 +113,11 @@ TABLES: Final[Sequence[Table]] = (
         writer="groups/statements.py",
     ),
     Table(
-        name="group_records",
-        key=("group_id",),
-        value=("version", "generation", "protocol_type", "protocol", "state"),
-        doc="A group's generation, protocol and members.",
-        writer="metadata/sqlite_tables.py",
+        name="coordination_records",
+        key=("kind", "key", "member"),
+        value=("version", "value"),
+        doc="What coordinators keep: a row of each key, without a member, and one of each member.",
+        writer="coordination/statements.py",
     ),
     Table(
         name="sink_commits",

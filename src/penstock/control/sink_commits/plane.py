@@ -13,17 +13,35 @@ class SinkCommits(OverDatabase):
     """Methods of `ControlPlane`, over either database."""
 
     async def sink_commit(self, query_id: str) -> SinkCommit | None:
+        """The newest commit of a query; None for one that has none."""
         return await self._database.read(partial(operations.read, query_id))
 
     async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
+        """Save a query's commit, if it is at `expected_version` (0: not there); the new version.
+
+        An intent is followed by itself, with other lanes, or by its own end; the end of a batch
+        by a higher batch. Versions are drawn from one counter for all queries and never come
+        again.
+
+        Raises:
+            StaleSink: it is at another version, or the record cannot follow on it.
+            TooLarge: too many queries or lanes, or a manifest of more than
+                `SINK_MANIFEST_BYTES_MAX`.
+        """
         return await self._database.change(
             partial(operations.save, record, expected_version=expected_version)
         )
 
     async def sink_commits(self) -> list[SinkCommit]:
+        """The newest commits of all queries, by query id; their manifests are left out."""
         return await self._database.read(operations.read_all)
 
     async def delete_sink_commit(self, query_id: str, *, expected_version: int) -> None:
+        """Forget a query; one that is not there does not matter.
+
+        Raises:
+            StaleSink: it is at another version.
+        """
         await self._database.change(
             partial(operations.delete, query_id, expected_version=expected_version)
         )
