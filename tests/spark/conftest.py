@@ -51,7 +51,7 @@ def until(said: str, condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.05)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     from penstock.spark import session
 
@@ -61,7 +61,7 @@ def spark() -> Iterator[SparkSession]:
     made.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker() -> Iterator[Broker]:
     from penstock.testing import Broker
 

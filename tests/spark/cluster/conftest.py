@@ -37,13 +37,13 @@ class Driver:
         self._pool.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     with StandaloneCluster(tmp_path_factory.mktemp("cluster"), workers=2) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def driver(cluster: StandaloneCluster) -> Iterator[Driver]:
     made = Driver()
     try:
