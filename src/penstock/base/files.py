@@ -35,6 +35,7 @@ READ_BYTES_MAX: Final = 1 << 30
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _ALWAYS: Final = os.O_CLOEXEC | os.O_NOCTTY
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | _ALWAYS
 _RENAME_NOREPLACE: Final = 1
 _RANGE_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE; of offset 0 and length 0, that is the whole file
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -165,9 +166,7 @@ class MachineFiles:
         return found.st_size
 
     def open_file(self, name: Name, /, below: int | None = None) -> int:
-        if below is None:
-            return os.open(name, os.O_RDONLY | os.O_NONBLOCK | _ALWAYS)
-        return open_no_follow(below, name, os.O_RDONLY | os.O_NONBLOCK)
+        return os.open(name, _READ if below is None else _READ | os.O_NOFOLLOW, dir_fd=below)
 
     def create(self, name: Name, /, below: int | None = None, mode: int = 0o666) -> int:
         return os.open(name, _CREATE | _ALWAYS, mode, dir_fd=below)
