@@ -1,7 +1,6 @@
 """One port for a partition of any kind: what its topic promises is the partition's own affair."""
 
-from penstock.partitions.commits import GroupCommits
-from penstock.partitions.local import LocalPartition
+from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.partitions.marks import look_up_marks
 from penstock.partitions.port import Partition
 
