@@ -92,7 +92,7 @@ class Groups:
 
         async def one(known: KeyRows, save: Save) -> None:
             change = known.change(KIND, save)
-            saved = await self._plane.save_records([change], cluster_epoch=self.image.membership)
+            saved = await self._plane.save_records([change], cluster_epoch=self.image.cluster_epoch)
             if saved.refused:
                 raise BugError(f"a save was refused: {saved.refused}")
             known.stored(save, saved.version)

@@ -24,9 +24,9 @@ from penstock.control import (
     MemoryControlPlane,
     ObjectCommit,
     PartitionKey,
-    PartitionMarks,
     Retained,
     SegmentSwap,
+    Watermarks,
 )
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
@@ -174,10 +174,10 @@ class Ledger:
             self.seen["retained"] += 1
 
     async def delete_records(self, key: PartitionKey, before_offset: int) -> None:
-        marks = await self._plane.delete_records(*key, before_offset)
+        watermarks = await self._plane.delete_records(*key, before_offset)
         truth = self.truths.get(key)
         if truth is not None:
-            truth.deleted_to = max(truth.deleted_to, marks.log_start_offset)
+            truth.deleted_to = max(truth.deleted_to, watermarks.log_start_offset)
             self.seen["deleted records"] += 1
 
     async def swap_extents(self, swap: SegmentSwap) -> None:
@@ -199,8 +199,8 @@ class Ledger:
     def check_index(self) -> None:
         """Look at all partitions."""
         referenced: set[str] = set()
-        marks = run_now(self._plane.marks(list(self.truths)))
-        for (key, truth), bounds in zip(self.truths.items(), marks, strict=True):
+        watermarks = run_now(self._plane.watermarks(list(self.truths)))
+        for (key, truth), bounds in zip(self.truths.items(), watermarks, strict=True):
             extents = self.extents(key)
             self._check_bounds(key, truth, extents, bounds)
             verified = self._verified.setdefault(key, set())
@@ -222,24 +222,26 @@ class Ledger:
         key: PartitionKey,
         truth: Truth,
         extents: list[Extent],
-        marks: PartitionMarks,
+        watermarks: Watermarks,
     ) -> None:
-        if marks.high_watermark != truth.next_offset:
-            raise Violation(f"the high watermark is {marks}, {truth.next_offset} were given out")
-        if not truth.start <= marks.log_start_offset <= marks.high_watermark:
-            raise Violation(f"the log start of {key[1]} moved from {truth.start} to {marks}")
-        truth.start = marks.log_start_offset
-        following = extents[0].base_offset if extents else marks.high_watermark
-        if following > marks.log_start_offset:
-            raise Violation(f"there is nothing below {following}, the log starts at {marks}")
+        if watermarks.high_watermark != truth.next_offset:
+            raise Violation(
+                f"the high watermark is {watermarks}, {truth.next_offset} were given out"
+            )
+        if not truth.start <= watermarks.log_start_offset <= watermarks.high_watermark:
+            raise Violation(f"the log start of {key[1]} moved from {truth.start} to {watermarks}")
+        truth.start = watermarks.log_start_offset
+        following = extents[0].base_offset if extents else watermarks.high_watermark
+        if following > watermarks.log_start_offset:
+            raise Violation(f"there is nothing below {following}, the log starts at {watermarks}")
         for extent in extents:
             if extent.base_offset != following:
                 raise Violation(f"extents of {key[1]} do not adjoin at offset {following}")
             following = extent.next_offset
-        if following != marks.high_watermark:
-            raise Violation(f"the extents of {key[1]} end at {following}: {marks}")
-        if sum([extent.size_bytes for extent in extents]) != marks.size_bytes:
-            raise Violation(f"the extents of {key[1]} have other sizes together: {marks}")
+        if following != watermarks.high_watermark:
+            raise Violation(f"the extents of {key[1]} end at {following}: {watermarks}")
+        if sum([extent.size_bytes for extent in extents]) != watermarks.size_bytes:
+            raise Violation(f"the extents of {key[1]} have other sizes together: {watermarks}")
 
     def _check_extent(self, truth: Truth, extent: Extent) -> None:
         stored = self._store.objects.get(extent.key)

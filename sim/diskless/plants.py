@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.base.errors import PenstockError
 from penstock.control import (
     CommitAnswer,
-    Condemned,
+    MarkedObject,
     MemoryControlPlane,
     ObjectCommit,
-    PartitionMarks,
     Retained,
     SegmentSwap,
+    Watermarks,
 )
 from penstock.control.batch_index import extents, objects, partitions
 from penstock.control.drivers.sqlite_statements import SqliteDatabase
 from penstock.control.drivers.statements import Each, Lock, Operation
-from penstock.diskless.collection.sweeping import Condemn, ForgetObjects, SweepStep
+from penstock.diskless.gc.sweeping import ForgetObjects, MarkForDeletion, SweepStep
+from penstock.diskless.writing.accumulator import Accumulator
 from penstock.diskless.writing.effects import Answer, CommitObject
-from penstock.diskless.writing.gathering import Gathering
 from penstock.diskless.writing.objects import WalObject
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
@@ -41,7 +41,7 @@ class Plants:
     """What a plant may replace; nothing here is wrong."""
 
     plane: type[MemoryControlPlane] = MemoryControlPlane
-    core: type[Gathering] = Gathering
+    core: type[Accumulator] = Accumulator
 
     def put_key(self, key: str) -> str:
         return key
@@ -108,7 +108,7 @@ class _MovesHighWatermarks(_Planted):
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         answer = await super().commit_object(commit)
-        for topic_id, partition in answer.marks:
+        for topic_id, partition in answer.watermarks:
             await self.plant(
                 "UPDATE diskless_partitions SET high_watermark = high_watermark + ?1"
                 " WHERE topic_id = ?2 AND number = ?3 AND high_watermark + ?1 >= log_start_offset",
@@ -134,10 +134,10 @@ class _GivesOffsetsTwice(_MovesHighWatermarks):
 class _HasNoGrace(MemoryControlPlane):
     """Condemns what was unreferenced a moment ago."""
 
-    async def condemn(
+    async def mark_for_deletion(
         self, *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
-    ) -> list[Condemned]:
-        return await super().condemn(
+    ) -> list[MarkedObject]:
+        return await super().mark_for_deletion(
             pending_grace_ms=pending_grace_ms, unreferenced_grace_ms=0, limit=limit
         )
 
@@ -167,7 +167,7 @@ class _Counting(SqliteDatabase):
         make: Callable[[], Operation[Any]],
         *,
         lock: Lock = Lock.NONE,
-        membership: int | None = None,
+        cluster_epoch: int | None = None,
     ) -> Any:
         return await super().change(lambda: self._replaced(make()))
 
@@ -237,7 +237,7 @@ class _MovesStartsBack(_Planted):
 
     async def delete_records(
         self, topic_id: UUID, partition: int, before_offset: int
-    ) -> PartitionMarks:
+    ) -> Watermarks:
         await self.plant(
             "UPDATE diskless_partitions SET log_start_offset = ?1"
             " WHERE topic_id = ?2 AND number = ?3 AND ?1 BETWEEN 0 AND high_watermark",
@@ -251,7 +251,7 @@ class _MovesStartsBack(_Planted):
 # Writers
 
 
-class _AnswersEarly(Gathering):
+class _AnswersEarly(Accumulator):
     """Answers producers when an object is written, with the offsets that it expects."""
 
     def put_done(self, number: int, object_id: int, now_ms: float) -> None:
@@ -262,7 +262,7 @@ class _AnswersEarly(Gathering):
             self._effects.append(Answer(list(outcomes)))
 
 
-class _CommitsUnwritten(Gathering):
+class _CommitsUnwritten(Accumulator):
     """Takes a failed PUT for one that is done."""
 
     def put_failed(
@@ -271,7 +271,7 @@ class _CommitsUnwritten(Gathering):
         self.put_done(number, object_id, now_ms)
 
 
-class _MixesPlaces(Gathering):
+class _MixesPlaces(Accumulator):
     """Says that everything lies one byte further on."""
 
     def _commit(self, item: WalObject) -> None:
@@ -360,7 +360,7 @@ class DeletesUnmarked(Plants):
     """A sweeper that deletes what is pending before it marks it."""
 
     def sweep(self, world: World, step: SweepStep | None) -> SweepStep | None:
-        if isinstance(step, Condemn):
+        if isinstance(step, MarkForDeletion):
             rows = run_now(world.plane.referenced_keys(after="", limit=ALL))
             pending = [lease.key for state, lease in rows if state == "pending"]
             world.store.delete(pending, lambda: None, lambda error: None)

@@ -96,9 +96,9 @@ class Fetch:
 
     def _found(self, answers: list[Found]) -> None:
         [found] = answers
-        if found.marks is not None and found.error == "offset_out_of_range":
+        if found.watermarks is not None and found.error == "offset_out_of_range":
             self.world.ledger.seen["out of range"] += 1
-            self._end(found.marks.log_start_offset)
+            self._end(found.watermarks.log_start_offset)
         elif not found.extents:
             self._end(None)
         else:

@@ -12,11 +12,11 @@ from penstock.archive.assembly import Result, assemble
 from penstock.archive.planning import trim
 from penstock.base.errors import PenstockError
 from penstock.control import Backlog, ControlUnavailable, ObjectLease, PartitionKey, SegmentSwap
-from penstock.diskless.collection.orphans import Comparison
-from penstock.diskless.collection.sweeping import (
-    Condemn,
+from penstock.diskless.gc.orphans import Comparison
+from penstock.diskless.gc.sweeping import (
     DeleteObjects,
     ForgetObjects,
+    MarkForDeletion,
     Sweep,
     SweepStep,
 )
@@ -49,9 +49,9 @@ class SweepRun:
     def _go_on(self, step: SweepStep | None) -> None:
         world, core, here = self.world, self.core, self.broker.here
         match world.plants.sweep(world, step):
-            case Condemn(limit):
+            case MarkForDeletion(limit):
                 world.line.call(
-                    lambda: world.plane.condemn(
+                    lambda: world.plane.mark_for_deletion(
                         pending_grace_ms=world.pending_grace_ms,
                         unreferenced_grace_ms=world.unreferenced_grace_ms,
                         limit=limit,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.control import PartitionKey
 from penstock.diskless.settings import DisklessSettings
-from penstock.diskless.writing.gathering import Gathering
+from penstock.diskless.writing.accumulator import Accumulator
 from sim.diskless import upkeep
 from sim.diskless.broker import Broker
 from sim.diskless.ledger import Ledger
@@ -67,7 +67,7 @@ class World(Scheduler):
         """Graces of the sweeper; nothing may be lost by one that is far too short."""
         self.coordinates_age_ms = 300 if self.unreferenced_grace_ms > 300 else 1_500
         self.brokers: list[Broker] = []
-        self.cores: list[Gathering] = []
+        self.cores: list[Accumulator] = []
         """Of all incarnations."""
         self.producers: list[Producer] = []
         self.readers: list[Reader] = []
@@ -78,7 +78,7 @@ class World(Scheduler):
 
     # What others ask for
 
-    def new_core(self, broker_id: int) -> Gathering:
+    def new_core(self, broker_id: int) -> Accumulator:
         interval_ms = self.settings.commit_interval_ms
         core = self.plants.core(self.settings, interval_ms=interval_ms, broker_id=broker_id)
         self.cores.append(core)

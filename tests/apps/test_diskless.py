@@ -13,8 +13,8 @@ import pytest
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control import SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
-from penstock.diskless.collection import ObjectMarks
 from penstock.diskless.formats.store_properties import KEY
+from penstock.diskless.gc import ObjectMarks
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
 from penstock.objects import DirectoryStore

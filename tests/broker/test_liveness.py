@@ -137,7 +137,7 @@ async def test_a_switch_that_cannot_be_looked_for_keeps_nobody_alive(
     async def fails() -> None:
         raise ControlUnavailable("no switches can be read")
 
-    monkeypatch.setattr(house.broker.switches, "look", fails)
+    monkeypatch.setattr(house.broker.migrations, "look", fails)
     await house.register(2, OTHER)
     for _ in range(6):
         await house.beat()

@@ -18,7 +18,7 @@ from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs
 from penstock.client import Client
-from penstock.control import CommittedOffset, StaleMembership
+from penstock.control import CommittedOffset, StaleClusterEpoch
 from penstock.control.postgres import PostgresControlPlane
 from penstock.storage import LogStore, StorageSettings
 
@@ -112,7 +112,7 @@ async def test_groups_of_a_broker_that_fell_silent_go_to_others(start: Start) ->
     group = owned(one, 2)
     with pytest.raises(NotCoordinator):
         one.coordinator.check_owner(group)
-    stale = other.cluster.image.membership
+    stale = other.cluster.image.cluster_epoch
     silent = other._liveness
     assert silent is not None
     await silent.stop()
@@ -120,8 +120,8 @@ async def test_groups_of_a_broker_that_fell_silent_go_to_others(start: Start) ->
     one.coordinator.check_owner(group)
     offset = CommittedOffset(topic_id=UUID(int=5), topic="t", partition=0, offset=3)
     await one.coordinator.commit(group, [offset])
-    with pytest.raises(StaleMembership):
-        await other.control.commit_offsets(group_id=group, offsets=[offset], membership=stale)
+    with pytest.raises(StaleClusterEpoch):
+        await other.control.commit_offsets(group_id=group, offsets=[offset], cluster_epoch=stale)
     async with asyncio.timeout(60):
         while known(one) != [1, 2] or known(other) != [1, 2]:
             await silent.beat()  # by itself it is silent still, and may be expired again

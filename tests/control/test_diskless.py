@@ -14,9 +14,9 @@ from penstock.control import (
     ObjectCommit,
     ObjectLease,
     ObjectLeaseLost,
-    PartitionMarks,
     StaleBroker,
     TooLarge,
+    Watermarks,
     limits,
 )
 from penstock.objects.keys import check_key
@@ -58,7 +58,7 @@ async def test_leased_keys_never_come_again(plane: Plane) -> None:
     nonces = [key[-8:] for _, key in leases]
     assert len(set(nonces[:3])) == len(set(nonces[3:])) == 1
     assert nonces[0] != nonces[3]
-    await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
+    await plane.mark_for_deletion(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
     await plane.forget_objects(ids)
     assert await plane.referenced_keys(after="", limit=9) == []
     assert await plane.highest_object_id() == ids[-1]
@@ -90,7 +90,7 @@ async def test_a_segment_has_a_key_by_partition_and_offset(plane: Plane) -> None
     assert await plane.highest_object_id() == last.object_id
     rows = await plane.referenced_keys(after="", limit=9)
     assert {("pending", key) for key in (first, one, other, last)} == set(rows)
-    condemned = await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
+    condemned = await plane.mark_for_deletion(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
     assert {item.key for item in condemned} == {key.key for key in (first, one, other, last)}
 
 
@@ -112,12 +112,12 @@ async def test_a_commit_gives_offsets_and_extents(plane: Plane) -> None:
     second = Extent(*key, "wal", 166, 100, 0, 5, -1, -1, commit.entries[1].layout)
     assert answer == CommitAnswer(
         placed=(plain(0), plain(0)),
-        marks={(TOPIC, 2): PartitionMarks(0, 5, 150), (OTHER, 0): PartitionMarks(0, 5, 100)},
+        watermarks={(TOPIC, 2): Watermarks(0, 5, 150), (OTHER, 0): Watermarks(0, 5, 100)},
         extents={(TOPIC, 2): (first,), (OTHER, 0): (second,)},
     )
-    assert await plane.marks([(TOPIC, 2), (OTHER, 0), (TOPIC, 0), (UUID(int=99), 0)]) == [
-        PartitionMarks(0, 5, 150), PartitionMarks(0, 5, 100),
-        PartitionMarks(0, 0, 0), PartitionMarks(0, 0, 0),
+    assert await plane.watermarks([(TOPIC, 2), (OTHER, 0), (TOPIC, 0), (UUID(int=99), 0)]) == [
+        Watermarks(0, 5, 150), Watermarks(0, 5, 100),
+        Watermarks(0, 0, 0), Watermarks(0, 0, 0),
     ]  # fmt: skip
     assert await plane.extents(TOPIC, 2, start=0, end=9, limit=9) == [first]
 
@@ -126,8 +126,8 @@ async def test_offsets_go_on_where_the_last_commit_ended(plane: Plane) -> None:
     assert bases(await put(plane, entry(0), entry(1))) == [0, 0]
     answer = await put(plane, entry(0, (60, 1)), entry(0), entry(2))
     assert bases(answer) == [5, 6, 0]
-    assert answer.marks[TOPIC, 0] == PartitionMarks(0, 11, 260)
-    assert (TOPIC, 1) not in answer.marks
+    assert answer.watermarks[TOPIC, 0] == Watermarks(0, 11, 260)
+    assert (TOPIC, 1) not in answer.watermarks
 
 
 async def test_adjoining_entries_of_a_partition_become_one_extent(plane: Plane) -> None:
@@ -182,7 +182,7 @@ async def test_an_entry_is_refused_on_its_own(plane: Plane) -> None:
         assert errors(answer) == [None, error, None]
         assert bases(answer) == [number * 5, -1, number * 5]
         assert message in (answer.placed[1].message or "")
-        assert answer.marks.keys() == {(TOPIC, 0), (TOPIC, 1)}
+        assert answer.watermarks.keys() == {(TOPIC, 0), (TOPIC, 1)}
 
 
 async def test_partitions_that_are_added_can_be_written(plane: Plane) -> None:
@@ -254,9 +254,9 @@ async def test_a_repeated_commit_gets_the_first_answer(plane: Plane) -> None:
     await put(plane, entry(0), entry(1, by=Sequenced(4, 5)))
     await plane.delete_records(TOPIC, 0, -1)
     await plane.retain(TOPIC, 0, before_timestamp=None, max_bytes=None, limit=9)
-    marks = await plane.marks([(TOPIC, 0), (TOPIC, 1)])
+    watermarks = await plane.watermarks([(TOPIC, 0), (TOPIC, 1)])
     assert await plane.commit_object(commit) == first
-    assert await plane.marks([(TOPIC, 0), (TOPIC, 1)]) == marks
+    assert await plane.watermarks([(TOPIC, 0), (TOPIC, 1)]) == watermarks
 
 
 async def test_a_refused_object_is_marked_and_keeps_its_answer(plane: Plane) -> None:
@@ -264,10 +264,12 @@ async def test_a_refused_object_is_marked_and_keeps_its_answer(plane: Plane) -> 
     commit = written(key, [entry(9), entry(1, topic_id=LOCAL)])
     first = await plane.commit_object(commit)
     assert errors(first) == ["unknown_topic_or_partition", "not_leader_or_follower"]
-    assert (first.marks, first.extents) == ({}, {})
+    assert (first.watermarks, first.extents) == ({}, {})
     assert await plane.referenced_keys(after="", limit=9) == [("deleting", key)]
     assert await plane.commit_object(commit) == first
-    [condemned] = await plane.condemn(pending_grace_ms=10**9, unreferenced_grace_ms=10**9, limit=9)
+    [condemned] = await plane.mark_for_deletion(
+        pending_grace_ms=10**9, unreferenced_grace_ms=10**9, limit=9
+    )
     assert condemned == (*key, commit.size_bytes)
     assert await plane.commit_object(commit) == first
     await plane.forget_objects([key.object_id])
@@ -287,13 +289,15 @@ async def test_a_duplicate_alone_leaves_nothing_to_keep(plane: Plane) -> None:
 
 async def test_a_commit_that_comes_after_the_sweeper_loses(plane: Plane) -> None:
     [key] = await lease(plane)
-    [condemned] = await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
+    [condemned] = await plane.mark_for_deletion(
+        pending_grace_ms=0, unreferenced_grace_ms=0, limit=9
+    )
     assert condemned == (*key, 0)
     for _ in range(2):
         with pytest.raises(ObjectLeaseLost, match=f"object {key.object_id} "):
             await plane.commit_object(written(key, [entry(0)]))
         await plane.forget_objects([key.object_id])
-    assert await plane.marks([(TOPIC, 0)]) == [PartitionMarks(0, 0, 0)]
+    assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 0, 0)]
 
 
 async def test_an_object_that_was_never_leased_is_not_committed(plane: Plane) -> None:
@@ -333,7 +337,7 @@ async def test_an_object_has_so_many_entries(plane: Plane) -> None:
         await plane.commit_object(written(key, [entry(0, (1, 1))] * (most + 1)))
     answer = await plane.commit_object(written(key, [entry(0, (1, 1))] * most))
     assert len(answer.extents[TOPIC, 0]) == 1
-    assert answer.marks[TOPIC, 0] == PartitionMarks(0, most, most)
+    assert answer.watermarks[TOPIC, 0] == Watermarks(0, most, most)
 
 
 async def test_commits_that_race_share_no_offset(plane: Plane) -> None:
@@ -357,7 +361,7 @@ async def test_of_the_same_commit_that_races_one_is_made(plane: Plane) -> None:
     commit = written(key, [entry(0), entry(1)])
     answers = await asyncio.gather(*(plane.commit_object(commit) for _ in range(8)))
     assert all(answer == answers[0] for answer in answers)
-    assert await plane.marks([(TOPIC, 0)]) == [PartitionMarks(0, 5, 100)]
+    assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 5, 100)]
 
 
 async def test_a_topic_made_anew_begins_at_zero(plane: Plane) -> None:

@@ -23,9 +23,9 @@ from penstock.control import (
     ObjectCommit,
     ObjectLease,
     ObjectLeaseLost,
-    PartitionMarks,
     SegmentSwap,
     SqliteControlPlane,
+    Watermarks,
     limits,
 )
 from penstock.control.batch_index.formats import (
@@ -117,7 +117,7 @@ class Caller:
         random = self.random
         key = self.where()
         return (
-            await self.plane.marks([key, self.where()]),
+            await self.plane.watermarks([key, self.where()]),
             await self.plane.find(
                 [FindRequest(*key, random.randrange(60), random.choice((0, 150, 10**6)))] * 2
             ),
@@ -164,7 +164,7 @@ class Caller:
         )  # fmt: skip
 
     async def sweep(self) -> object:
-        found = await self.plane.condemn(
+        found = await self.plane.mark_for_deletion(
             pending_grace_ms=self.random.choice((0, 10**9, 10**9)),
             unreferenced_grace_ms=self.random.choice((0, 10**9)),
             limit=999,
@@ -225,7 +225,7 @@ async def timed(
 
 
 async def condemned(plane: Plane, pending_ms: int, unreferenced_ms: int) -> list[int]:
-    found = await plane.condemn(
+    found = await plane.mark_for_deletion(
         pending_grace_ms=pending_ms, unreferenced_grace_ms=unreferenced_ms, limit=99
     )
     return [one.object_id for one in found]
@@ -284,15 +284,15 @@ async def test_answers_are_kept_for_an_hour(timed: tuple[Plane, SetClock]) -> No
     for commit in [*commits, refused]:
         await plane.commit_object(commit)
     clock.ms += 1
-    await plane.condemn(pending_grace_ms=10**9, unreferenced_grace_ms=10**9, limit=2)
+    await plane.mark_for_deletion(pending_grace_ms=10**9, unreferenced_grace_ms=10**9, limit=2)
     await plane.commit_object(commits[2])
-    await plane.condemn(pending_grace_ms=10**9, unreferenced_grace_ms=10**9, limit=2)
+    await plane.mark_for_deletion(pending_grace_ms=10**9, unreferenced_grace_ms=10**9, limit=2)
     for commit in commits:
         with pytest.raises(CommitForgotten, match=f"object {commit.object_id} "):
             await plane.commit_object(commit)
     with pytest.raises(ObjectLeaseLost):
         await plane.commit_object(refused)
-    assert await plane.marks([(TOPIC, 0)]) == [PartitionMarks(0, 15, 300)]
+    assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 15, 300)]
 
 
 async def test_a_file_keeps_everything(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ async def test_a_damaged_answer_is_named(tmp_path: Path) -> None:
     try:
         with pytest.raises(DatabaseDamaged, match="answer of 1 bytes"):
             await plane.commit_object(commit)
-        assert await plane.marks([(TOPIC, 0)]) == [PartitionMarks(0, 5, 100)]
+        assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 5, 100)]
     finally:
         await plane.close()
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.control import FindRequest, Found, OffsetBeyondEnd, PartitionMarks, Retained, limits
+from penstock.control import FindRequest, Found, OffsetBeyondEnd, Retained, Watermarks, limits
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerState
 from tests.control.diskless import (
@@ -50,12 +50,12 @@ def found(offset: int, max_bytes: int, partition: int = 0) -> FindRequest:
 
 async def test_a_find_begins_with_the_extent_of_its_offset(plane: Plane) -> None:
     extents = await ten_extents(plane)
-    marks = PartitionMarks(0, 50, 1000)
+    watermarks = Watermarks(0, 50, 1000)
     for offset, max_bytes, first, after in (
         (0, 1000, 0, 10), (0, 999, 0, 9), (0, 299, 0, 2), (0, 300, 0, 3), (0, 1, 0, 1),
         (0, 0, 0, 1), (4, 100, 0, 1), (5, 100, 1, 2), (24, 10**9, 4, 10), (49, 5, 9, 10),
     ):  # fmt: skip
-        expected = Found(marks, tuple(extents[first:after]))
+        expected = Found(watermarks, tuple(extents[first:after]))
         assert await plane.find([found(offset, max_bytes)]) == [expected], offset
 
 
@@ -72,14 +72,14 @@ async def test_what_a_find_cannot_have(plane: Plane) -> None:
     await put(plane, entry(0))
     await put(plane, entry(0))
     await plane.delete_records(TOPIC, 0, 7)
-    marks, none = PartitionMarks(7, 10, 200), PartitionMarks(0, 0, 0)
+    watermarks, none = Watermarks(7, 10, 200), Watermarks(0, 0, 0)
     requests = [
         found(10, 99), found(11, 99), found(6, 99), found(-1, 99),
         found(0, 99, 1), found(1, 99, 1), found(0, 99, 3),
         FindRequest(LOCAL, 0, 0, 99), FindRequest(UUID(int=99), 0, 0, 99),
     ]  # fmt: skip
     assert await plane.find(requests) == [
-        Found(marks), *[Found(marks, error="offset_out_of_range")] * 3,
+        Found(watermarks), *[Found(watermarks, error="offset_out_of_range")] * 3,
         Found(none), Found(none, error="offset_out_of_range"),
         Found(None, error="unknown_topic_or_partition"),
         Found(None, error="not_leader_or_follower"), Found(None, error="unknown_topic_id"),
@@ -156,11 +156,11 @@ async def test_idle_producers_are_forgotten(plane: Plane) -> None:
 async def test_records_are_deleted_up_to_an_offset(plane: Plane) -> None:
     await ten_extents(plane)
     for before, start in ((0, 0), (12, 12), (3, 12), (12, 12), (45, 45), (-1, 50), (50, 50)):
-        assert await plane.delete_records(TOPIC, 0, before) == PartitionMarks(start, 50, 1000)
+        assert await plane.delete_records(TOPIC, 0, before) == Watermarks(start, 50, 1000)
     for before in (51, -2):
         with pytest.raises(OffsetBeyondEnd, match=f"offset {before} .* high watermark 50"):
             await plane.delete_records(TOPIC, 0, before)
-    assert await plane.delete_records(TOPIC, 1, -1) == PartitionMarks(0, 0, 0)
+    assert await plane.delete_records(TOPIC, 1, -1) == Watermarks(0, 0, 0)
     with pytest.raises(OffsetBeyondEnd):
         await plane.delete_records(TOPIC, 1, 1)
     [answer] = (await put(plane, entry(0))).placed
@@ -201,13 +201,13 @@ async def test_what_retention_drops(plane: Plane) -> None:
     extents = await ten_extents_each(plane, topic_id, len(RETENTION))
     for partition, (deleted, before, max_bytes, dropped, start) in enumerate(RETENTION):
         await plane.delete_records(topic_id, partition, deleted)
-        marks = PartitionMarks(start, 50, 1000 - 100 * dropped)
+        watermarks = Watermarks(start, 50, 1000 - 100 * dropped)
         for count in (dropped, 0):
             answer = await plane.retain(
                 topic_id, partition, before_timestamp=before, max_bytes=max_bytes, limit=99
             )
-            assert answer == Retained(marks, count, 100 * count, more=False), partition
-        assert await plane.marks([(topic_id, partition)]) == [marks]
+            assert answer == Retained(watermarks, count, 100 * count, more=False), partition
+        assert await plane.watermarks([(topic_id, partition)]) == [watermarks]
         left = await plane.extents(topic_id, partition, start=0, end=99, limit=99)
         assert left == extents[partition][dropped:]
 
@@ -215,7 +215,7 @@ async def test_what_retention_drops(plane: Plane) -> None:
 async def test_retention_drops_so_many_at_once(plane: Plane) -> None:
     await ten_extents(plane)
     steps = [await retained(plane, before=71, limit=3) for _ in range(4)]
-    assert [(one.extents_dropped, one.more, one.marks.log_start_offset) for one in steps] == [
+    assert [(one.extents_dropped, one.more, one.watermarks.log_start_offset) for one in steps] == [
         (3, True, 15), (3, True, 30), (2, False, 40), (0, False, 40),
     ]  # fmt: skip
     exact = await retained(plane, before=10**6, limit=2)
@@ -233,15 +233,15 @@ async def test_extents_without_times_are_as_old_as_the_next_with_one(plane: Plan
 async def test_retention_of_a_partition_leaves_the_others(plane: Plane) -> None:
     await put(plane, entry(0), entry(1), entry(0, topic_id=OTHER))
     await retained(plane, before=10**9)
-    assert await plane.marks([(TOPIC, 0), (TOPIC, 1), (OTHER, 0)]) == [
-        PartitionMarks(5, 5, 0), PartitionMarks(0, 5, 100), PartitionMarks(0, 5, 100),
+    assert await plane.watermarks([(TOPIC, 0), (TOPIC, 1), (OTHER, 0)]) == [
+        Watermarks(5, 5, 0), Watermarks(0, 5, 100), Watermarks(0, 5, 100),
     ]  # fmt: skip
     answer = await put(plane, entry(0))
     assert answer.placed[0].base_offset == 5
-    assert answer.marks[TOPIC, 0] == PartitionMarks(5, 10, 100)
+    assert answer.watermarks[TOPIC, 0] == Watermarks(5, 10, 100)
 
 
 async def test_retention_of_an_empty_partition(plane: Plane) -> None:
     assert await plane.retain(TOPIC, 1, before_timestamp=9, max_bytes=0, limit=9) == Retained(
-        PartitionMarks(0, 0, 0), 0, 0, more=False
+        Watermarks(0, 0, 0), 0, 0, more=False
     )

@@ -16,9 +16,9 @@ from penstock.control import (
     ObjectLease,
     ObjectLeaseLost,
     ObjectTotals,
-    PartitionMarks,
     SegmentSwap,
     StaleExtents,
+    Watermarks,
 )
 from penstock.records.extents import Extent
 from tests.control.diskless import (
@@ -39,7 +39,7 @@ FOREVER_MS = 10**9
 async def condemned(
     plane: Plane, *, pending_ms: int = FOREVER_MS, unreferenced_ms: int = 0, limit: int = 99
 ) -> list[int]:
-    found = await plane.condemn(
+    found = await plane.mark_for_deletion(
         pending_grace_ms=pending_ms, unreferenced_grace_ms=unreferenced_ms, limit=limit
     )
     return [one.object_id for one in found]
@@ -129,7 +129,7 @@ async def test_of_a_commit_and_the_sweeper_one_wins(plane: Plane) -> None:
     leases = await lease(plane, 12)
     results = await asyncio.gather(
         *(plane.commit_object(written(key, [entry(0)])) for key in leases[:6]),
-        plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=FOREVER_MS, limit=99),
+        plane.mark_for_deletion(pending_grace_ms=0, unreferenced_grace_ms=FOREVER_MS, limit=99),
         *(plane.commit_object(written(key, [entry(0)])) for key in leases[6:]),
         return_exceptions=True,
     )
@@ -152,7 +152,7 @@ async def test_a_segment_takes_the_place_of_extents(plane: Plane, cuts: int) -> 
     for _ in range(2):
         await plane.swap_extents(swap)
         assert await extents(plane) == [before[0], *swap.extents, before[4]]
-        assert await plane.marks([(TOPIC, 0)]) == [PartitionMarks(0, 25, 650)]
+        assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 25, 650)]
     [answer] = await plane.find([FindRequest(TOPIC, 0, 7, 1)])
     assert answer.extents[0].kind == "segment"
     assert await condemned(plane) == []
@@ -263,8 +263,8 @@ async def test_partitions_of_deleted_topics_are_dropped_piece_by_piece(plane: Pl
     assert pieces[-1] == 0
     assert await extents(plane) == []
     assert await plane.diskless_producers(TOPIC, 0) == []
-    assert await plane.marks([(TOPIC, 0), (OTHER, 0)]) == [
-        PartitionMarks(0, 0, 0), PartitionMarks(0, 20, 400),
+    assert await plane.watermarks([(TOPIC, 0), (OTHER, 0)]) == [
+        Watermarks(0, 0, 0), Watermarks(0, 20, 400),
     ]  # fmt: skip
     assert len(await plane.diskless_producers(OTHER, 0)) == 1
     assert await condemned(plane) == []

@@ -11,7 +11,7 @@ from penstock.control import (
     CommittedOffset,
     ControlPlane,
     StaleBroker,
-    StaleMembership,
+    StaleClusterEpoch,
 )
 
 A, B = UUID(int=1), UUID(int=2)
@@ -26,8 +26,8 @@ async def register(control: ControlPlane, broker_id: int, incarnation: UUID = A)
     return broker.epoch
 
 
-async def membership(control: ControlPlane) -> int:
-    return (await control.image()).membership
+async def cluster_epoch(control: ControlPlane) -> int:
+    return (await control.image()).cluster_epoch
 
 
 async def registered(control: ControlPlane) -> list[int]:
@@ -35,23 +35,23 @@ async def registered(control: ControlPlane) -> list[int]:
 
 
 async def test_the_membership_rises_with_every_change_of_brokers(control: ControlPlane) -> None:
-    seen = [await membership(control)]
+    seen = [await cluster_epoch(control)]
     await register(control, 1)
-    seen.append(await membership(control))
+    seen.append(await cluster_epoch(control))
     await register(control, 1)
-    assert await membership(control) == seen[-1], "the same registration changes nothing"
+    assert await cluster_epoch(control) == seen[-1], "the same registration changes nothing"
     await register(control, 2)
-    seen.append(await membership(control))
+    seen.append(await cluster_epoch(control))
     await register(control, 1, B)
-    seen.append(await membership(control))
+    seen.append(await cluster_epoch(control))
     await control.unregister_broker(broker_id=2, incarnation=A)
-    seen.append(await membership(control))
+    seen.append(await cluster_epoch(control))
     assert seen == sorted(set(seen))
     await control.create_topic(name="t", topic_id=A, partitions=[[1]], configs={})
-    assert await membership(control) == seen[-1], "a topic is no member"
+    assert await cluster_epoch(control) == seen[-1], "a topic is no member"
     await control.close()
     await control.start()
-    assert await membership(control) >= seen[-1]
+    assert await cluster_epoch(control) >= seen[-1]
 
 
 async def test_a_broker_that_renews_stays_and_others_expire(
@@ -69,7 +69,7 @@ async def test_a_broker_that_renews_stays_and_others_expire(
     assert await control.expire_brokers(90_000) == []
     after = await control.image()
     assert [broker.broker_id for broker in after.brokers] == [2]
-    assert (after.version, after.membership) == (before.version + 1, before.membership + 1)
+    assert (after.version, after.cluster_epoch) == (before.version + 1, before.cluster_epoch + 1)
 
 
 async def test_an_expired_broker_learns_it_and_registers_anew(
@@ -97,29 +97,29 @@ async def test_a_superseded_broker_learns_it(control: ControlPlane) -> None:
 
 async def test_a_coordinator_of_an_old_membership_writes_nothing(control: ControlPlane) -> None:
     await register(control, 1)
-    old = await membership(control)
-    await control.commit_offsets(group_id="g", offsets=[OFFSET], membership=old)
+    old = await cluster_epoch(control)
+    await control.commit_offsets(group_id="g", offsets=[OFFSET], cluster_epoch=old)
     await register(control, 2)
-    new = await membership(control)
-    with pytest.raises(StaleMembership) as caught:
+    new = await cluster_epoch(control)
+    with pytest.raises(StaleClusterEpoch) as caught:
         await control.commit_offsets(
             group_id="g",
             offsets=[CommittedOffset(topic_id=A, topic="t", partition=0, offset=9)],
-            membership=old,
+            cluster_epoch=old,
         )
     assert (caught.value.expected, caught.value.found) == (old, new)
     assert caught.value.code == "not_coordinator"
-    with pytest.raises(StaleMembership):
-        await control.delete_offsets(group_id="g", partitions=[("t", 0)], membership=old)
+    with pytest.raises(StaleClusterEpoch):
+        await control.delete_offsets(group_id="g", partitions=[("t", 0)], cluster_epoch=old)
     assert await control.committed_offsets("g", None) == [OFFSET]
 
 
 async def test_a_coordinator_of_the_new_membership_goes_on(control: ControlPlane) -> None:
     await register(control, 1)
     await register(control, 2)
-    new = await membership(control)
-    await control.commit_offsets(group_id="g", offsets=[OFFSET], membership=new)
-    await control.delete_offsets(group_id="g", partitions=[("t", 0)], membership=new)
+    new = await cluster_epoch(control)
+    await control.commit_offsets(group_id="g", offsets=[OFFSET], cluster_epoch=new)
+    await control.delete_offsets(group_id="g", partitions=[("t", 0)], cluster_epoch=new)
     assert await control.offset_group_ids() == []
 
 

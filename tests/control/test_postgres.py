@@ -23,13 +23,13 @@ from penstock.control import (
     RecordChange,
     SavedRecords,
     SinkCommit,
-    StaleMembership,
+    StaleClusterEpoch,
     TopicExists,
     UnstorableText,
     limits,
 )
 from penstock.control.batch_index import extents
-from penstock.control.drivers.postgres_notices import decode_marks, marks_notices
+from penstock.control.drivers.postgres_notices import decode_marks, watermark_notices
 from penstock.control.migrations.postgres.migrate import migrations
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, Plane, Sequenced, entry, furnish, lease, put, written
@@ -174,10 +174,10 @@ async def test_offsets_do_not_slip_past_a_change_of_brokers(postgres_url: str) -
         await register(one)
         accepted = 0
         for step in range(10):
-            membership = (await one.image()).membership
+            cluster_epoch = (await one.image()).cluster_epoch
             offset = CommittedOffset(topic_id=A, topic="t", partition=0, offset=step)
             written_, _ = await asyncio.gather(
-                one.commit_offsets(group_id="g", offsets=[offset], membership=membership),
+                one.commit_offsets(group_id="g", offsets=[offset], cluster_epoch=cluster_epoch),
                 register(other, 2, UUID(int=10 + step)),
                 return_exceptions=True,
             )
@@ -185,7 +185,7 @@ async def test_offsets_do_not_slip_past_a_change_of_brokers(postgres_url: str) -
             if written_ is None:
                 accepted = step + 1
             else:
-                assert isinstance(written_, StaleMembership)
+                assert isinstance(written_, StaleClusterEpoch)
             assert [row.offset + 1 for row in found] == ([accepted] if accepted else [])
 
 
@@ -325,14 +325,14 @@ class Heard:
 
     def __init__(self, plane: PostgresControlPlane) -> None:
         self.images = 0
-        self.marks: list[Mark] = []
-        plane.watch(self._image, self._marks)
+        self.watermarks: list[Mark] = []
+        plane.watch(self._image, self._watermarks)
 
     def _image(self) -> None:
         self.images += 1
 
-    def _marks(self, marks: Sequence[Mark]) -> None:
-        self.marks += marks
+    def _watermarks(self, watermarks: Sequence[Mark]) -> None:
+        self.watermarks += watermarks
 
 
 async def test_others_are_told_of_changes_and_commits(postgres_url: str) -> None:
@@ -345,19 +345,19 @@ async def test_others_are_told_of_changes_and_commits(postgres_url: str) -> None
     await furnish(plane)
     await until(lambda: heard.images == 5)
     answer = await put(plane, entry(0), entry(1))
-    await until(lambda: len(heard.marks) == 2)
-    assert sorted(heard.marks) == [(TOPIC, 0, 5, 0), (TOPIC, 1, 5, 0)]
-    assert {mark[:2] for mark in heard.marks} == set(answer.marks)
+    await until(lambda: len(heard.watermarks) == 2)
+    assert sorted(heard.watermarks) == [(TOPIC, 0, 5, 0), (TOPIC, 1, 5, 0)]
+    assert {mark[:2] for mark in heard.watermarks} == set(answer.watermarks)
     await plane.delete_records(TOPIC, 0, 3)
-    await until(lambda: len(heard.marks) == 3)
-    assert heard.marks[-1] == (TOPIC, 0, 5, 3)
+    await until(lambda: len(heard.watermarks) == 3)
+    assert heard.watermarks[-1] == (TOPIC, 0, 5, 3)
     done = SinkCommit(query_id="q", owner=None, batch_id=0, state="done")
     keys = await lease(plane, 2)
     await plane.commit_sink_objects(
         done, expected_version=0, commits=[written(key, [entry(1)]) for key in keys]
     )
-    await until(lambda: (TOPIC, 1, 15, 0) in heard.marks)
-    assert (own.images, own.marks) == (0, [])
+    await until(lambda: (TOPIC, 1, 15, 0) in heard.watermarks)
+    assert (own.images, own.watermarks) == (0, [])
     await listening.close()
     await writing.close()
 
@@ -397,13 +397,13 @@ async def test_a_listener_that_is_late_says_that_it_may_have_missed_something(
 
 
 def test_marks_go_into_few_notices_of_bounded_size() -> None:
-    marks = [(UUID(int=number), number, 2**62, number) for number in range(1000)]
-    notices = marks_notices("f" * 32, marks)
+    watermarks = [(UUID(int=number), number, 2**62, number) for number in range(1000)]
+    notices = watermark_notices("f" * 32, watermarks)
     assert max(len(notice) for notice in notices) < 8000
     assert len(notices) < 15
     found = [mark for notice in notices for mark in decode_marks(notice.split(" ")[2:])]
-    assert found == marks
-    assert marks_notices("f", []) == []
+    assert found == watermarks
+    assert watermark_notices("f", []) == []
 
 
 # Diskless topics
@@ -424,8 +424,8 @@ async def test_planes_commit_to_the_same_partitions_at_once(postgres_url: str) -
         for place in range(3):
             bases = sorted(answer.placed[place].base_offset for answer in answers)
             assert bases == list(range(0, 100, 5))
-        marks = await both[1].marks([(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)])
-        assert {one.high_watermark for one in marks} == {100}
+        watermarks = await both[1].watermarks([(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)])
+        assert {one.high_watermark for one in watermarks} == {100}
 
 
 async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
@@ -435,7 +435,7 @@ async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
         commit = written(key, [entry(0), entry(1)])
         answers = await asyncio.gather(*(plane.commit_object(commit) for plane in both * 8))
         assert all(answer == answers[0] for answer in answers)
-        assert [one.high_watermark for one in await both[0].marks([(TOPIC, 0)])] == [5]
+        assert [one.high_watermark for one in await both[0].watermarks([(TOPIC, 0)])] == [5]
 
 
 async def test_a_commit_has_six_round_trips_however_many_partitions(postgres_url: str) -> None:
@@ -496,8 +496,8 @@ async def test_an_open_transaction_elsewhere_holds_nobody_up(postgres_url: str) 
             for step in range(1, 30):
                 await put(one, entry(0))
                 [found] = await other.find([FindRequest(TOPIC, 0, 5 * step, 1)])
-                assert found.marks is not None
-                assert found.marks.high_watermark == 5 * step + 5
+                assert found.watermarks is not None
+                assert found.watermarks.high_watermark == 5 * step + 5
                 assert found.extents[0].base_offset == 5 * step
         await held.rollback()
         await idle.close()

@@ -243,7 +243,7 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_repeated(
     with pytest.raises(ControlUnavailable, match="is not known"):
         await plane.commit_object(commit)
     assert proxy.cuts == 1
-    reached = [one.high_watermark for one in await plane.marks([(TOPIC, 0), (TOPIC, 1)])]
+    reached = [one.high_watermark for one in await plane.watermarks([(TOPIC, 0), (TOPIC, 1)])]
     assert reached == ([10, 5] if cut == "after" else [5, 0])
     await put(plane, entry(1))
     answer = await plane.commit_object(commit)
@@ -275,4 +275,4 @@ async def test_commits_go_on_over_a_restart(
     assert await committing == list(range(0, 200, 5))
     both: ControlPlane = plane
     assert (await both.image()).topics
-    assert [one.high_watermark for one in await plane.marks([(TOPIC, 0)])] == [200]
+    assert [one.high_watermark for one in await plane.watermarks([(TOPIC, 0)])] == [200]

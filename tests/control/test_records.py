@@ -17,7 +17,7 @@ from penstock.control import (
     ControlPlane,
     RecordChange,
     SqliteControlPlane,
-    StaleMembership,
+    StaleClusterEpoch,
     StaleRecord,
     TooLarge,
 )
@@ -179,11 +179,11 @@ async def test_saves_race_and_none_is_lost(control: ControlPlane) -> None:
 
 async def test_a_coordinator_of_an_old_epoch_writes_nothing(control: ControlPlane) -> None:
     await control.register_broker(broker_id=1, host="h", port=1, rack=None, incarnation=UUID(int=1))
-    old = (await control.image()).membership
+    old = (await control.image()).cluster_epoch
     version = (await control.save_records([change("g", own=b"0")], cluster_epoch=old)).version
     await control.register_broker(broker_id=2, host="h", port=1, rack=None, incarnation=UUID(int=2))
-    new = (await control.image()).membership
-    with pytest.raises(StaleMembership) as caught:
+    new = (await control.image()).cluster_epoch
+    with pytest.raises(StaleClusterEpoch) as caught:
         await control.save_records(
             [change("h", own=b"0"), change("g", at=version, own=None)], cluster_epoch=old
         )

@@ -14,12 +14,12 @@ from penstock.control import (
     InvalidCommit,
     ObjectCommit,
     ObjectLeaseLost,
-    PartitionMarks,
     SinkAnswer,
     SinkCommit,
-    SinkLane,
+    SinkTarget,
     StaleSink,
     TooLarge,
+    Watermarks,
     limits,
 )
 from tests.control.diskless import (
@@ -35,11 +35,11 @@ from tests.control.diskless import (
     written,
 )
 
-EMPTY = PartitionMarks(0, 0, 0)
+EMPTY = Watermarks(0, 0, 0)
 
 
-def lane(partition: int, records: int, topic_id: UUID = TOPIC) -> SinkLane:
-    return SinkLane(
+def target(partition: int, records: int, topic_id: UUID = TOPIC) -> SinkTarget:
+    return SinkTarget(
         topic="flights",
         topic_id=topic_id,
         partition=partition,
@@ -49,13 +49,13 @@ def lane(partition: int, records: int, topic_id: UUID = TOPIC) -> SinkLane:
     )
 
 
-def row(batch_id: int = 4, *lanes: SinkLane, query_id: str = "q") -> SinkCommit:
+def row(batch_id: int = 4, *targets: SinkTarget, query_id: str = "q") -> SinkCommit:
     return SinkCommit(
         query_id=query_id,
         owner="checkpoint",
         batch_id=batch_id,
         state="done",
-        lanes=lanes or (lane(0, 10), lane(1, 5)),
+        targets=targets or (target(0, 10), target(1, 5)),
         updated_ms=17,
     )
 
@@ -73,8 +73,8 @@ async def commit(
 
 
 async def ends(plane: Plane) -> list[int]:
-    marks = await plane.marks([(TOPIC, 0), (TOPIC, 1), (OTHER, 0)])
-    return [one.high_watermark for one in marks]
+    watermarks = await plane.watermarks([(TOPIC, 0), (TOPIC, 1), (OTHER, 0)])
+    return [one.high_watermark for one in watermarks]
 
 
 async def states(plane: Plane) -> dict[str, int]:
@@ -89,8 +89,8 @@ async def test_objects_and_row_are_committed_together(plane: Plane) -> None:
     commits = await objects(plane)
     record, answers = await commit(plane, row(), commits)
     assert [bases(answer) for answer in answers] == [[5, 0], [10]]
-    assert [(one.base_offset, one.next_offset) for one in record.lanes] == [(5, 15), (0, 5)]
-    assert record == replace(row(), lanes=record.lanes, version=record.version)
+    assert [(one.base_offset, one.next_offset) for one in record.targets] == [(5, 15), (0, 5)]
+    assert record == replace(row(), targets=record.targets, version=record.version)
     assert record.version > 0
     assert await plane.sink_commit("q") == record
     assert await ends(plane) == [15, 5, 0]
@@ -99,14 +99,14 @@ async def test_objects_and_row_are_committed_together(plane: Plane) -> None:
         (0, 5), (5, 10), (10, 15),
     ]  # fmt: skip
     assert [one.object_id for one in found.extents[1:]] == [one.object_id for one in commits]
-    assert answers[1].marks[TOPIC, 0] == found.marks
+    assert answers[1].watermarks[TOPIC, 0] == found.watermarks
     # The next batch follows on it, whichever way it is committed.
     version = await plane.save_sink_commit(
-        replace(row(5), lanes=()), expected_version=record.version
+        replace(row(5), targets=()), expected_version=record.version
     )
     assert version > record.version
     later, _ = await commit(plane, row(6), await objects(plane), version)
-    assert [one.base_offset for one in later.lanes] == [15, 5]
+    assert [one.base_offset for one in later.targets] == [15, 5]
 
 
 async def test_a_repetition_gets_the_first_answer(plane: Plane) -> None:
@@ -129,7 +129,7 @@ async def test_another_attempt_at_the_same_batch_is_stale(plane: Plane) -> None:
     assert await ends(plane) == [10, 5, 0]
     # What it wrote is left to the sweeper.
     assert await states(plane) == {"committed": 2, "pending": 2}
-    condemned = await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
+    condemned = await plane.mark_for_deletion(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
     assert [one.object_id for one in condemned] == [one.object_id for one in others]
 
 
@@ -150,12 +150,12 @@ async def test_an_entry_that_is_refused_refuses_all(plane: Plane, topic_id: UUID
     assert await plane.extents(TOPIC, 0, start=0, end=99, limit=9) == []
     # Nothing is lost either: without that entry the same objects can be committed.
     record, _ = await commit(plane, row(), [commits[0], written(two, [entry(0)])])
-    assert [(one.base_offset, one.next_offset) for one in record.lanes] == [(0, 10), (0, 5)]
+    assert [(one.base_offset, one.next_offset) for one in record.targets] == [(0, 10), (0, 5)]
 
 
 async def test_an_object_that_was_swept_loses_all(plane: Plane) -> None:
     commits = await objects(plane)
-    await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=0, limit=1)
+    await plane.mark_for_deletion(pending_grace_ms=0, unreferenced_grace_ms=0, limit=1)
     with pytest.raises(ObjectLeaseLost):
         await commit(plane, row(), commits)
     fresh = await objects(plane)
@@ -168,17 +168,17 @@ async def test_an_object_that_was_swept_loses_all(plane: Plane) -> None:
 
 
 async def test_an_intent_is_ended(plane: Plane) -> None:
-    """A batch for local and diskless partitions: the row was there, and names local lanes, too."""
-    local = replace(lane(0, 3, LOCAL), producer_id=8, base_offset=40, next_offset=43)
-    intent = replace(row(4, lane(0, 10), local), state="intent", manifest=b"blobs")
+    """A batch for local and diskless partitions: the row was there, with local targets, too."""
+    local = replace(target(0, 3, LOCAL), producer_id=8, base_offset=40, next_offset=43)
+    intent = replace(row(4, target(0, 10), local), state="intent", manifest=b"blobs")
     version = await plane.save_sink_commit(intent, expected_version=0)
     with pytest.raises(StaleSink):
-        await commit(plane, row(5, lane(0, 10), local), await objects(plane), version)
+        await commit(plane, row(5, target(0, 10), local), await objects(plane), version)
     commits = await objects(plane)
-    done = await commit(plane, row(4, lane(0, 10), local), commits, version)
-    assert [one.base_offset for one in done.record.lanes] == [0, 40]
+    done = await commit(plane, row(4, target(0, 10), local), commits, version)
+    assert [one.base_offset for one in done.record.targets] == [0, 40]
     assert await plane.sink_commit("q") == done.record
-    assert await commit(plane, row(4, lane(0, 10), local), commits, version) == done
+    assert await commit(plane, row(4, target(0, 10), local), commits, version) == done
 
 
 async def test_what_cannot_be_a_commit(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ async def test_what_cannot_be_a_commit(plane: Plane, monkeypatch: pytest.MonkeyP
 async def test_commits_of_many_at_once(plane: Plane) -> None:
     """Queries and producers write to the same partitions, in either order of partitions."""
     sinks = [
-        (row(0, lane(0, 5), lane(1, 5), query_id=f"q{number}"), await lease(plane, 2))
+        (row(0, target(0, 5), target(1, 5), query_id=f"q{number}"), await lease(plane, 2))
         for number in range(4)
     ]
     calls = [
@@ -224,7 +224,7 @@ async def test_commits_of_many_at_once(plane: Plane) -> None:
     )
     assert await ends(plane) == [40, 40, 0]
     for place in (0, 1):
-        starts = {answer.record.lanes[place].base_offset for answer in answers}
+        starts = {answer.record.targets[place].base_offset for answer in answers}
         assert len(starts) == 4
         assert all(start % 5 == 0 for start in starts)
 

@@ -13,8 +13,8 @@ import pytest
 from penstock.control import (
     ControlPlane,
     SinkCommit,
-    SinkLane,
     SinkState,
+    SinkTarget,
     SqliteControlPlane,
     StaleSink,
     TooLarge,
@@ -22,9 +22,9 @@ from penstock.control import (
 )
 from penstock.control.migrations.sqlite.migrate import migrations
 from penstock.control.sink_commits import rules as sink_rules
-from penstock.control.sink_commits.statements import decode_lanes, encode_lanes
+from penstock.control.sink_commits.statements import decode_targets, encode_targets
 
-LANE = SinkLane(
+LANE = SinkTarget(
     topic="flights",
     topic_id=UUID(int=7),
     partition=3,
@@ -42,7 +42,7 @@ def commit(
         owner="checkpoint",
         batch_id=batch_id,
         state=state,
-        lanes=(LANE,),
+        targets=(LANE,),
         manifest=b"\x00blobs" if state == "intent" else b"",
         updated_ms=17,
     )
@@ -70,8 +70,8 @@ async def test_commits_are_saved_by_compare_and_set(control: ControlPlane) -> No
 
 
 async def test_owner_and_offsets_may_be_missing(control: ControlPlane) -> None:
-    lane = replace(LANE, base_offset=12, next_offset=17)
-    record = commit(owner=None, lanes=(LANE, lane), batch_id=2**63 - 1)
+    target = replace(LANE, base_offset=12, next_offset=17)
+    record = commit(owner=None, targets=(LANE, target), batch_id=2**63 - 1)
     version = await control.save_sink_commit(record, expected_version=0)
     assert await control.sink_commit("q") == replace(record, version=version)
 
@@ -139,9 +139,9 @@ async def test_a_commit_has_a_size(control: ControlPlane) -> None:
     manifest = bytes(limits.SINK_MANIFEST_BYTES_MAX + 1)
     with pytest.raises(TooLarge, match=str(limits.SINK_MANIFEST_BYTES_MAX)):
         await control.save_sink_commit(commit(manifest=manifest), expected_version=0)
-    lanes = (LANE,) * (limits.SINK_LANES_MAX + 1)
+    targets = (LANE,) * (limits.SINK_TARGETS_MAX + 1)
     with pytest.raises(TooLarge, match="50001 partitions"):
-        await control.save_sink_commit(commit(lanes=lanes), expected_version=0)
+        await control.save_sink_commit(commit(targets=targets), expected_version=0)
     assert await control.sink_commits() == []
 
 
@@ -154,9 +154,9 @@ def test_there_are_only_so_many_queries() -> None:
 
 
 def test_lanes_of_many_partitions_are_compact() -> None:
-    lanes = tuple(replace(LANE, partition=n, producer_id=100 + n) for n in range(1000))
-    data = encode_lanes(lanes)
-    assert decode_lanes(data) == lanes
+    targets = tuple(replace(LANE, partition=n, producer_id=100 + n) for n in range(1000))
+    data = encode_targets(targets)
+    assert decode_targets(data) == targets
     assert len(data) < 20_000
 
 

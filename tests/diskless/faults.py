@@ -121,7 +121,9 @@ class FaultyPlane(MemoryControlPlane):
         if fault == "fails":
             raise ControlUnavailable("the commit was not made")
         if fault == "swept":
-            await self.condemn(pending_grace_ms=0, unreferenced_grace_ms=2**40, limit=10_000)
+            await self.mark_for_deletion(
+                pending_grace_ms=0, unreferenced_grace_ms=2**40, limit=10_000
+            )
         answer = await super().commit_object(commit)
         if fault == "lands":
             raise ControlUnavailable("the answer was lost")

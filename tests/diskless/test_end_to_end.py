@@ -12,7 +12,7 @@ import pytest
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control.postgres import PostgresControlPlane
-from penstock.diskless.collection import Collection, RetentionTarget
+from penstock.diskless.gc import Collection, RetentionTarget
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.verification import Verifier
 from penstock.diskless.writing import ObjectWriter
@@ -66,7 +66,7 @@ class Broker:
             guard=guard_of(self.plane, self.store, cluster_id=image.cluster_id),
             clock=SYSTEM_CLOCK,
             targets=lambda: [RetentionTarget(TOPIC, index, -1, 0) for index in range(PARTITIONS)],
-            on_marks=lambda key, marks: None,
+            on_watermarks=lambda key, watermarks: None,
         )
         await self.collection.start()
 
@@ -142,8 +142,8 @@ async def test_brokers_write_verify_and_clear_away(postgres_url: str, store: Obj
         assert broker.collection.counters.failures == 0
     assert await keys(store) == []
     assert await plane.object_totals() == []
-    assert [mark.log_start_offset for mark in await plane.marks([key for _, key in names])] == (
-        [15] * PARTITIONS
-    )
+    assert [
+        mark.log_start_offset for mark in await plane.watermarks([key for _, key in names])
+    ] == ([15] * PARTITIONS)
     for broker in brokers:
         await broker.stop()

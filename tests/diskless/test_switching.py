@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from penstock.base.ids import TopicPartition
-from penstock.control import SwitchedPartition, SwitchRefused
-from penstock.control.batch_index.switch_rules import check_partitions
+from penstock.control import MigratedPartition, MigrationRefused
+from penstock.control.batch_index.migration_rules import check_partitions
+from penstock.diskless.migration import TopicCopy, copying
 from penstock.diskless.settings import DisklessSettings
-from penstock.diskless.switching import TopicCopy, copying
 from penstock.records import split_batches
 from penstock.storage import LogConfig, LogStore, PartitionLog, StorageSettings
 from tests.diskless.world import World
@@ -55,14 +55,14 @@ def copy_of(world: World, *logs: PartitionLog, **settings: int) -> TopicCopy:
     )
 
 
-def whole(copy: TopicCopy) -> SwitchedPartition:
+def whole(copy: TopicCopy) -> MigratedPartition:
     """The copy of the one partition, which must add up."""
     [part] = copy.partitions()
     check_partitions(TOPIC, [part])
     return part
 
 
-async def stored(world: World, part: SwitchedPartition) -> list[int]:
+async def stored(world: World, part: MigratedPartition) -> list[int]:
     """The base offsets of all batches, read by the extents."""
     found = []
     for extent in part.extents:
@@ -137,7 +137,9 @@ async def test_log_with_holes_is_refused(logs: LogStore, monkeypatch: pytest.Mon
     size = len(data) // 3
     gapped = read._replace(buffers=[data[:size] + data[2 * size :]])
     monkeypatch.setattr(PartitionLog, "read", lambda *_, **__: gapped)
-    with pytest.raises(SwitchRefused, match="t-0 has no record at offset 2, as compaction leaves"):
+    with pytest.raises(
+        MigrationRefused, match="t-0 has no record at offset 2, as compaction leaves"
+    ):
         await copy_of(world, log).catch_up()
 
 
@@ -150,7 +152,7 @@ async def test_leases_are_renewed_while_the_copy_lasts(logs: LogStore) -> None:
         world.clock.ms += grace_ms // 2
         append(logs, log, 1)
         await copy.catch_up()
-        swept = await world.plane.condemn(
+        swept = await world.plane.mark_for_deletion(
             pending_grace_ms=grace_ms, unreferenced_grace_ms=grace_ms, limit=99
         )
         assert swept == []
@@ -159,10 +161,10 @@ async def test_leases_are_renewed_while_the_copy_lasts(logs: LogStore) -> None:
 
 async def test_fenced_log_takes_nothing_and_is_read(logs: LogStore) -> None:
     log = log_of(logs, 3)
-    log.fence = SwitchRefused("not now")
-    with pytest.raises(SwitchRefused, match="not now"):
+    log.fence = MigrationRefused("not now")
+    with pytest.raises(MigrationRefused, match="not now"):
         append(logs, log, 1)
-    with pytest.raises(SwitchRefused, match="not now"):
+    with pytest.raises(MigrationRefused, match="not now"):
         log.delete_records(2)
     assert log.read(0, max_bytes=1 << 20, end_offset=6).next_offset == 6
     log.fence = None
@@ -173,7 +175,7 @@ async def test_fenced_log_takes_nothing_and_is_read(logs: LogStore) -> None:
 async def test_retention_waits_for_the_fence(logs: LogStore) -> None:
     log = log_of(logs, 60)
     now_ms = FakeClock().now_ms()
-    log.fence = SwitchRefused("not now")
+    log.fence = MigrationRefused("not now")
     for n in range(1, 5):
         logs.housekeeping(now_ms + n * 10)
     assert log.log_start_offset == 0

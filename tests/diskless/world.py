@@ -10,8 +10,8 @@ from uuid import UUID
 
 from penstock.archive.formats.wal import decode_footer, decode_header
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
-from penstock.control.batch_index.values import CommitAnswer, PartitionMarks
-from penstock.diskless.collection import Collection, RetentionTarget
+from penstock.control.batch_index.values import CommitAnswer, Watermarks
+from penstock.diskless.gc import Collection, RetentionTarget
 from penstock.diskless.identity import StoreGuard
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
@@ -79,7 +79,7 @@ class World:
         self.answers: list[CommitAnswer] = []
         self.kept: dict[str, bytes] = {}
         self.targets = [RetentionTarget(TOPIC, index, -1, -1) for index in range(PARTITIONS)]
-        self.moved: list[tuple[int, PartitionMarks]] = []
+        self.moved: list[tuple[int, Watermarks]] = []
 
     async def begin(self) -> None:
         """Register the broker, create the topic."""
@@ -119,7 +119,7 @@ class World:
             guard=guard_of(plane, store, randomness=self.randomness),
             clock=self.clock,
             targets=lambda: self.targets,
-            on_marks=lambda key, marks: self.moved.append((key[1], marks)),
+            on_watermarks=lambda key, watermarks: self.moved.append((key[1], watermarks)),
         )
 
     def _keep(self, key: str, pieces: Sequence[Buffer]) -> None:
@@ -128,22 +128,22 @@ class World:
     # What is there
 
     async def extents(self, partition: int) -> list[Extent]:
-        (marks,) = await self.plane.marks([(TOPIC, partition)])
+        (watermarks,) = await self.plane.watermarks([(TOPIC, partition)])
         return await self.plane.extents(
-            TOPIC, partition, start=marks.log_start_offset, end=2**62, limit=100_000
+            TOPIC, partition, start=watermarks.log_start_offset, end=2**62, limit=100_000
         )
 
     async def log(self, partition: int) -> bytes:
         """The bytes of a partition, as producers sent them; every offset is there once."""
-        (marks,) = await self.plane.marks([(TOPIC, partition)])
+        (watermarks,) = await self.plane.watermarks([(TOPIC, partition)])
         parts: list[bytes] = []
-        offset = marks.log_start_offset
+        offset = watermarks.log_start_offset
         for extent in await self.extents(partition):
             assert extent.base_offset == offset
             offset = extent.next_offset
             content = await self.memory.get(extent.key, extent.byte_offset, extent.size_bytes)
             parts.append(bytes(content))
-        assert offset == marks.high_watermark
+        assert offset == watermarks.high_watermark
         return b"".join(parts)
 
     async def keys(self) -> set[str]:

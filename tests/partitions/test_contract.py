@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.partitions import Partition, look_up_marks
+from penstock.partitions import Partition, look_up_watermarks
 from penstock.records import (
     Codec,
     CorruptBatch,
@@ -183,7 +183,7 @@ async def test_positions_are_found_by_time(partition: Partition) -> None:
 
 async def test_a_look_up_loses_nothing(partition: Partition) -> None:
     await append(partition, batch(2))
-    await look_up_marks([None, partition, partition])
+    await look_up_watermarks([None, partition, partition])
     assert (partition.log_start_offset, partition.high_watermark) == (0, 2)
 
 

@@ -104,7 +104,7 @@ class RequestContext:
         return self.connection.client_host
 
 
-class FrontDoor(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection needs of its server."""
 
     scratch: memoryview
@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         "principal",
     )  # fmt: skip
 
-    def __init__(self, door: FrontDoor, listener: str) -> None:
+    def __init__(self, door: ConnectionOwner, listener: str) -> None:
         self._door = door
         self.listener = listener
         self.principal = ANONYMOUS

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.migration import TopicMigrations
     from penstock.broker.settings import BrokerSettings
-    from penstock.broker.switching import TopicSwitches
     from penstock.control import ControlPlane
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class LivenessParts:
     clock: Clock
     cluster: ClusterMetadata
     coordinator: GroupCoordinator
-    switches: TopicSwitches
+    migrations: TopicMigrations
 
 
 class Session:
@@ -144,7 +144,7 @@ class Liveness:
         except PenstockError as error:
             logger.warning("broker %d could not renew itself: %s", self._parts.node_id, error)
         try:
-            await self._parts.switches.look()
+            await self._parts.migrations.look()
         except PenstockError as error:
             logger.warning("broker %d could not look for switches: %s", self._parts.node_id, error)
 

@@ -141,7 +141,7 @@ def log_samples(cluster: ClusterMetadata, partitions: PartitionRegistry) -> Iter
                 yield Sample(OLDEST_OFFSET, log.log_start_offset, (name, str(index)))
 
 
-def switch_samples(
+def migration_samples(
     running: int, copied_bytes: int, outcomes: Mapping[str, int]
 ) -> Iterator[Sample]:
     """Topics on their way from the broker's log to the object store."""

@@ -34,9 +34,9 @@ from penstock.broker.listeners import Listener, advertised, parse_listeners
 from penstock.broker.liveness import Liveness, LivenessParts
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.metrics import RequestMetrics
+from penstock.broker.migration import MigrationParts, TopicMigrations
 from penstock.broker.partition_registry import PartitionRegistry
 from penstock.broker.parts import parts_of
-from penstock.broker.switching import SwitchParts, TopicSwitches
 from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
 from penstock.partitions import GroupCommits
@@ -45,9 +45,9 @@ from penstock.security import PERMISSIVE
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.broker.admin.server import AdminServer
+    from penstock.broker.batch_commits import SinkService
     from penstock.broker.connection import Expiring
     from penstock.broker.settings import BrokerSettings
-    from penstock.broker.sinks import SinkService
     from penstock.control import ControlPlane
     from penstock.diskless.service import DisklessService
     from penstock.security import Authoriser
@@ -106,7 +106,7 @@ class BrokerServer:
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
 
-        # What connections see (`connection.FrontDoor`).
+        # What connections see (`connection.ConnectionOwner`).
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.pool = ReceivePool(settings.queued_max_request_bytes)
         self.frame_bytes_max = settings.socket_request_max_bytes
@@ -136,7 +136,7 @@ class BrokerServer:
             randomness=self.randomness,
             diskless=self.diskless is not None,
         )
-        self.switches = TopicSwitches(parts_of(SwitchParts, self))
+        self.migrations = TopicMigrations(parts_of(MigrationParts, self))
         self.produce_waiting: dict[Expiring, None] = {}
         self.fetch_hub = FetchHub()
         self.fetch_sessions = FetchSessions(
@@ -168,7 +168,7 @@ class BrokerServer:
             OSError: a listener's address cannot be bound.
         """
         self._loop = loop = asyncio.get_running_loop()
-        self.control.watch(self._image_noticed, self._marks_noticed)
+        self.control.watch(self._image_noticed, self._watermarks_noticed)
         await self.control.start()
         self.commits.attach(loop.call_soon)
         self.fetch_hub.attach(loop.call_soon, loop.call_later)
@@ -222,7 +222,7 @@ class BrokerServer:
 
     async def _start_sinks(self) -> None:
         """Take up open intents before the store's upkeep forgets anything that they need."""
-        from penstock.broker.sinks import SinkParts, SinkService
+        from penstock.broker.batch_commits import SinkParts, SinkService
 
         sinks = SinkService(parts_of(SinkParts, self))
         await sinks.start()
@@ -252,7 +252,7 @@ class BrokerServer:
         for connection in self._connections:
             connection.cancel_handler(waiting_only=True)
         await self._finish_requests()
-        await self.switches.stop()
+        await self.migrations.stop()
         for connection in list(self._connections):
             connection.close("the broker stops")
         await self._stop_diskless()
@@ -410,7 +410,7 @@ class BrokerServer:
         finally:
             self._noticing = None
 
-    def _marks_noticed(self, rows: Sequence[tuple[UUID, int, int, int]]) -> None:
+    def _watermarks_noticed(self, rows: Sequence[tuple[UUID, int, int, int]]) -> None:
         if self.diskless is not None:
             self.diskless.others_committed(rows)
 
@@ -427,6 +427,6 @@ class BrokerServer:
         yield from self.metrics.samples()
         yield from broker_metrics.log_samples(self.cluster, self.partitions)
         yield from self.store.samples()
-        yield from self.switches.samples()
+        yield from self.migrations.samples()
         if self.diskless is not None:
             yield from self.diskless.samples()

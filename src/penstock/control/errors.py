@@ -109,13 +109,13 @@ class StaleBroker(FencedError):
         self.registered = registered
 
 
-class StaleMembership(FencedError):
+class StaleClusterEpoch(FencedError):
     """Brokers have come or gone since the caller looked: another one may own the group now."""
 
     code: ClassVar[str] = "not_coordinator"
 
     def __init__(self, expected: int, found: int) -> None:
-        super().__init__(f"the cluster's membership is {found}, the change expected {expected}")
+        super().__init__(f"the cluster epoch is {found}, the change expected {expected}")
         self.expected = expected
         self.found = found
 
@@ -227,7 +227,7 @@ class OffsetBeyondEnd(InvalidError):
         self.offset = offset
 
 
-class StaleSwitch(FencedError):
+class StaleMigration(FencedError):
     """The attempt to make a topic diskless is over: by its end, or because somebody gave it up."""
 
     code: ClassVar[str] = "invalid_update_version"
@@ -237,7 +237,7 @@ class StaleSwitch(FencedError):
         self.topic_id = topic_id
 
 
-class SwitchRefused(InvalidError):
+class MigrationRefused(InvalidError):
     """A topic cannot become diskless; the message says why."""
 
     code: ClassVar[str] = "invalid_config"

@@ -70,7 +70,7 @@ PRODUCER_IDS_PER_CALL_MAX: Final = 1_000_000
 SINKS_MAX: Final = 10_000
 """Queries whose commits to the log are remembered."""
 
-SINK_LANES_MAX: Final = 50_000
+SINK_TARGETS_MAX: Final = 50_000
 """Partitions that one query's commit, and those before it, have written to."""
 
 SINK_MANIFEST_BYTES_MAX: Final = 16 << 20

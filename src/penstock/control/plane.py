@@ -15,7 +15,7 @@ from penstock.control.batch_index.plane import Diskless
 from penstock.control.coordination.plane import CoordinationRecords
 from penstock.control.groups.plane import GroupOffsets
 from penstock.control.sink_commits.plane import SinkCommits
-from penstock.control.values import MarksListener
+from penstock.control.values import WatermarksListener
 
 
 class ControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommits):
@@ -46,11 +46,11 @@ class ControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommits):
         """
 
     @abstractmethod
-    def watch(self, on_image: Callable[[], None], on_marks: MarksListener) -> None:
+    def watch(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
         """Have the loop call back when other brokers change something; before `start`.
 
         `on_image` says that metadata changed, or that notices may have been missed: whoever
-        waits for anything looks again then. `on_marks` brings diskless partitions that others
+        waits for anything looks again then. `on_watermarks` brings diskless partitions that others
         committed to, as far as they are told: a hint, never the only way to learn of data.
         Forms that have one owner never call.
         """

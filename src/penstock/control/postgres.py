@@ -5,9 +5,9 @@
 since), applies its rule, writes the rows that changed, raises the version and notifies the others.
 `image()` asks for that row alone, and reads topics only if their stamps are new.
 
-**Offsets and groups** share the advisory lock, so that topics and membership stand still while they
-are stored. Where the caller names a membership, it is compared under that lock: a coordinator
-that was paused writes nothing after the brokers have changed.
+**Offsets and groups** share the advisory lock, so that topics and the cluster epoch stand still
+while they are stored. Where the caller names a cluster epoch, it is compared under that lock: a
+coordinator that was paused writes nothing after the brokers have changed.
 
 **Brokers** that are registered when the plane opens stay so: they are other processes. They renew
 themselves and expire by the database's clock.
@@ -28,14 +28,14 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.control.batch_index.values import PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.control.drivers.postgres_connections import (
     Connections,
     database_name,
 )
 from penstock.control.drivers.postgres_notices import (
     Listener,
-    MarksTeller,
+    WatermarkPublisher,
     channel_of,
     image_notice,
 )
@@ -45,7 +45,7 @@ from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
 from penstock.control.plane import ControlPlane
-from penstock.control.values import MarksListener, MetadataImage
+from penstock.control.values import MetadataImage, WatermarksListener
 
 T = TypeVar("T")
 
@@ -69,9 +69,9 @@ class PostgresControlPlane(ControlPlane):
         self._images = Images(lambda _: randomness.uuid())
         self._images.notice = image_notice(self._sender)
         self._loading = asyncio.Lock()
-        self._watchers: tuple[Callable[[], None], MarksListener] | None = None
+        self._watchers: tuple[Callable[[], None], WatermarksListener] | None = None
         self._listener: Listener | None = None
-        self._teller: MarksTeller | None = None
+        self._teller: WatermarkPublisher | None = None
 
     async def start(self) -> None:
         if self._open is not None:
@@ -89,16 +89,16 @@ class PostgresControlPlane(ControlPlane):
             raise
         self._open = database
         channel = self._images.channel = channel_of(cluster_id)
-        self._teller = MarksTeller(database, channel=channel, sender=self._sender)
+        self._teller = WatermarkPublisher(database, channel=channel, sender=self._sender)
         if self._watchers is not None:
-            on_image, on_marks = self._watchers
+            on_image, on_watermarks = self._watchers
             self._listener = Listener(
                 self._url,
                 channel=channel,
                 sender=self._sender,
                 randomness=self._randomness,
                 on_image=on_image,
-                on_marks=on_marks,
+                on_watermarks=on_watermarks,
             )
             await self._listener.start()
 
@@ -117,8 +117,8 @@ class PostgresControlPlane(ControlPlane):
             raise ControlUnavailable(f"{self._where} is closed")
         return self._open
 
-    def watch(self, on_image: Callable[[], None], on_marks: MarksListener) -> None:
-        self._watchers = (on_image, on_marks)
+    def watch(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
+        self._watchers = (on_image, on_watermarks)
 
     async def ping(self, within_seconds: float) -> None:
         await self._database.read(self._images.stamp, within_seconds=within_seconds)
@@ -135,7 +135,7 @@ class PostgresControlPlane(ControlPlane):
     def _publish(self, image: StampedImage) -> None:
         self._images.publish(image)
 
-    def _tell(self, marks: Mapping[PartitionKey, PartitionMarks]) -> None:
+    def _tell(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
         known = self._images.published
         if self._teller is not None and known is not None and len(known.image.brokers) > 1:
-            self._teller.tell(marks)
+            self._teller.tell(watermarks)

@@ -22,7 +22,7 @@ from penstock.control.metadata import operations, rules, statements
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.migrations.sqlite.migrate import migrate
 from penstock.control.plane import ControlPlane
-from penstock.control.values import MarksListener, MetadataImage
+from penstock.control.values import MetadataImage, WatermarksListener
 
 
 class SqliteControlPlane(ControlPlane):
@@ -70,7 +70,7 @@ class SqliteControlPlane(ControlPlane):
             raise ControlUnavailable(f"the metadata database {self._path} is not open")
         return known.image
 
-    def watch(self, on_image: Callable[[], None], on_marks: MarksListener) -> None:
+    def watch(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
         """The file has one owner: nobody else changes anything."""
 
     # What follows runs in operations of the writer.

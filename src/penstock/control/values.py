@@ -18,7 +18,7 @@ SEQUENCES: Final = 2**31
 
 SinkState = Literal["intent", "done"]
 
-MarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
+WatermarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
 """Takes (topic id, partition, high watermark, log start offset), any number of them."""
 
 
@@ -73,7 +73,7 @@ class MetadataImage:
     """One consistent state of the cluster's metadata.
 
     `broker_configs` is keyed by the broker's id as text; the empty key holds the cluster-wide
-    defaults. `membership` rises with every change of which brokers are registered: by it a
+    defaults. `cluster_epoch` rises with every change of which brokers are registered: by it a
     coordinator proves that what it owned is still its own.
     """
 
@@ -82,7 +82,7 @@ class MetadataImage:
     brokers: tuple[Broker, ...] = ()
     topics: Mapping[str, Topic] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    membership: int = 0
+    cluster_epoch: int = 0
     origin: object = field(default_factory=object, compare=False, repr=False)
     """The same in all images that rules made one of another; one that was read has its own."""
     newest: tuple[tuple[int, str], ...] = field(default=(), compare=False, repr=False)
@@ -123,11 +123,11 @@ class CommittedOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkLane:
+class SinkTarget:
     """What a sink writes to one partition: by which producer, from which sequence.
 
     `base_sequence` is that of the commit's first record in the partition, `records` how many it
-    has there; a lane that the commit does not touch has none. The offsets are -1 until they are
+    has there; a target that the commit does not touch has none. The offsets are -1 until they are
     known: for a topic whose log is on a broker once it has appended, for a diskless one in the
     write that saves the commit; there it has no producer, which is -1.
     """
@@ -159,7 +159,7 @@ class SinkCommit:
     owner: str | None
     batch_id: int
     state: SinkState
-    lanes: tuple[SinkLane, ...] = ()
+    targets: tuple[SinkTarget, ...] = ()
     manifest: bytes = b""
     updated_ms: int = 0
     version: int = 0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.base.metrics import Histogram, Metric, Sample
 
 if TYPE_CHECKING:
-    from penstock.diskless.collection.counters import CollectionCounters
-    from penstock.diskless.writing.gathering import Gathering
+    from penstock.diskless.gc.counters import CollectionCounters
+    from penstock.diskless.writing.accumulator import Accumulator
 
 WRITE_BOUNDS_SECONDS: Final = (
     0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0014, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01,
@@ -87,7 +87,7 @@ class WriteTimes:
         self.bytes_total = 0
 
 
-def writing_samples(core: Gathering, times: WriteTimes) -> Iterator[Sample]:
+def writing_samples(core: Accumulator, times: WriteTimes) -> Iterator[Sample]:
     """The metrics of an `ObjectWriter`."""
     counters = core.counters
     yield Sample(OBJECTS, counters.objects)

@@ -17,7 +17,7 @@ from uuid import UUID
 from penstock.archive.assembly import LEADER_EPOCH
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.control.batch_index.values import PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.diskless.reading.reader import Want
 from penstock.records import OffsetOutOfRange
 from penstock.records.appends import Done
@@ -106,12 +106,12 @@ class DisklessPartition:
     def config(self) -> LogConfig:
         return self._serving.config_of(self.topic_partition.topic)
 
-    def learn(self, marks: PartitionMarks) -> bool:
+    def learn(self, watermarks: Watermarks) -> bool:
         """Take over where the partition begins and ends; true if there is more to read.
 
         Answers may come in another order than they were made: neither end goes back.
         """
-        start, end, size_bytes = marks
+        start, end, size_bytes = watermarks
         if end >= self.high_watermark and start >= self.log_start_offset:
             self.size_bytes = size_bytes
         self.log_start_offset = max(self.log_start_offset, start)
@@ -119,9 +119,9 @@ class DisklessPartition:
         self.high_watermark = max(self.high_watermark, end)
         return risen
 
-    def note_marks(self, high_watermark: int, log_start_offset: int) -> bool:
+    def note_watermarks(self, high_watermark: int, log_start_offset: int) -> bool:
         """As `learn`, where the size is not told."""
-        return self.learn(PartitionMarks(log_start_offset, high_watermark, self.size_bytes))
+        return self.learn(Watermarks(log_start_offset, high_watermark, self.size_bytes))
 
     def append(
         self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
@@ -226,9 +226,9 @@ class DisklessPartition:
         Raises:
             OffsetBeyondEnd: above the high watermark, or below -1.
         """
-        marks = await self._serving.plane.delete_records(*self.key, before_offset)
-        self._serving.learn(self.key, marks)
-        return marks.log_start_offset
+        watermarks = await self._serving.plane.delete_records(*self.key, before_offset)
+        self._serving.learn(self.key, watermarks)
+        return watermarks.log_start_offset
 
     async def producers(self) -> list[ProducerState]:
         """The idempotent producers that the partition remembers."""

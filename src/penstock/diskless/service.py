@@ -43,12 +43,12 @@ if TYPE_CHECKING:
         CommitAnswer,
         ObjectCommit,
         PartitionKey,
-        PartitionMarks,
+        Watermarks,
     )
-    from penstock.diskless.collection import RetentionTarget
     from penstock.diskless.consolidation import WorkQueue
+    from penstock.diskless.gc import RetentionTarget
+    from penstock.diskless.migration import MigrationPart
     from penstock.diskless.settings import DisklessSettings
-    from penstock.diskless.switching import SwitchingPart
     from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.storage import LogConfig
@@ -113,7 +113,7 @@ class DisklessService:
             plane=plane,
             config_of=config_of,
             store_url=store_url,
-            look_up=self.look_up_marks,
+            look_up=self.look_up_watermarks,
             learn=self.learn,
         )
         self._wanted = needed
@@ -181,7 +181,7 @@ class DisklessService:
         self._wanted = self._wanted or bool(fresh)
         if self._wanted and self._serving.parts is None and self._serving.failed is None:
             await self._activate()
-        await self._try_marks(fresh)
+        await self._try_watermarks(fresh)
 
     def partitions_of(self, topic: Topic) -> list[DisklessPartition]:
         """The partitions of a diskless topic, by index; the same objects every time."""
@@ -272,13 +272,13 @@ class DisklessService:
             await run()
 
     @property
-    def switching(self) -> SwitchingPart:
+    def migration(self) -> MigrationPart:
         """This broker's part in topics that become diskless."""
-        from penstock.diskless.switching import SwitchingPart
+        from penstock.diskless.migration import MigrationPart
 
         if self._incarnation is None:
             raise BugError("the service of diskless topics was not started")
-        return SwitchingPart(
+        return MigrationPart(
             self._settings,
             plane=self._plane,
             ready_store=self._ready_store,
@@ -336,13 +336,13 @@ class DisklessService:
         """Where segments that are made elsewhere come in; raises NotServing."""
         return self._serving.to_read().work_queue
 
-    async def look_up_marks(self, partitions: Sequence[DisklessPartition]) -> None:
+    async def look_up_watermarks(self, partitions: Sequence[DisklessPartition]) -> None:
         """Ask the control plane where partitions begin and end now."""
-        marks: list[PartitionMarks] = []
+        watermarks: list[Watermarks] = []
         for start in range(0, len(partitions), MARKS_PER_CALL_MAX):
             part = partitions[start : start + MARKS_PER_CALL_MAX]
-            marks += await self._plane.marks([partition.key for partition in part])
-        for partition, mark in zip(partitions, marks, strict=True):
+            watermarks += await self._plane.watermarks([partition.key for partition in part])
+        for partition, mark in zip(partitions, watermarks, strict=True):
             self.learn(partition.key, mark)
 
     # -- what happens ------------------------------------------------------------------------
@@ -352,7 +352,9 @@ class DisklessService:
         risen = []
         for topic_id, index, high_watermark, log_start_offset in rows:
             partition = self._partitions.get((topic_id, index))
-            if partition is not None and partition.note_marks(high_watermark, log_start_offset):
+            if partition is not None and partition.note_watermarks(
+                high_watermark, log_start_offset
+            ):
                 risen.append(partition)
         self._advanced(risen)
 
@@ -366,16 +368,16 @@ class DisklessService:
         if self._serving.parts is not None:
             self._serving.parts.reader.committed(answer)
         risen = []
-        for key, marks in answer.marks.items():
+        for key, watermarks in answer.watermarks.items():
             partition = self._partitions.get(key)
-            if partition is not None and partition.learn(marks):
+            if partition is not None and partition.learn(watermarks):
                 risen.append(partition)
         self._advanced(risen)
 
-    def learn(self, key: PartitionKey, marks: PartitionMarks) -> None:
+    def learn(self, key: PartitionKey, watermarks: Watermarks) -> None:
         """The control plane has said where a partition begins and ends."""
         partition = self._partitions.get(key)
-        if partition is not None and partition.learn(marks):
+        if partition is not None and partition.learn(watermarks):
             self._advanced([partition])
 
     def wake(self, keys: Iterable[PartitionKey]) -> None:
@@ -385,7 +387,7 @@ class DisklessService:
 
     def targets(self) -> Iterator[RetentionTarget]:
         """The partitions and what their topics keep."""
-        from penstock.diskless.collection import RetentionTarget
+        from penstock.diskless.gc import RetentionTarget
 
         for partition in list(self._partitions.values()):
             config = partition.config
@@ -408,18 +410,18 @@ class DisklessService:
             for one in self._awaited()
             if isinstance(one, DisklessPartition) and one.closed is None
         ]
-        await self._try_marks(awaited[:AWAITED_MAX])
+        await self._try_watermarks(awaited[:AWAITED_MAX])
 
     async def _upkeep(self) -> None:
         self._serving.to_read().reader.upkeep()
         unknown = [partition for partition in self._partitions.values() if not partition.known]
-        await self._try_marks(unknown[:AWAITED_MAX])
+        await self._try_watermarks(unknown[:AWAITED_MAX])
 
-    async def _try_marks(self, partitions: Sequence[DisklessPartition]) -> None:
+    async def _try_watermarks(self, partitions: Sequence[DisklessPartition]) -> None:
         if not partitions:
             return
         try:
-            await self.look_up_marks(partitions)
+            await self.look_up_watermarks(partitions)
         except PenstockError as error:
             logger.warning("%d diskless partitions, ends unknown: %s", len(partitions), error)
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock, Randomness
     from penstock.control.batch_index.port import DisklessPlane
-    from penstock.control.batch_index.values import CommitAnswer, PartitionKey, PartitionMarks
-    from penstock.diskless.collection import RetentionTarget
+    from penstock.control.batch_index.values import CommitAnswer, PartitionKey, Watermarks
+    from penstock.diskless.gc import RetentionTarget
     from penstock.diskless.reading.reader import Want
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import FetchSettings, ObjectStore
@@ -43,7 +43,7 @@ class Serving:
         config_of: Callable[[str], LogConfig],
         store_url: str,
         look_up: Callable[[Sequence[Any]], Awaitable[None]],
-        learn: Callable[[PartitionKey, PartitionMarks], None],
+        learn: Callable[[PartitionKey, Watermarks], None],
     ) -> None:
         self.plane = plane
         self.config_of = config_of
@@ -97,12 +97,12 @@ class Parts:
         cluster_id: str,
         incarnation: UUID,
         on_commit: Callable[[CommitAnswer], None],
-        learn: Callable[[PartitionKey, PartitionMarks], None],
+        learn: Callable[[PartitionKey, Watermarks], None],
         wake: Callable[[Iterable[PartitionKey]], None],
         targets: Callable[[], Iterable[RetentionTarget]],
     ) -> None:
-        from penstock.diskless.collection import Collection
         from penstock.diskless.consolidation import Consolidator, WorkQueue
+        from penstock.diskless.gc import Collection
         from penstock.diskless.identity import GuardedStore, StoreGuard
         from penstock.diskless.reading.positions import Positions
         from penstock.diskless.reading.reader import Reader
@@ -128,7 +128,7 @@ class Parts:
             guard=guard,
             clock=clock,
             targets=targets,
-            on_marks=learn,
+            on_watermarks=learn,
         )
         self.consolidator = Consolidator(
             settings, plane=plane, store=cold, clock=clock, randomness=dice

@@ -25,7 +25,7 @@ from penstock.archive.footers import read_footer
 from penstock.archive.formats.wal import WalFooter, WalRange
 from penstock.control.batch_index.port import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.collection.orphans import Comparison, compare
+from penstock.diskless.gc.orphans import Comparison, compare
 from penstock.diskless.limits import FINDINGS_MAX, FOOTERS_KEPT, VERIFIED_EXTENTS_PER_CALL
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import BatchHeader, split_batches, verify_crc
@@ -80,12 +80,15 @@ class Verifier:
             self.counts["orphan"] = compared.orphan_count
 
     async def _partition(self, name: str, key: PartitionKey) -> None:
-        (marks,) = await self._plane.marks([key])
+        (watermarks,) = await self._plane.watermarks([key])
         self.partitions += 1
-        following = start = marks.log_start_offset
-        while following < marks.high_watermark:
+        following = start = watermarks.log_start_offset
+        while following < watermarks.high_watermark:
             extents = await self._plane.extents(
-                *key, start=following, end=marks.high_watermark, limit=VERIFIED_EXTENTS_PER_CALL
+                *key,
+                start=following,
+                end=watermarks.high_watermark,
+                limit=VERIFIED_EXTENTS_PER_CALL,
             )
             for extent in extents:
                 if extent.base_offset > following or (
@@ -95,13 +98,13 @@ class Verifier:
                 following = extent.next_offset
                 await self._extent(name, key, extent)
             if not extents:
-                await self._hole(name, key, following, marks.high_watermark)
+                await self._hole(name, key, following, watermarks.high_watermark)
                 break
 
     async def _hole(self, name: str, key: PartitionKey, start: int, end: int) -> None:
         """Report offsets without an extent, unless retention took them meanwhile."""
-        (marks,) = await self._plane.marks([key])
-        if marks.log_start_offset <= start:
+        (watermarks,) = await self._plane.watermarks([key])
+        if watermarks.log_start_offset <= start:
             self._found(Finding("hole", name, f"offsets from {start} to {end} do not adjoin"))
 
     async def _extent(self, name: str, key: PartitionKey, extent: Extent) -> None:
@@ -172,8 +175,8 @@ class Verifier:
         now = await self._plane.extents(
             *key, start=extent.base_offset, end=extent.next_offset, limit=1
         )
-        (marks,) = await self._plane.marks([key])
-        return extent in now and marks.log_start_offset < extent.next_offset
+        (watermarks,) = await self._plane.watermarks([key])
+        return extent in now and watermarks.log_start_offset < extent.next_offset
 
     def _found(self, finding: Finding) -> None:
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + 1

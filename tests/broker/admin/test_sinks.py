@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
+from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
 from penstock.records.columnar import decode_batches
 from penstock.testing import Broker
-from tests.broker.sinks.sink_client import Part, SinkClient, client_of, encode_blob, log_of
+from tests.broker.batch_commits.sink_client import Part, SinkClient, client_of, encode_blob, log_of
 from tests.broker.wire_client import WireClient
 
 BLOB_MAX = 3 << 20
@@ -206,7 +206,7 @@ def test_two_drivers_at_once_over_http(broker: Broker, client: SinkClient) -> No
 def test_without_a_staging_directory_there_is_no_sink(tmp_path: Path) -> None:
     """A broker that is embedded without the setting says so."""
     from penstock.broker.admin import sinks
-    from penstock.broker.sinks.errors import StagingUnavailable
+    from penstock.broker.batch_commits.errors import StagingUnavailable
 
     class Bare:
         sinks = None

@@ -24,7 +24,7 @@ from penstock.control import (
     RecordChange,
     SavedRecords,
     SqliteControlPlane,
-    StaleMembership,
+    StaleClusterEpoch,
 )
 from tests.broker.handlers.calls import names
 from tests.broker.handlers.conftest import broker, give
@@ -481,11 +481,11 @@ async def test_a_coordinator_that_has_not_heard_stores_nothing_of_others(
 
     await unheard(broker, 3)
     offset = CommittedOffset(topic_id=UUID(int=1), topic="b", partition=0, offset=3)
-    with pytest.raises(StaleMembership):
+    with pytest.raises(StaleClusterEpoch):
         await broker.coordinator.commit(other, [offset])
     assert [broker.broker_id for broker in broker.cluster.image.brokers] == [1, 2, 3]
     await unheard(broker, 4)
-    with pytest.raises(StaleMembership):
+    with pytest.raises(StaleClusterEpoch):
         await broker.coordinator.delete_offsets(other, [("b", 0)])
     assert await broker.control.offset_group_ids() == []
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from penstock.apps.cli import main
 from penstock.broker.metadata import ClusterMetadata
-from penstock.broker.switching import coordinating, joining, share
+from penstock.broker.migration import follower, leader, participant
 from penstock.control.batch_index.plane import Diskless
-from penstock.diskless.switching import SwitchingPart, TopicCopy
+from penstock.diskless.migration import MigrationPart, TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")
 """Of a broker that leads all partitions."""
@@ -82,22 +82,22 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     def refreshed(_: ClusterMetadata) -> str:
         return "refreshed" if "committed" in death.reached else ""
 
-    def told(_: joining.Joined, state: str, reason: str = "") -> str:
+    def told(_: follower.MigrationFollower, state: str, reason: str = "") -> str:
         return f"told {state}"
 
     death.around(TopicCopy, "catch_up", before=copying, after=lambda *_, **__: "copied")
     death.around(TopicCopy, "renew", after=lambda *_: "tail copied")
-    death.around(SwitchingPart, "commit", after=lambda *_: "committed")
+    death.around(MigrationPart, "commit", after=lambda *_: "committed")
     death.around(ClusterMetadata, "refresh", after=refreshed)
-    death.around(Diskless, "open_switch", after=lambda *_: "opened")
-    death.around(joining.Joined, "_tell", after=told)
-    death.around(joining.Joined, "_settle", before=lambda *_: "over")
-    death.around(coordinating.Coordinated, "_ready", after=lambda *_: "all ready")
-    death.around(coordinating.Coordinated, "_fenced", after=lambda *_: "all fenced")
+    death.around(Diskless, "open_migration", after=lambda *_: "opened")
+    death.around(follower.MigrationFollower, "_tell", after=told)
+    death.around(follower.MigrationFollower, "_settle", before=lambda *_: "over")
+    death.around(leader.MigrationLeader, "_ready", after=lambda *_: "all ready")
+    death.around(leader.MigrationLeader, "_fenced", after=lambda *_: "all fenced")
 
 
 def fence_for(seconds: float) -> None:
-    for module in (coordinating, joining, share):
+    for module in (leader, follower, participant):
         setattr(module, "SWITCH_FENCE_SECONDS", seconds)  # noqa: B010  (a constant, by its name)
 
 

@@ -100,15 +100,15 @@ async def test_a_notice_wakes_who_waits(cluster: Cluster, monkeypatch: pytest.Mo
     async def commit(commit: ObjectCommit) -> CommitAnswer:
         answer = await original(commit)
         rows = [
-            (*key, marks.high_watermark, marks.log_start_offset)
-            for key, marks in answer.marks.items()
+            (*key, watermarks.high_watermark, watermarks.log_start_offset)
+            for key, watermarks in answer.watermarks.items()
         ]
         for listener in listeners:
             listener(rows)
         return answer
 
-    def watch(on_image: Any, on_marks: Callable[..., None]) -> None:
-        listeners.append(on_marks)
+    def watch(on_image: Any, on_watermarks: Callable[..., None]) -> None:
+        listeners.append(on_watermarks)
 
     plane.commit_object = commit  # type: ignore[method-assign]
     plane.watch = watch  # type: ignore[method-assign]

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.base.retry import Backoff
 from penstock.broker.errors import NotLeader
+from penstock.broker.migration import migrations, retrying
 from penstock.broker.server import BrokerServer
-from penstock.broker.switching import desk, patience
-from penstock.control import ControlUnavailable, SinkCommit, SinkLane, TopicSwitch
+from penstock.control import ControlUnavailable, SinkCommit, SinkTarget, TopicMigration
 from penstock.objects import MemoryStore, StoreUnavailable
 from penstock.records import split_batches
 from tests.broker.diskless.conftest import Cluster
@@ -183,7 +183,7 @@ async def test_what_cannot_become_diskless_says_why(
     assert "cleanup.policy = compact needs the records on brokers" in refused.error_message
     await create("s", diskless_enable="false")
     await client.produce("s", batch(b"a"))
-    lane = SinkLane(
+    lane = SinkTarget(
         topic="s",
         topic_id=broker.partitions.topics["s"].topic.topic_id,
         partition=0,
@@ -191,7 +191,7 @@ async def test_what_cannot_become_diskless_says_why(
         base_sequence=0,
         records=1,
     )
-    intent = SinkCommit(query_id="q", owner=None, batch_id=1, state="intent", lanes=(lane,))
+    intent = SinkCommit(query_id="q", owner=None, batch_id=1, state="intent", targets=(lane,))
     await cluster.control.save_sink_commit(intent, expected_version=0)
     refused = await altered(client, "s", diskless_enable="true")
     assert refused.error_code == INVALID_CONFIG
@@ -219,7 +219,7 @@ async def test_store_that_fails_leaves_a_local_topic(
         await put(key, pieces)
 
     monkeypatch.setattr(store, "put", refuse)
-    monkeypatch.setattr("penstock.diskless.switching.copying.PUT_BACKOFF", Backoff(first_ms=1))
+    monkeypatch.setattr("penstock.diskless.migration.copying.PUT_BACKOFF", Backoff(first_ms=1))
     refused = await altered(client, "t", diskless_enable="true")
     assert refused.error_code != 0
     assert "the store is away" in refused.error_message
@@ -240,23 +240,23 @@ async def test_fence_stays_until_the_commit_is_known(
     await local()
     await client.produce("t", batch(b"a"))
     other = await cluster.connect(broker)
-    monkeypatch.setattr(patience, "SWITCH_PAUSE_SECONDS", 0.01)
-    real = cluster.control.switch_topic
-    calls: list[TopicSwitch] = []
+    monkeypatch.setattr(retrying, "SWITCH_PAUSE_SECONDS", 0.01)
+    real = cluster.control.migrate_topic
+    calls: list[TopicMigration] = []
     refused: list[int] = []
 
-    async def lossy(switch: TopicSwitch) -> Any:
-        calls.append(switch)
+    async def lossy(migration: TopicMigration) -> Any:
+        calls.append(migration)
         refused.append((await other.produce("t", batch(b"x"))).error_code)
         assert isinstance(broker.partitions.local_log("t", 0).fence, NotLeader)
         if len(calls) == 1:
             raise ControlUnavailable("nothing came back")
-        answer = await real(switch)
+        answer = await real(migration)
         if len(calls) == 2:
             raise ControlUnavailable("the answer was lost")
         return answer
 
-    monkeypatch.setattr(cluster.control, "switch_topic", lossy)
+    monkeypatch.setattr(cluster.control, "migrate_topic", lossy)
     await switched(client)
     assert refused == [NOT_LEADER] * 3
     assert await records(client) == [0]
@@ -280,21 +280,21 @@ async def test_request_that_does_not_wait_is_joined(
         await put(key, pieces)
 
     monkeypatch.setattr(cluster.objects, "put", slow)
-    monkeypatch.setattr(desk, "SWITCH_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(migrations, "SWITCH_WAIT_SECONDS", 0.05)
     waiting = await altered(client, "t", diskless_enable="true")
     assert waiting.error_code == TIMED_OUT
     assert "is becoming diskless: copying" in waiting.error_message
-    view = broker.switches.view(broker.partitions.topics["t"].topic.topic_id)
+    view = broker.migrations.view(broker.partitions.topics["t"].topic.topic_id)
     assert view is not None
     assert (view["state"], view["copied_bytes"]) == ("copying", 0)
     assert (await client.produce("t", batch(b"b"))).base_offset == 1
     go_on.set()
-    monkeypatch.setattr(desk, "SWITCH_WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(migrations, "SWITCH_WAIT_SECONDS", 60.0)
     await switched(client)
     assert await records(client) == [0, 1]
-    assert broker.switches.view(broker.partitions.topics["t"].topic.topic_id) is None
+    assert broker.migrations.view(broker.partitions.topics["t"].topic.topic_id) is None
     values = {
-        (sample.metric.name, sample.labels): sample.value for sample in broker.switches.samples()
+        (sample.metric.name, sample.labels): sample.value for sample in broker.migrations.samples()
     }
     assert values["penstock_topic_switches_total", ("done",)] == 1
     assert values["penstock_topic_switches_running", ()] == 0

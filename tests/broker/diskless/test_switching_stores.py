@@ -193,11 +193,11 @@ async def begin(
     producing = live(Producing(broker.bootstrap))
     await to_thread(producing.wait_for, 200)
     stores.objects.plan = trouble.plan
-    switching = asyncio.create_task(to_thread(become_diskless, broker.bootstrap))
+    migration = asyncio.create_task(to_thread(become_diskless, broker.bootstrap))
     await until(lambda: stores.objects.count("PUT", containing="/archive/") > 0)
     await to_thread(producing.wait_for, 100)
     trouble.go_on.set()
-    return producing, switching
+    return producing, migration
 
 
 LOST = Fault(drop_answer=True)
@@ -220,8 +220,8 @@ async def test_store_that_fails_for_a_while(
 ) -> None:
     broker = await serve()
     trouble = Trouble(stage, fault, 2)
-    producing, switching = await begin(broker, stores, live, trouble)
-    assert await switching is None
+    producing, migration = await begin(broker, stores, live, trouble)
+    assert await migration is None
     assert trouble.met == 2
     stores.objects.plan = share(0.3, Fault(truncate_bytes=100))
     await everything(broker, await finished(producing))
@@ -245,8 +245,8 @@ async def test_store_that_fails_for_too_long_leaves_a_local_topic(
 ) -> None:
     broker = await serve(diskless_put_timeout_ms="60000")
     trouble = Trouble(stage, fault, 1_000)
-    producing, switching = await begin(broker, stores, live, trouble)
-    refused = await switching
+    producing, migration = await begin(broker, stores, live, trouble)
+    refused = await migration
     assert refused is not None
     assert why in refused.str()
     assert not await stores.is_diskless()
@@ -280,7 +280,7 @@ async def test_fence_stays_until_the_outcome_is_known(
     stores.database.only = CHANGED
     stores.database.cut = cut
     stores.database.leaves = cut != "late"
-    switching = asyncio.create_task(to_thread(become_diskless, broker.bootstrap))
+    migration = asyncio.create_task(to_thread(become_diskless, broker.bootstrap))
     await stores.was_cut(1)
     assert await produced_to(client) == NOT_LEADER
     if cut != "late":
@@ -288,9 +288,9 @@ async def test_fence_stays_until_the_outcome_is_known(
         assert await produced_to(client) == NOT_LEADER
     assert await stores.is_diskless() is (cut == "after")
     assert (await client.fetch("t")).error_code == 0
-    assert not switching.done()
+    assert not migration.done()
     stores.database.come_back()
-    assert await switching is None
+    assert await migration is None
     await client.close()
     await whole(broker, stores, await finished(producing))
 
@@ -313,11 +313,11 @@ async def test_killed_while_the_outcome_is_unknown(
     stores.database.only = CHANGED
     stores.database.cut = cut
     stores.database.leaves = cut != "late"
-    switching = asyncio.create_task(altered(client, "t", diskless_enable="true"))
+    migration = asyncio.create_task(altered(client, "t", diskless_enable="true"))
     await stores.was_cut(1)
     await broker.kill()
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
-        await switching
+        await migration
     await client.close()
     stores.database.come_back()
     await broker.start()
@@ -406,7 +406,7 @@ async def test_two_leaders_and_a_commit_of_unknown_outcome(
     await to_thread(producing.wait_for, 200)
     stores.database.only, stores.database.cut = only, cut
     stores.database.leaves = only is CHANGED
-    switching = asyncio.create_task(to_thread(become_diskless, pair[0].bootstrap))
+    migration = asyncio.create_task(to_thread(become_diskless, pair[0].bootstrap))
     await stores.was_cut(1)
     if only is CHANGED:
         await stores.was_missed(8)
@@ -417,7 +417,7 @@ async def test_two_leaders_and_a_commit_of_unknown_outcome(
             await client.close()
         assert await stores.is_diskless() is (cut == "after")
         stores.database.come_back()
-    refused = await switching
+    refused = await migration
     assert (refused is None) is (only is not OPENED)
     if refused is not None:
         assert "whether the change took effect is not known" in refused.str()

@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from penstock.base.retry import Backoff
+from penstock.broker.migration import follower, leader
 from penstock.broker.server import BrokerServer
-from penstock.broker.switching import coordinating, joining
-from penstock.control import ControlUnavailable, SwitchRequest, SwitchShare, TopicSwitch
+from penstock.control import (
+    ControlUnavailable,
+    MigrationParticipant,
+    MigrationRequest,
+    TopicMigration,
+)
 from penstock.objects import StoreUnavailable
 from penstock.records import split_batches
 from tests.broker.diskless.conftest import Cluster
@@ -82,14 +87,14 @@ class House:
         """Wait until no broker is at a switch any more."""
         topic_id = self.brokers[0].partitions.topics["t"].topic.topic_id
         async with asyncio.timeout(60):
-            while any(broker.switches.view(topic_id) for broker in self.brokers):
+            while any(broker.migrations.view(topic_id) for broker in self.brokers):
                 await self.clients[0].fetch("t", max_wait=10)
 
     async def assert_local(self) -> None:
         """All partitions take records at their leaders, and nothing of a switch is left."""
         await self.settled()
         assert await self.diskless() == [False] * 3
-        assert await self.cluster.control.running_switches() == []
+        assert await self.cluster.control.running_migrations() == []
         for partition in range(PARTITIONS):
             assert (await self.produce(partition)).error_code == 0
 
@@ -101,7 +106,7 @@ class House:
             assert await self.records(partition, partition % 3, count) == list(range(count))
             done = await self.produce(partition, at=2)
             assert (done.error_code, done.base_offset) == (0, count)
-        assert await self.cluster.control.running_switches() == []
+        assert await self.cluster.control.running_migrations() == []
 
 
 @pytest.fixture
@@ -142,7 +147,7 @@ async def test_broker_that_has_not_heard_of_the_switch_may_be_asked(
     async def nothing() -> None:
         """Nothing."""
 
-    monkeypatch.setattr(third.switches, "look", nothing)
+    monkeypatch.setattr(third.migrations, "look", nothing)
     assert (await altered(house.clients[0], "t", diskless_enable="true")).error_code == 0
     assert not third.partitions.topics["t"].diskless
     answer = await altered(house.clients[2], "t", diskless_enable="true")
@@ -155,10 +160,10 @@ async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: Ho
     """As one that was stored when the broker had given up; producers are not kept out for it."""
     broker = house.brokers[0]
     assert broker.diskless is not None
-    request = broker.diskless.switching.request(broker.partitions.topics["t"].topic)
-    await house.cluster.control.open_switch(request)
+    request = broker.diskless.migration.request(broker.partitions.topics["t"].topic)
+    await house.cluster.control.open_migration(request)
     async with asyncio.timeout(60):
-        while await house.cluster.control.running_switches():
+        while await house.cluster.control.running_migrations():
             assert (await house.produce(1)).error_code == 0
     await house.assert_local()
     answer = await altered(house.clients[1], "t", diskless_enable="true")
@@ -207,7 +212,7 @@ async def test_broker_that_cannot_says_why(house: House, monkeypatch: pytest.Mon
         await put(key, pieces)
 
     monkeypatch.setattr(house.cluster.objects, "put", refuse)
-    monkeypatch.setattr("penstock.diskless.switching.copying.PUT_BACKOFF", Backoff(first_ms=1))
+    monkeypatch.setattr("penstock.diskless.migration.copying.PUT_BACKOFF", Backoff(first_ms=1))
     answer = await altered(house.clients[2], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
     assert "broker 1: the store is away" in answer.error_message
@@ -239,21 +244,21 @@ def patched(house: House, monkeypatch: pytest.MonkeyPatch) -> Patched:
 
 async def test_fences_hold_until_the_commit_is_known(house: House, patched: Patched) -> None:
     """The first commit is lost, the second takes effect without an answer."""
-    real = house.cluster.control.switch_topic
+    real = house.cluster.control.migrate_topic
     refused: list[int] = []
-    commits: list[TopicSwitch] = []
+    commits: list[TopicMigration] = []
 
-    async def lossy(switch: TopicSwitch) -> Any:
-        commits.append(switch)
+    async def lossy(migration: TopicMigration) -> Any:
+        commits.append(migration)
         refused.extend([(await house.produce(one)).error_code for one in range(PARTITIONS)])
         if len(commits) == 1:
             raise ControlUnavailable("nothing came back")
-        answer = await real(switch)
+        answer = await real(migration)
         if len(commits) == 2:
             raise ControlUnavailable("the answer was lost")
         return answer
 
-    patched("switch_topic", lossy)
+    patched("migrate_topic", lossy)
     client = (await house.other_clients())[0]
     answer = await altered(client, "t", diskless_enable="true")
     assert (answer.error_code, answer.error_message) == (0, None)
@@ -270,15 +275,15 @@ async def test_fenced_broker_gives_up_a_switch_that_does_not_end(
     house: House, patched: Patched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit hangs, and comes when the others have let their producers in again."""
-    real = house.cluster.control.switch_topic
+    real = house.cluster.control.migrate_topic
     go_on = asyncio.Event()
 
-    async def late(switch: TopicSwitch) -> Any:
+    async def late(migration: TopicMigration) -> Any:
         await go_on.wait()
-        return await real(switch)
+        return await real(migration)
 
-    patched("switch_topic", late)
-    monkeypatch.setattr(joining, "SWITCH_FENCE_SECONDS", 0.2)
+    patched("migrate_topic", late)
+    monkeypatch.setattr(follower, "SWITCH_FENCE_SECONDS", 0.2)
     client = (await house.other_clients())[0]
     asked = asyncio.create_task(altered(client, "t", diskless_enable="true"))
     async with asyncio.timeout(60):
@@ -295,16 +300,16 @@ async def test_fenced_broker_gives_up_a_switch_that_does_not_end(
 
 
 async def test_share_whose_answer_is_lost_is_brought_again(house: House, patched: Patched) -> None:
-    real = house.cluster.control.join_switch
-    lost: list[SwitchShare] = []
+    real = house.cluster.control.join_migration
+    lost: list[MigrationParticipant] = []
 
-    async def lossy(request: SwitchRequest, share: SwitchShare) -> None:
-        await real(request, share)
-        if share.state == "fenced" and not lost:
-            lost.append(share)
+    async def lossy(request: MigrationRequest, participant: MigrationParticipant) -> None:
+        await real(request, participant)
+        if participant.state == "fenced" and not lost:
+            lost.append(participant)
             raise ControlUnavailable("the answer was lost")
 
-    patched("join_switch", lossy)
+    patched("join_migration", lossy)
     assert (await altered(house.clients[2], "t", diskless_enable="true")).error_code == 0
     assert lost
     await house.assert_diskless(2)
@@ -315,10 +320,10 @@ async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
     topic_id = house.brokers[0].partitions.topics["t"].topic.topic_id
     plane = house.cluster.control
     await plane.register_broker(broker_id=9, host="h", port=9, rack=None, incarnation=topic_id)
-    request = SwitchRequest(topic_id, topic_id, 9, topic_id)
-    await plane.open_switch(request)
-    ready = SwitchShare(broker_id=9, incarnation=topic_id, state="ready")
-    await plane.join_switch(request, ready)
+    request = MigrationRequest(topic_id, topic_id, 9, topic_id)
+    await plane.open_migration(request)
+    ready = MigrationParticipant(broker_id=9, incarnation=topic_id, state="ready")
+    await plane.join_migration(request, ready)
     async with asyncio.timeout(60):
         for partition in range(PARTITIONS):
             while (await house.produce(partition)).error_code != NOT_LEADER:
@@ -326,7 +331,7 @@ async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
     await plane.unregister_broker(broker_id=9, incarnation=topic_id)
     await house.brokers[0].cluster.refresh()
     async with asyncio.timeout(60):
-        while await plane.running_switches():
+        while await plane.running_migrations():
             await house.clients[0].fetch("t", max_wait=10)
     await house.assert_local()
 
@@ -338,8 +343,8 @@ def joins_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing() -> None:
         """Nothing."""
 
-    monkeypatch.setattr(house.brokers[1].switches, "look", nothing)
-    monkeypatch.setattr(coordinating, "SWITCH_JOIN_SECONDS", 0.3)
+    monkeypatch.setattr(house.brokers[1].migrations, "look", nothing)
+    monkeypatch.setattr(leader, "SWITCH_JOIN_SECONDS", 0.3)
 
 
 @pytest.mark.usefixtures("joins_nothing")
@@ -355,14 +360,14 @@ async def test_nobody_stops_producers_for_a_share_of_a_process_that_died(
     house: House, patched: Patched
 ) -> None:
     """The broker was started again after it had told that it was ready."""
-    real = house.cluster.control.join_switch
+    real = house.cluster.control.join_migration
 
-    async def join(request: SwitchRequest, share: SwitchShare) -> None:
-        await real(request, share)
-        dead = SwitchShare(broker_id=2, incarnation=request.topic_id, state="ready")
+    async def join(request: MigrationRequest, participant: MigrationParticipant) -> None:
+        await real(request, participant)
+        dead = MigrationParticipant(broker_id=2, incarnation=request.topic_id, state="ready")
         await real(request, dead)
 
-    patched("join_switch", join)
+    patched("join_migration", join)
     client = (await house.other_clients())[0]
     asked = asyncio.create_task(altered(client, "t", diskless_enable="true"))
     while not asked.done():

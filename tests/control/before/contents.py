@@ -15,12 +15,12 @@ from penstock.control import (
     FindRequest,
     ObjectLease,
     SinkCommit,
-    SinkLane,
     SinkState,
+    SinkTarget,
     StoreIdentity,
 )
 from tests.control.diskless import OTHER, TOPIC, Plane, Sequenced, entry, furnish, lease, written
-from tests.control.test_topic_shares import REQUEST, SECOND, share, spread
+from tests.control.test_topic_participants import REQUEST, SECOND, participant, spread
 
 Contents = dict[str, Any]
 GONE = UUID(int=50)
@@ -37,7 +37,7 @@ GROUP = CoordinationRecord(
 )
 """The record of a group that is in the dumps beside what `fill` puts there, as it is kept now."""
 
-LANE = SinkLane(
+LANE = SinkTarget(
     topic="local", topic_id=UUID(int=9), partition=1, producer_id=8, base_sequence=0, records=3
 )
 ENTRIES = (entry(0, by=Sequenced(5, 0)), entry(1, (50, 2), (70, 3), timestamp=900))
@@ -89,7 +89,7 @@ async def fill(plane: Any) -> None:
     for query_id, state in states.items():
         await plane.save_sink_commit(
             SinkCommit(
-                query_id=query_id, owner="o", batch_id=4, state=state, lanes=(LANE,),
+                query_id=query_id, owner="o", batch_id=4, state=state, targets=(LANE,),
                 manifest=b"m\0", updated_ms=6,
             ),
             expected_version=0,
@@ -98,8 +98,8 @@ async def fill(plane: Any) -> None:
     await plane.commit_object(written((await lease(plane))[0], ENTRIES))
     await plane.commit_object(written((await lease(plane))[0], [entry(0, by=Sequenced(5, 5))]))
     await plane.delete_records(TOPIC, 0, 2)
-    await plane.open_switch(REQUEST)
-    await plane.join_switch(REQUEST, await share(plane, SECOND))
+    await plane.open_migration(REQUEST)
+    await plane.join_migration(REQUEST, await participant(plane, SECOND))
 
 
 async def contents(plane: Plane) -> Contents:
@@ -110,13 +110,13 @@ async def contents(plane: Plane) -> Contents:
     first = ObjectLease(1, "its key is not looked at")
     return {
         "topics": image.topics,
-        "version": (image.version, image.membership, image.cluster_id),
+        "version": (image.version, image.cluster_epoch, image.cluster_id),
         "broker configs": image.broker_configs,
         "offsets": {group: await plane.committed_offsets(group, None) for group in groups},
         "offset": await plane.committed_offsets("g", [("local", 1), ("local", 2)]),
         "sinks": [await plane.sink_commit(one.query_id) for one in await plane.sink_commits()],
         "store": await plane.store_identity(),
-        "marks": await plane.marks(keys),
+        "marks": await plane.watermarks(keys),
         "extents": {key: await plane.extents(*key, start=0, end=100, limit=100) for key in keys},
         "found": await plane.find([FindRequest(TOPIC, 0, 3, 1000)]),
         "producers": [
@@ -124,7 +124,7 @@ async def contents(plane: Plane) -> Contents:
         ],
         "objects": await plane.object_totals(),
         "keys": await plane.referenced_keys(after="", limit=100),
-        "switches": await plane.running_switches(),
+        "switches": await plane.running_migrations(),
         "first answer": await plane.commit_object(written(first, ENTRIES)),
         "new object": await plane.highest_object_id(),
         "new producer": await plane.allocate_producer_ids(1),

@@ -91,15 +91,17 @@ class Desk:
 
     async def consumed(self, partition: int = 0) -> bytes:
         """All bytes of a partition from its start, as a consumer gets them."""
-        [marks] = await self.plane.marks([(TOPIC, partition)])
+        [watermarks] = await self.plane.watermarks([(TOPIC, partition)])
         extents = [
-            one for one in await self.extents(partition) if one.next_offset > marks.log_start_offset
+            one
+            for one in await self.extents(partition)
+            if one.next_offset > watermarks.log_start_offset
         ]
         data = await seen(self.store, extents)
         if extents:
-            assert extents[0].base_offset <= marks.log_start_offset
-            assert extents[-1].next_offset == marks.high_watermark
-        kept = [one for one in split_batches(data) if one.next_offset > marks.log_start_offset]
+            assert extents[0].base_offset <= watermarks.log_start_offset
+            assert extents[-1].next_offset == watermarks.high_watermark
+        kept = [one for one in split_batches(data) if one.next_offset > watermarks.log_start_offset]
         return data[len(data) - sum(one.size_bytes for one in kept) :]
 
     async def keys(self, prefix: str = "") -> list[str]:

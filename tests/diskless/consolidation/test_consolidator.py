@@ -12,8 +12,8 @@ import pytest
 from penstock.archive.segments import SealedSegment, SegmentPart, write_segment
 from penstock.control import ControlUnavailable, MemoryControlPlane
 from penstock.control.batch_index.values import ObjectLease, SegmentSwap
-from penstock.diskless.collection import Collection
 from penstock.diskless.consolidation import Consolidator, Made
+from penstock.diskless.gc import Collection
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.verification import Verifier
 from penstock.objects import MemoryStore, StoreUnavailable
@@ -96,7 +96,7 @@ async def sweep(desk: Desk, clock: FakeClock) -> None:
         guard=guard_of(desk.plane, desk.store),
         clock=clock,
         targets=list,
-        on_marks=lambda key, marks: None,
+        on_watermarks=lambda key, watermarks: None,
     )
     clock.ms += DAY_MS
     await collection.sweeper.sweep()
@@ -322,7 +322,9 @@ async def test_whoever_comes_second_loses_and_nothing_is_harmed(
         elif rival == "deletion":
             await plane.delete_records(*key, 3)
         elif rival == "sweeper":
-            await plane.condemn(pending_grace_ms=0, unreferenced_grace_ms=2**40, limit=100)
+            await plane.mark_for_deletion(
+                pending_grace_ms=0, unreferenced_grace_ms=2**40, limit=100
+            )
         else:
             topic = (await plane.image()).topics["orders"]
             await plane.delete_topic(topic.topic_id)
@@ -356,7 +358,7 @@ async def test_readers_of_old_extents_go_on_until_their_grace_is_over(
     collection = Collection(
         settings(sweep_unreferenced_grace_ms=1_000), plane=desk.plane, store=desk.store,
         guard=guard_of(desk.plane, desk.store), clock=clock, targets=list,
-        on_marks=lambda key, marks: None,
+        on_watermarks=lambda key, watermarks: None,
     )  # fmt: skip
     clock.ms += 999
     assert await collection.sweeper.sweep() == 0
@@ -441,7 +443,7 @@ async def test_many_at_once_harm_nothing(clock: FakeClock) -> None:
                 elif what == 2:
                     await desk.write(Sent(produced(b"new", timestamp=START_MS - DAY_MS), partition))
                 else:
-                    await desk.plane.condemn(
+                    await desk.plane.mark_for_deletion(
                         pending_grace_ms=2**40, unreferenced_grace_ms=2**40, limit=9
                     )
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control import DisklessPlane, SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
-from penstock.diskless.collection import Collection
 from penstock.diskless.consolidation import Consolidator
+from penstock.diskless.gc import Collection
 from penstock.diskless.limits import RUN_EXTENTS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.verification import Verifier
@@ -33,7 +33,7 @@ def job_over(plane: DisklessPlane, store: ObjectStore) -> Consolidator:
 async def swept(plane: DisklessPlane, store: ObjectStore) -> int:
     collection = Collection(
         SETTINGS, plane=plane, store=store, guard=guard_of(plane, store),
-        clock=SYSTEM_CLOCK, targets=list, on_marks=lambda key, marks: None,
+        clock=SYSTEM_CLOCK, targets=list, on_watermarks=lambda key, watermarks: None,
     )  # fmt: skip
     return await collection.sweeper.sweep()
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.control import ControlUnavailable
-from penstock.control.batch_index.values import CommitAnswer, PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import CommitAnswer, PartitionKey, Watermarks
 from penstock.diskless.reading import limits
 from penstock.diskless.reading.errors import PartitionGone
 from penstock.diskless.reading.reader import Reader, Want
@@ -70,14 +70,14 @@ class House:
         self.world = World()
         self.paths = PlainPaths(self.world)
         self.clock = FakeClock()
-        self.marks: dict[PartitionKey, PartitionMarks] = {}
+        self.watermarks: dict[PartitionKey, Watermarks] = {}
         self.woken: list[PartitionKey] = []
         self._changed = asyncio.Event()
         self.reader = Reader(
             plane=self.world.plane,
             paths=self.paths,
             clock=self.clock,
-            learn=self.marks.__setitem__,
+            learn=self.watermarks.__setitem__,
             wake=self._wake,
         )
 
@@ -133,7 +133,7 @@ async def test_what_was_written_is_loaded_and_read(house: House) -> None:
     assert house.offsets(0, 0) == [0, 1, 2, 3, 4]
     assert house.offsets(0, 3) == [3, 4]
     assert house.offsets(1, 0) == [0, 1]
-    assert house.marks[TOPIC, 0].high_watermark == 5
+    assert house.watermarks[TOPIC, 0].high_watermark == 5
     ((ranges, _),) = house.paths.calls
     # Both partitions of the first object are one range.
     assert len(ranges) == 2
@@ -173,7 +173,7 @@ async def test_the_end_of_the_log_is_no_failure(house: House) -> None:
     await house.load((0, 3, ALL))
     assert house.read(0, 3) is None
     assert house.paths.calls == []
-    assert house.marks[TOPIC, 0].high_watermark == 3
+    assert house.watermarks[TOPIC, 0].high_watermark == 3
 
 
 async def test_an_offset_out_of_range_is_refused_by_the_plane(house: House) -> None:

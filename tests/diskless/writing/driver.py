@@ -10,6 +10,7 @@ from penstock.control.errors import (
     ControlUnavailable,
 )
 from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.writing.accumulator import Accumulator
 from penstock.diskless.writing.effects import (
     Answer,
     CommitObject,
@@ -18,7 +19,6 @@ from penstock.diskless.writing.effects import (
     LeaseKeys,
     PutObject,
 )
-from penstock.diskless.writing.gathering import Gathering
 from penstock.objects import StoreUnavailable
 from penstock.records.appends import AppendResult
 from tests.diskless.submissions import Sent, keys
@@ -34,7 +34,7 @@ class Driver:
     def __init__(
         self, *, keys_granted: bool = True, interval_ms: int = 10, **settings: Any
     ) -> None:
-        self.core = Gathering(DisklessSettings(**settings), interval_ms=interval_ms, broker_id=3)
+        self.core = Accumulator(DisklessSettings(**settings), interval_ms=interval_ms, broker_id=3)
         self.now_ms = 1000.0
         self.effects: list[Effect] = []
         self.keys_granted = keys_granted

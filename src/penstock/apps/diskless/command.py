@@ -72,8 +72,8 @@ def status(configuration: Configuration) -> None:
 
 
 async def _status(configuration: Configuration) -> tuple[Status, dict[PartitionKey, str]]:
-    from penstock.diskless.collection import ObjectMarks
     from penstock.diskless.errors import DatabaseRestored
+    from penstock.diskless.gc import ObjectMarks
 
     async with opened(configuration) as places:
         plane = places.plane

@@ -100,8 +100,8 @@ async def _consolidate(
     configuration: Configuration, topic: str | None, all_ages: bool
 ) -> dict[str, Any]:
     from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-    from penstock.diskless.collection import ObjectMarks
     from penstock.diskless.consolidation import Consolidator
+    from penstock.diskless.gc import ObjectMarks
 
     async with opened(configuration) as places:
         names = await wanted_partitions(places, topic)

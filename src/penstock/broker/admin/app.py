@@ -29,8 +29,8 @@ from penstock.base.http_listener import wrong_parameters
 from penstock.base.metrics import render
 from penstock.broker.admin import consolidation, extents, metrics, sinks, views
 from penstock.broker.admin.health import Health, Readiness
+from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
 from penstock.broker.parts import parts_of
-from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

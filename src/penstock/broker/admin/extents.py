@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from penstock.archive.formats.extent_json import extent_to_json
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
-from penstock.partitions import look_up_marks
+from penstock.partitions import look_up_watermarks
 from penstock.records import OffsetOutOfRange
 
 if TYPE_CHECKING:
@@ -125,7 +125,9 @@ async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
     if place is None or index >= len(place.partitions):
         await parts.cluster.refresh()  # another broker may have made it just now
     partition = parts.partitions.partition(topic, index)
-    await look_up_marks([partition])  # another broker may have committed what the reader heard of
+    await look_up_watermarks(
+        [partition]
+    )  # another broker may have committed what the reader heard of
     start, end = wanted(partition, request.query_params)
     page: Sequence[Extent] = ()
     if start < end:

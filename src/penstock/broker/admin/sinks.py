@@ -27,14 +27,14 @@ from starlette.requests import ClientDisconnect
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.settings import LONG_MAX
 from penstock.broker.admin.extents import flag, machine_id, number
-from penstock.broker.sinks.errors import ManifestTooLarge, StagingUnavailable
-from penstock.broker.sinks.limits import MANIFEST_BYTES_MAX
-from penstock.broker.sinks.manifest import check_query, parse_post
+from penstock.broker.batch_commits.errors import ManifestTooLarge, StagingUnavailable
+from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
+from penstock.broker.batch_commits.manifest import check_query, parse_post
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.sinks import SinkService
+    from penstock.broker.batch_commits import SinkService
     from penstock.control import ControlPlane, SinkCommit
 
 
@@ -106,12 +106,12 @@ async def commit(parts: Parts, request: Request) -> dict[str, Any]:
         "records": done.records,
         "offsets": [
             {
-                "topic": lane.topic,
-                "partition": lane.partition,
-                "base_offset": lane.base_offset,
-                "next_offset": lane.next_offset,
+                "topic": target.topic,
+                "partition": target.partition,
+                "base_offset": target.base_offset,
+                "next_offset": target.next_offset,
             }
-            for lane in done.lanes
+            for target in done.targets
         ],
     }
 
@@ -151,12 +151,12 @@ def _described(row: SinkCommit) -> dict[str, Any]:
         "updated_ms": row.updated_ms,
         "partitions": [
             {
-                "topic": lane.topic,
-                "topic_id": str(lane.topic_id),
-                "partition": lane.partition,
-                "producer_id": lane.producer_id,
-                "next_sequence": lane.next_sequence,
+                "topic": target.topic,
+                "topic_id": str(target.topic_id),
+                "partition": target.partition,
+                "producer_id": target.producer_id,
+                "next_sequence": target.next_sequence,
             }
-            for lane in row.lanes
+            for target in row.targets
         ],
     }

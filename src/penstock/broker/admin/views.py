@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicOrPartition
-from penstock.partitions import look_up_marks
+from penstock.partitions import look_up_watermarks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.migration import TopicMigrations
     from penstock.broker.partition_registry import PartitionRegistry, ServedTopic
-    from penstock.broker.switching import TopicSwitches
     from penstock.control import CommittedOffset, ControlPlane
 
 
@@ -32,7 +32,7 @@ class Parts:
     cluster: ClusterMetadata
     partitions: PartitionRegistry
     coordinator: GroupCoordinator
-    switches: TopicSwitches
+    migrations: TopicMigrations
 
 
 async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
@@ -62,25 +62,25 @@ async def topics(parts: Parts, request: Request) -> dict[str, Any]:
     """Every topic, with what its partitions on this broker hold altogether."""
     await parts.cluster.refresh()
     topics = parts.partitions.topics
-    await look_up_marks(one for topic in topics.values() for one in topic.partitions)
+    await look_up_watermarks(one for topic in topics.values() for one in topic.partitions)
     return {"topics": [_summary(topics[name]) for name in sorted(topics)]}
 
 
 async def topic(parts: Parts, request: Request) -> dict[str, Any]:
     """One topic, partition by partition; offsets are null where another broker leads.
 
-    `switch` says how far a local topic is that becomes diskless; null for all others.
+    `migration` says how far a local topic is that becomes diskless; null for all others.
     """
     await parts.cluster.refresh()
     name = request.path_params["topic"]
     found = parts.partitions.topics.get(name)
     if found is None:
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
-    await look_up_marks(found.partitions)
+    await look_up_watermarks(found.partitions)
     return {
         **_summary(found),
         "configs": dict(found.topic.configs),
-        "switch": parts.switches.view(found.topic.topic_id),
+        "switch": parts.migrations.view(found.topic.topic_id),
         "partitions": [_partition(parts, found, index) for index in range(len(found.partitions))],
     }
 

@@ -39,7 +39,7 @@ from penstock.broker.coordination.retention import OffsetsRetention
 from penstock.broker.coordination.runtime import Runtime
 from penstock.broker.coordination.saving import Saver
 from penstock.broker.settings import BrokerSettings
-from penstock.control import CommittedOffset, ControlPlane, CoordinationRecord, StaleMembership
+from penstock.control import CommittedOffset, ControlPlane, CoordinationRecord, StaleClusterEpoch
 
 KIND: Final = "group"
 DEAD: Final = "Dead"
@@ -208,11 +208,11 @@ class GroupCoordinator:
         """Store offsets; they are durable when this returns.
 
         Raises:
-            StaleMembership: brokers have come or gone; as for clients, another one coordinates.
+            StaleClusterEpoch: brokers have come or gone; as for clients, another one coordinates.
         """
         await self._fenced(
             self._control.commit_offsets(
-                group_id=group_id, offsets=offsets, membership=self.ownership.cluster_epoch
+                group_id=group_id, offsets=offsets, cluster_epoch=self.ownership.cluster_epoch
             )
         )
 
@@ -220,14 +220,14 @@ class GroupCoordinator:
         """Forget offsets of a group that this broker owns; raises as `commit`."""
         await self._fenced(
             self._control.delete_offsets(
-                group_id=group_id, partitions=partitions, membership=self.ownership.cluster_epoch
+                group_id=group_id, partitions=partitions, cluster_epoch=self.ownership.cluster_epoch
             )
         )
 
     async def _fenced(self, write: Awaitable[None]) -> None:
         try:
             await write
-        except StaleMembership:
+        except StaleClusterEpoch:
             await self._cluster.refresh()
             raise
 

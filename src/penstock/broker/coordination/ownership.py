@@ -68,7 +68,7 @@ class Ownership:
     @property
     def cluster_epoch(self) -> int:
         """Rises whenever brokers come or go, and so whenever keys may change their owner."""
-        return self._cluster.image.membership
+        return self._cluster.image.cluster_epoch
 
     async def look_again(self) -> None:
         """Have the newest image."""

@@ -35,7 +35,7 @@ from penstock.control import (
     RecordChange,
     RecordKey,
     SavedRecords,
-    StaleMembership,
+    StaleClusterEpoch,
     TooLarge,
 )
 
@@ -144,7 +144,7 @@ class Saver:
             saved = await self._plane.save_records(
                 [change for _, change in batch], cluster_epoch=self._ownership.cluster_epoch
             )
-        except StaleMembership as error:
+        except StaleClusterEpoch as error:
             await self._look_again(all_of_it, error)
             return
         except PenstockError as error:
@@ -173,7 +173,7 @@ class Saver:
         if stale:
             await self._find_out(stale, None)
 
-    async def _look_again(self, batch: list[Pending], error: StaleMembership) -> None:
+    async def _look_again(self, batch: list[Pending], error: StaleClusterEpoch) -> None:
         """Brokers have come or gone: save again what still is this broker's."""
         try:
             await self._ownership.look_again()

@@ -3,7 +3,7 @@
 Values are decided in `broker/configs.py`. A change is stored by compare-and-set against the
 configurations that it was computed from; when another change came between, it is computed
 again, `ATTEMPTS_MAX` times at most. A change by which a local topic becomes diskless is stored
-by `switching`, which may take long.
+by `migration`, which may take long.
 
 Source: Kafka's `ConfigHelper` and `ConfigAdminManager`; KIP-133, KIP-226, KIP-339, KIP-569,
 KIP-1142 (ListConfigResources).
@@ -50,7 +50,7 @@ from penstock.wire.kafka.errors import UnsupportedVersion
 if TYPE_CHECKING:
     from penstock.broker.identity import Identity
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.switching import TopicSwitches
+    from penstock.broker.migration import TopicMigrations
     from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import ControlPlane
 
@@ -79,7 +79,7 @@ class Parts:
     node_id: int
     control: ControlPlane
     cluster: ClusterMetadata
-    switches: TopicSwitches
+    migrations: TopicMigrations
     identity: Identity
     topic_admin: TopicAdmin
 
@@ -280,9 +280,9 @@ async def _apply_topic(
     topic = _topic(parts, alteration.resource.resource_name)
     configs = _changed_topic(parts, alteration, topic)
     if configs.get(DISKLESS_CONFIG) == "true" and not is_diskless(topic):
-        parts.switches.check(topic)
+        parts.migrations.check(topic)
         if not validate_only:
-            await parts.switches.switch(topic, partial(_changed_topic, parts, alteration))
+            await parts.migrations.migrate(topic, partial(_changed_topic, parts, alteration))
     elif not validate_only and configs != topic.configs:
         await parts.control.set_topic_configs(
             topic_id=topic.topic_id, configs=configs, expected=topic.configs

@@ -21,7 +21,7 @@ from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.leader_epochs import check_epoch
-from penstock.partitions import look_up_marks
+from penstock.partitions import look_up_watermarks
 from penstock.records.positions import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -111,7 +111,7 @@ class _Served:
         """Learn where they begin and end; what is no partition here is left out."""
         topics = self._parts.partitions.topics
         try:
-            await look_up_marks(
+            await look_up_watermarks(
                 topics[name].partitions[index]
                 for name, index in asked
                 if name in topics and 0 <= index < len(topics[name].partitions)

@@ -20,7 +20,7 @@ from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.errors import error_of
 from penstock.broker.partition_registry import ServedTopic
-from penstock.partitions import look_up_marks
+from penstock.partitions import look_up_watermarks
 from penstock.storage import StorageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _directory(store: LogStore, led: Mapping[str, _Led]) -> Entry:
 
 async def _object_store(url: str, led: Mapping[str, _Led]) -> Entry:
     try:
-        await look_up_marks(one for partitions in led.values() for one in partitions.values())
+        await look_up_watermarks(one for partitions in led.values() for one in partitions.values())
     except PenstockError as error:
         return _offline(url, error)
     return {"log_dir": url, "topics": _topics(led, url)}

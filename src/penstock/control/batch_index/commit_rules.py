@@ -110,7 +110,9 @@ def plan_commit(
     }
     rows = {key: _extended(partitions[key], added) for key, added in extents.items()}
     answer = CommitAnswer(
-        placed=placed, marks={key: row.marks for key, row in rows.items()}, extents=extents
+        placed=placed,
+        watermarks={key: row.watermarks for key, row in rows.items()},
+        extents=extents,
     )
     return CommitPlan(answer, rows, planner.written, sum(map(len, extents.values())))
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.control.batch_index import extents, index_rules, partitions
 from penstock.control.batch_index.rules import EMPTY, TopicOf
-from penstock.control.batch_index.values import FindRequest, Found, PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import FindRequest, Found, PartitionKey, Watermarks
 from penstock.control.drivers.statements import Call, Operation
 from penstock.control.limits import FIND_EXTENTS_MAX
 from penstock.control.metadata.images import Images, StampedImage
@@ -69,10 +69,10 @@ def _enough(answer: Found, request: FindRequest) -> bool:
     return size_bytes + sum([extent.size_bytes for extent in rest]) >= request.max_bytes
 
 
-def watermarks(keys: Sequence[PartitionKey]) -> Operation[list[PartitionMarks]]:
+def watermarks(keys: Sequence[PartitionKey]) -> Operation[list[Watermarks]]:
     """Where partitions begin and end, in the order of the keys."""
     found = yield from partitions.read(set(keys))
-    return [found.get(key, EMPTY).marks for key in keys]
+    return [found.get(key, EMPTY).watermarks for key in keys]
 
 
 def producers(key: PartitionKey) -> Operation[list[ProducerState]]:

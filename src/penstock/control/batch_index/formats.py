@@ -2,10 +2,10 @@
 
 An answer is MessagePack, an array of three: the version 1; the entries' places; the partitions,
 each an array of topic id (16 bytes), partition, marks and extents. Places, marks and extents are
-arrays of the fields of `AppendResult`, `PartitionMarks` and `Extent`, in their order.
+arrays of the fields of `AppendResult`, `Watermarks` and `Extent`, in their order.
 
 A share in a topic that becomes diskless is MessagePack, too, an array of two: the version 1; the
-partitions, maps of the fields of `SwitchedPartition`, whose objects, extents and producers are
+partitions, maps of the fields of `MigratedPartition`, whose objects, extents and producers are
 arrays of their own fields.
 
 The batches of a producer, oldest first, are 28 bytes each, little endian:
@@ -26,9 +26,9 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.control.batch_index.switch_values import SwitchedPartition
-from penstock.control.batch_index.values import CommitAnswer, PartitionMarks
-from penstock.control.errors import DatabaseDamaged, SwitchRefused
+from penstock.control.batch_index.migration_values import MigratedPartition
+from penstock.control.batch_index.values import CommitAnswer, Watermarks
+from penstock.control.errors import DatabaseDamaged, MigrationRefused
 from penstock.control.limits import SWITCH_SHARE_BYTES_MAX
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
@@ -42,7 +42,7 @@ _BATCH: Final = Struct("<iiqiq")
 class _Partition(NamedTuple):
     topic_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     partition: int
-    marks: PartitionMarks
+    watermarks: Watermarks
     extents: tuple[Extent, ...]
 
 
@@ -54,7 +54,7 @@ class _Answer(NamedTuple):
 
 class _Share(NamedTuple):
     version: int
-    partitions: tuple[SwitchedPartition, ...]
+    partitions: tuple[MigratedPartition, ...]
 
 
 T = TypeVar("T", _Answer, _Share)
@@ -65,8 +65,8 @@ _SHARE_DECODER: Final = msgspec.msgpack.Decoder(_Share)
 
 def encode_answer(answer: CommitAnswer) -> bytes:
     partitions = [
-        _Partition(topic_id.bytes, partition, marks, answer.extents[topic_id, partition])
-        for (topic_id, partition), marks in answer.marks.items()
+        _Partition(topic_id.bytes, partition, watermarks, answer.extents[topic_id, partition])
+        for (topic_id, partition), watermarks in answer.watermarks.items()
     ]
     return _ENCODER.encode((ANSWER_VERSION, answer.placed, partitions))
 
@@ -77,23 +77,23 @@ def decode_answer(data: bytes) -> CommitAnswer:
     keys = [(UUID(bytes=one.topic_id), one.partition) for one in found.partitions]
     return CommitAnswer(
         placed=found.placed,
-        marks={key: one.marks for key, one in zip(keys, found.partitions, strict=True)},
+        watermarks={key: one.watermarks for key, one in zip(keys, found.partitions, strict=True)},
         extents={key: one.extents for key, one in zip(keys, found.partitions, strict=True)},
     )
 
 
-def encode_partitions(partitions: tuple[SwitchedPartition, ...]) -> bytes:
-    """Raises SwitchRefused for more than a share may have."""
+def encode_partitions(partitions: tuple[MigratedPartition, ...]) -> bytes:
+    """Raises MigrationRefused for more than a share may have."""
     data = _ENCODER.encode((SHARE_VERSION, partitions))
     if len(data) > SWITCH_SHARE_BYTES_MAX:
-        raise SwitchRefused(
+        raise MigrationRefused(
             f"the index of one broker's partitions has {len(data)} bytes, the limit is"
             f" {SWITCH_SHARE_BYTES_MAX}"
         )
     return data
 
 
-def decode_partitions(data: bytes) -> tuple[SwitchedPartition, ...]:
+def decode_partitions(data: bytes) -> tuple[MigratedPartition, ...]:
     """Raises DatabaseDamaged for bytes that are no share of this version."""
     return _decoded(_SHARE_DECODER, data, what="a share", version=SHARE_VERSION).partitions
 

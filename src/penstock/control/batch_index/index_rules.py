@@ -47,10 +47,10 @@ def found_without_extents(
     refused = refusal(topic_of(topic_id), topic_id, partition)
     if refused is not None:
         return Found(None, error=refused[0])
-    marks = row.marks
-    if not marks.log_start_offset <= offset <= marks.high_watermark:
-        return Found(marks, error="offset_out_of_range")
-    return Found(marks) if offset == marks.high_watermark else None
+    watermarks = row.watermarks
+    if not watermarks.log_start_offset <= offset <= watermarks.high_watermark:
+        return Found(watermarks, error="offset_out_of_range")
+    return Found(watermarks) if offset == watermarks.high_watermark else None
 
 
 def found(request: FindRequest, row: PartitionRow, candidates: Iterable[Extent]) -> Found:
@@ -75,7 +75,7 @@ def found(request: FindRequest, row: PartitionRow, candidates: Iterable[Extent])
             f"partition {request.partition} of topic {request.topic_id}: no extent has offset"
             f" {request.offset} of [{row.log_start_offset}, {row.high_watermark})"
         )
-    return Found(row.marks, tuple(taken))
+    return Found(row.watermarks, tuple(taken))
 
 
 def bytes_from(extent: Extent, offset: int) -> int:
@@ -109,7 +109,7 @@ class RetentionPlan(NamedTuple):
     @property
     def retained(self) -> Retained:
         size_bytes = sum([extent.size_bytes for extent in self.dropped])
-        return Retained(self.row.marks, len(self.dropped), size_bytes, self.more)
+        return Retained(self.row.watermarks, len(self.dropped), size_bytes, self.more)
 
 
 def plan_retention(

@@ -10,11 +10,11 @@ from collections.abc import Collection, Sequence
 
 from penstock.control.batch_index import extents, index_rules, objects, partitions
 from penstock.control.batch_index.values import (
-    Condemned,
+    MarkedObject,
     PartitionKey,
-    PartitionMarks,
     Retained,
     SegmentSwap,
+    Watermarks,
 )
 from penstock.control.drivers.statements import Operation
 from penstock.control.errors import ObjectLeaseLost
@@ -22,12 +22,12 @@ from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
 from penstock.records.extents import Extent
 
 
-def delete_records(key: PartitionKey, before_offset: int) -> Operation[PartitionMarks]:
+def delete_records(key: PartitionKey, before_offset: int) -> Operation[Watermarks]:
     """Move a partition's start up to an offset."""
     row = yield from partitions.lock_one(key)
     row = row._replace(log_start_offset=index_rules.deletion_start(row, *key, before_offset))
     yield partitions.write_rows([row])
-    return row.marks
+    return row.watermarks
 
 
 def retain(
@@ -101,7 +101,7 @@ def swap_extents(swap: SegmentSwap) -> Operation[None]:
 
 def mark_for_deletion(
     *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
-) -> Operation[list[Condemned]]:
+) -> Operation[list[MarkedObject]]:
     """Mark objects that nobody can need any more; all that are marked."""
     left = limit - len((yield from objects.deleting(limit)))
     left -= yield objects.mark_pending(pending_grace_ms, left)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.control.batch_index.values import (
-    Condemned,
+    MarkedObject,
     ObjectLease,
     ObjectState,
     ObjectTotals,
@@ -157,9 +157,9 @@ def answers(object_ids: Iterable[int]) -> Operation[dict[int, bytes]]:
     return dict((yield _answers([(object_id,) for object_id in object_ids])))
 
 
-def deleting(limit: int) -> Operation[list[Condemned]]:
+def deleting(limit: int) -> Operation[list[MarkedObject]]:
     """Objects that are marked, by id."""
-    return list(map(Condemned._make, (yield _deleting(limit))))
+    return list(map(MarkedObject._make, (yield _deleting(limit))))
 
 
 def totals() -> Operation[list[ObjectTotals]]:

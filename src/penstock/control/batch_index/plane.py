@@ -12,34 +12,34 @@ from penstock.control.batch_index import (
     extents,
     finds,
     maintenance,
+    migrating,
+    migrations,
     objects,
     partitions,
-    switches,
-    switching,
 )
 from penstock.control.batch_index.commit_rules import check_commit
 from penstock.control.batch_index.commits import commit_sink_objects
-from penstock.control.batch_index.switch_rules import check_partitions
-from penstock.control.batch_index.switch_values import (
-    RunningSwitch,
-    SwitchRequest,
-    SwitchShare,
-    TopicSwitch,
+from penstock.control.batch_index.migration_rules import check_partitions
+from penstock.control.batch_index.migration_values import (
+    MigrationParticipant,
+    MigrationRequest,
+    RunningMigration,
+    TopicMigration,
 )
 from penstock.control.batch_index.values import (
     Backlog,
     CommitAnswer,
-    Condemned,
     FindRequest,
     Found,
+    MarkedObject,
     ObjectCommit,
     ObjectLease,
     ObjectTotals,
     PartitionKey,
-    PartitionMarks,
     Retained,
     SegmentSwap,
     StoreIdentity,
+    Watermarks,
 )
 from penstock.control.drivers.statements import Lock, Operation
 from penstock.control.metadata.plane import Metadata
@@ -54,7 +54,7 @@ class Diskless(Metadata):
 
     _randomness: Randomness
 
-    def _tell(self, marks: Mapping[PartitionKey, PartitionMarks]) -> None:
+    def _tell(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
         """Tell other brokers of partitions that have changed."""
 
     # Objects
@@ -95,7 +95,7 @@ class Diskless(Metadata):
         answer = await self._database.change(
             partial(commits.commit_object, self._images, commit), lock=Lock.TOPICS
         )
-        self._tell(answer.marks)
+        self._tell(answer.watermarks)
         return answer
 
     async def commit_sink_objects(
@@ -113,7 +113,7 @@ class Diskless(Metadata):
             lock=Lock.TOPICS,
         )
         for one in answer.answers:
-            self._tell(one.marks)
+            self._tell(one.watermarks)
         return answer
 
     async def highest_object_id(self) -> int:
@@ -125,9 +125,9 @@ class Diskless(Metadata):
     async def referenced_keys(self, *, after: str, limit: int) -> list[tuple[str, ObjectLease]]:
         return await self._database.read(partial(objects.keys, after, limit))
 
-    async def condemn(
+    async def mark_for_deletion(
         self, *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
-    ) -> list[Condemned]:
+    ) -> list[MarkedObject]:
         return await self._database.change(
             partial(
                 maintenance.mark_for_deletion,
@@ -152,7 +152,7 @@ class Diskless(Metadata):
             found = await self._database.read(partial(find, self._images.published))
         return found or []
 
-    async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
+    async def watermarks(self, partitions: Sequence[PartitionKey]) -> list[Watermarks]:
         return await self._database.read(partial(finds.watermarks, partitions))
 
     async def extents(
@@ -174,11 +174,13 @@ class Diskless(Metadata):
 
     async def delete_records(
         self, topic_id: UUID, partition: int, before_offset: int
-    ) -> PartitionMarks:
+    ) -> Watermarks:
         key = (topic_id, partition)
-        marks = await self._database.change(partial(maintenance.delete_records, key, before_offset))
-        self._tell({key: marks})
-        return marks
+        watermarks = await self._database.change(
+            partial(maintenance.delete_records, key, before_offset)
+        )
+        self._tell({key: watermarks})
+        return watermarks
 
     async def retain(
         self,
@@ -200,7 +202,7 @@ class Diskless(Metadata):
             )
         )
         if retained.extents_dropped:
-            self._tell({key: retained.marks})
+            self._tell({key: retained.watermarks})
         return retained
 
     async def swap_extents(self, swap: SegmentSwap) -> None:
@@ -214,18 +216,20 @@ class Diskless(Metadata):
 
     # Topics that become diskless
 
-    async def open_switch(self, request: SwitchRequest) -> SwitchRequest:
-        return await self._apply(partial(switching.open_switch, self._images, request))
+    async def open_migration(self, request: MigrationRequest) -> MigrationRequest:
+        return await self._apply(partial(migrating.open_migration, self._images, request))
 
-    async def running_switches(self) -> list[RunningSwitch]:
-        return await self._database.change(switches.running, lock=Lock.SNAPSHOT)
+    async def running_migrations(self) -> list[RunningMigration]:
+        return await self._database.change(migrations.running, lock=Lock.SNAPSHOT)
 
-    async def join_switch(self, request: SwitchRequest, share: SwitchShare) -> None:
-        await self._database.change(partial(switching.join_switch, request, share))
+    async def join_migration(
+        self, request: MigrationRequest, participant: MigrationParticipant
+    ) -> None:
+        await self._database.change(partial(migrating.join_migration, request, participant))
 
-    async def close_switch(self, request: SwitchRequest) -> None:
-        await self._database.change(partial(switching.close_switch, request))
+    async def close_migration(self, request: MigrationRequest) -> None:
+        await self._database.change(partial(migrating.close_migration, request))
 
-    async def switch_topic(self, switch: TopicSwitch) -> Topic:
-        check_partitions(switch.topic_id, switch.partitions)
-        return await self._apply(partial(switching.switch_topic, self._images, switch))
+    async def migrate_topic(self, migration: TopicMigration) -> Topic:
+        check_partitions(migration.topic_id, migration.partitions)
+        return await self._apply(partial(migrating.migrate_topic, self._images, migration))

@@ -20,26 +20,26 @@ from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
 
-from penstock.control.batch_index.switch_values import (
-    RunningSwitch,
-    SwitchRequest,
-    SwitchShare,
-    TopicSwitch,
+from penstock.control.batch_index.migration_values import (
+    MigrationParticipant,
+    MigrationRequest,
+    RunningMigration,
+    TopicMigration,
 )
 from penstock.control.batch_index.values import (
     Backlog,
     CommitAnswer,
-    Condemned,
     FindRequest,
     Found,
+    MarkedObject,
     ObjectCommit,
     ObjectLease,
     ObjectTotals,
     PartitionKey,
-    PartitionMarks,
     Retained,
     SegmentSwap,
     StoreIdentity,
+    Watermarks,
 )
 from penstock.control.sink_commits.object_rules import SinkAnswer
 from penstock.control.values import SinkCommit, Topic
@@ -92,8 +92,8 @@ class DisklessPlane(Protocol):
     ) -> SinkAnswer:
         """Commit all objects of a sink's batch, and save its row as done: both or nothing.
 
-        The row is saved as by `ControlPlane.save_sink_commit`, with the offsets that its lanes got.
-        Objects are placed in their order. A repetition gets the first answer.
+        The row is saved as by `ControlPlane.save_sink_commit`, with the offsets that its targets
+        got. Objects are placed in their order. A repetition gets the first answer.
 
         Raises:
             StaleSink: the row is at another version, or `record` cannot follow on it.
@@ -106,7 +106,7 @@ class DisklessPlane(Protocol):
     async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
         """The extents that each request needs; one answer per request, in their order."""
 
-    async def marks(self, partitions: Sequence[PartitionKey]) -> list[PartitionMarks]:
+    async def watermarks(self, partitions: Sequence[PartitionKey]) -> list[Watermarks]:
         """Where partitions begin and end; a partition without a commit is empty at 0."""
 
     async def extents(
@@ -127,7 +127,7 @@ class DisklessPlane(Protocol):
 
     async def delete_records(
         self, topic_id: UUID, partition: int, before_offset: int
-    ) -> PartitionMarks:
+    ) -> Watermarks:
         """Move a partition's start up to an offset; -1 is the high watermark. Never moves back.
 
         Raises:
@@ -173,7 +173,7 @@ class DisklessPlane(Protocol):
             ObjectLeaseLost: one is not PENDING any more.
         """
 
-    async def open_switch(self, request: SwitchRequest) -> SwitchRequest:
+    async def open_migration(self, request: MigrationRequest) -> MigrationRequest:
         """Ask the brokers that lead a topic's partitions for their shares in its switch.
 
         What is asked for from then on: this request, or the one of another broker that lives.
@@ -184,37 +184,39 @@ class DisklessPlane(Protocol):
             UnknownTopic: no topic of this id.
         """
 
-    async def running_switches(self) -> list[RunningSwitch]:
+    async def running_migrations(self) -> list[RunningMigration]:
         """All requests that are open."""
 
-    async def join_switch(self, request: SwitchRequest, share: SwitchShare) -> None:
+    async def join_migration(
+        self, request: MigrationRequest, participant: MigrationParticipant
+    ) -> None:
         """Store a broker's share in the place of its earlier one.
 
         Raises:
-            StaleSwitch: the request is over.
-            SwitchRefused, InvalidCommit: as `switch_topic`, of this share alone.
+            StaleMigration: the request is over.
+            MigrationRefused, InvalidCommit: as `migrate_topic`, of this share alone.
         """
 
-    async def close_switch(self, request: SwitchRequest) -> None:
+    async def close_migration(self, request: MigrationRequest) -> None:
         """Delete a request and its shares; one that is over does not matter.
 
         On return no commit of it can take effect any more, unless it has.
         """
 
-    async def switch_topic(self, switch: TopicSwitch) -> Topic:
+    async def migrate_topic(self, migration: TopicMigration) -> Topic:
         """Make a local topic diskless: its objects, extents, producers, configs, all at once.
 
         The leader epoch of every partition rises. The shares of other brokers are those under the
-        request of `switch_id`, which is deleted. A topic that has become diskless by these
+        request of `migration_id`, which is deleted. A topic that has become diskless by these
         objects already is answered with as it is.
 
         Raises:
             StaleBroker: another incarnation owns the broker's id.
             UnknownTopic: no topic of this id.
             StaleTopic: its configs, partitions or leader epochs are not as the shares say.
-            StaleSwitch: the request is over.
+            StaleMigration: the request is over.
             ObjectLeaseLost: as in `commit_object`.
-            SwitchRefused: an exactly-once sink has an unfinished commit to it, too much would
+            MigrationRefused: an exactly-once sink has an unfinished commit to it, too much would
                 have to be stored, or a broker with a share was restarted.
             InvalidCommit: the extents do not add up to the log.
         """
@@ -222,9 +224,9 @@ class DisklessPlane(Protocol):
     async def backlogs(self, *, min_extents: int, limit: int) -> list[Backlog]:
         """Partitions with at least so many extents in write-ahead objects, the most first."""
 
-    async def condemn(
+    async def mark_for_deletion(
         self, *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
-    ) -> list[Condemned]:
+    ) -> list[MarkedObject]:
         """Mark objects DELETING that nobody can need any more, and name all that are so marked.
 
         Those are rows PENDING for longer than `pending_grace_ms`, and COMMITTED objects that no

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from penstock.control.batch_index.values import ObjectState, PartitionMarks
+from penstock.control.batch_index.values import ObjectState, Watermarks
 from penstock.control.errors import (
     CommitForgotten,
     ObjectLeaseLost,
@@ -65,8 +65,8 @@ class PartitionRow(NamedTuple):
     wal_bytes: int = 0
 
     @property
-    def marks(self) -> PartitionMarks:
-        return PartitionMarks(self.log_start_offset, self.high_watermark, self.size_bytes)
+    def watermarks(self) -> Watermarks:
+        return Watermarks(self.log_start_offset, self.high_watermark, self.size_bytes)
 
 
 EMPTY: Final = PartitionRow()

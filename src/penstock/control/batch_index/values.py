@@ -82,7 +82,7 @@ class ObjectCommit:
     now_ms: int
 
 
-class PartitionMarks(NamedTuple):
+class Watermarks(NamedTuple):
     """Where a diskless partition begins and ends, and the bytes between."""
 
     log_start_offset: int
@@ -99,7 +99,7 @@ class CommitAnswer:
     """
 
     placed: tuple[AppendResult, ...]
-    marks: Mapping[PartitionKey, PartitionMarks] = field(default_factory=dict)
+    watermarks: Mapping[PartitionKey, Watermarks] = field(default_factory=dict)
     extents: Mapping[PartitionKey, tuple[Extent, ...]] = field(default_factory=dict)
 
 
@@ -116,16 +116,16 @@ class Found(NamedTuple):
     """The extents that hold an offset and what follows, without a gap.
 
     At least one when the offset is below the high watermark, whatever its size; none at the high
-    watermark. `marks` is None where there is no such partition, and `error` then says so, as it
-    does for an offset outside of the log.
+    watermark. `watermarks` is None where there is no such partition, and `error` then says so, as
+    it does for an offset outside of the log.
     """
 
-    marks: PartitionMarks | None
+    watermarks: Watermarks | None
     extents: tuple[Extent, ...] = ()
     error: str | None = None
 
 
-class Condemned(NamedTuple):
+class MarkedObject(NamedTuple):
     """An object that is marked DELETING: nothing refers to it, and nothing will."""
 
     object_id: int
@@ -136,7 +136,7 @@ class Condemned(NamedTuple):
 class Retained(NamedTuple):
     """What retention or a deletion did to a partition; `more` says that a limit stopped it."""
 
-    marks: PartitionMarks
+    watermarks: Watermarks
     extents_dropped: int
     bytes_dropped: int
     more: bool

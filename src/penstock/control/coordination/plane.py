@@ -34,15 +34,15 @@ class CoordinationRecords(OverDatabase):
 
         A key that is not at its expected version, or of which a row is larger than
         `RECORD_BYTES_MAX`, is refused alone: with `StaleRecord` or `TooLarge` in the answer.
-        `cluster_epoch` is the image's `membership` by which the caller owns the keys.
+        `cluster_epoch` is the image's `cluster_epoch` by which the caller owns the keys.
 
         Raises:
-            StaleMembership: brokers have come or gone since; nothing is stored.
+            StaleClusterEpoch: brokers have come or gone since; nothing is stored.
         """
         version = self._randomness.bits(_VERSION_BITS) + 1
         refused = await self._database.change(
             partial(operations.save, changes, version=version),
             lock=Lock.TOPICS,
-            membership=cluster_epoch,
+            cluster_epoch=cluster_epoch,
         )
         return SavedRecords(version=version, refused=refused)

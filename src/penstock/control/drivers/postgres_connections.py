@@ -195,11 +195,11 @@ class Connections:
         make: Callable[[], Operation[T]],
         *,
         lock: Lock = Lock.NONE,
-        membership: int | None = None,
+        cluster_epoch: int | None = None,
     ) -> T:
         begin = lock.value
         if lock is Lock.TOPICS:
-            expected = "NULL" if membership is None else str(int(membership))
+            expected = "NULL" if cluster_epoch is None else str(int(cluster_epoch))
             begin = f"BEGIN; SELECT penstock_fence({expected})"
         return await self.transaction(lambda connection: run(connection, make()), begin=begin)
 

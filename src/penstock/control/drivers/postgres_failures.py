@@ -11,7 +11,7 @@
 | 53100               | the disk is full                       | fails           | kept           |
 | 22…                 | a value cannot be stored               | refused         | kept           |
 | 23…, 42…            | a constraint, a statement: ours        | a bug           | kept           |
-| PK001               | our fence: membership has changed      | refused         | kept           |
+| PK001               | our fence: the cluster epoch changed   | refused         | kept           |
 
 ¹ unless COMMIT had been sent: then whether it took effect is unknown, and the caller is told.
 
@@ -31,7 +31,7 @@ from penstock.control.errors import (
     DatabaseFull,
     DatabaseLocked,
     DatabaseSlow,
-    StaleMembership,
+    StaleClusterEpoch,
     UnstorableText,
 )
 
@@ -121,7 +121,7 @@ def _of_statement(cause: asyncpg.PostgresError, state: str, where: str) -> Failu
         error = UnstorableText(f"{where} cannot store a value: {_text(cause)}")
     elif state == FENCED:
         expected, found = (int(number) for number in str(cause.detail).split())
-        error = StaleMembership(expected, found)
+        error = StaleClusterEpoch(expected, found)
     elif state.startswith(("23", "42")):
         error = BugError(text)
     else:

@@ -28,7 +28,7 @@ from uuid import UUID
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.base.system import Randomness
-from penstock.control.batch_index.values import PartitionKey, PartitionMarks
+from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.control.drivers.postgres_connections import Connection, Connections, connect
 from penstock.control.drivers.postgres_failures import DATABASE_ERRORS
 from penstock.control.limits import (
@@ -38,7 +38,7 @@ from penstock.control.limits import (
     NOTICE_BYTES_MAX,
     NOTICES_WAITING_MAX,
 )
-from penstock.control.values import MarksListener
+from penstock.control.values import WatermarksListener
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +55,11 @@ def image_notice(sender: str) -> str:
     return f"i {sender}"
 
 
-def marks_notices(sender: str, marks: Iterable[Mark]) -> list[str]:
+def watermark_notices(sender: str, watermarks: Iterable[Mark]) -> list[str]:
     """As few notices as hold the marks, each within `NOTICE_BYTES_MAX`."""
     notices: list[str] = []
     words, size = [f"m {sender}"], len(sender) + 2
-    for topic_id, partition, high_watermark, log_start in marks:
+    for topic_id, partition, high_watermark, log_start in watermarks:
         word = f"{topic_id.hex},{partition},{high_watermark},{log_start}"
         if size + len(word) + 1 > NOTICE_BYTES_MAX:
             notices.append(" ".join(words))
@@ -89,14 +89,14 @@ class Listener:
         sender: str,
         randomness: Randomness,
         on_image: Callable[[], None],
-        on_marks: MarksListener,
+        on_watermarks: WatermarksListener,
     ) -> None:
         self._url = url
         self._channel = channel
         self._sender = sender
         self._randomness = randomness
         self._on_image = on_image
-        self._on_marks = on_marks
+        self._on_watermarks = on_watermarks
         self._subscribed = asyncio.Event()
         self._late = False
         self._task: asyncio.Task[None] | None = None
@@ -157,26 +157,26 @@ class Listener:
             self._on_image()
         elif kind == "m":
             try:
-                marks = decode_marks(words)
+                watermarks = decode_marks(words)
             except ValueError:
                 logger.warning("a notice of broker %s cannot be read", sender)
             else:
-                self._on_marks(marks)
+                self._on_watermarks(watermarks)
 
 
-class MarksTeller:
+class WatermarkPublisher:
     """Sends marks to other brokers after the commits that made them; the newest of a partition."""
 
     def __init__(self, connections: Connections, *, channel: str, sender: str) -> None:
         self._connections = connections
         self._channel = channel
         self._sender = sender
-        self._waiting: dict[PartitionKey, PartitionMarks] = {}
+        self._waiting: dict[PartitionKey, Watermarks] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, marks: Mapping[PartitionKey, PartitionMarks]) -> None:
+    def tell(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
         """Have them sent soon, together with what else comes until then."""
-        self._waiting.update(marks)
+        self._waiting.update(watermarks)
         while len(self._waiting) > NOTICES_WAITING_MAX:
             self._waiting.pop(next(iter(self._waiting)))
         if self._waiting and (self._task is None or self._task.done()):
@@ -190,7 +190,7 @@ class MarksTeller:
     async def _send(self) -> None:
         while self._waiting:
             told, self._waiting = self._waiting, {}
-            notices = marks_notices(
+            notices = watermark_notices(
                 self._sender,
                 (
                     (topic_id, partition, one.high_watermark, one.log_start_offset)

@@ -18,7 +18,7 @@ from penstock.control.drivers.statements import (
     Together,
     Values,
 )
-from penstock.control.errors import StaleMembership
+from penstock.control.errors import StaleClusterEpoch
 from penstock.control.limits import OPERATION_TIMEOUT_SECONDS
 
 T = TypeVar("T")
@@ -107,19 +107,19 @@ class SqliteDatabase(ABC):
         make: Callable[[], Operation[T]],
         *,
         lock: Lock = Lock.NONE,
-        membership: int | None = None,
+        cluster_epoch: int | None = None,
     ) -> T:
         def operation(connection: sqlite3.Connection) -> T:
-            if membership is not None:
-                check_membership(connection, membership)
+            if cluster_epoch is not None:
+                check_cluster_epoch(connection, cluster_epoch)
             return run(connection, make())
 
         value: T = await self.run(operation)
         return value
 
 
-def check_membership(connection: sqlite3.Connection, expected: int) -> None:
-    """Raise StaleMembership unless it is the current one."""
+def check_cluster_epoch(connection: sqlite3.Connection, expected: int) -> None:
+    """Raise StaleClusterEpoch unless it is the current one."""
     (found,) = connection.execute("SELECT membership FROM image_version").fetchone()
     if found != expected:
-        raise StaleMembership(expected, found)
+        raise StaleClusterEpoch(expected, found)

@@ -187,7 +187,7 @@ class Lock(Enum):
     """What stands still while an operation runs, where other brokers use the database, too."""
 
     NONE = "BEGIN"
-    TOPICS = "topics and brokers; a membership that is named is compared under this lock"
+    TOPICS = "topics and brokers; a cluster epoch that is named is compared under this lock"
     METADATA = "BEGIN; SELECT pg_advisory_xact_lock(1346719315, 2)"
     SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -216,12 +216,12 @@ class Database(Protocol):
         make: Callable[[], Operation[T]],
         *,
         lock: Lock = Lock.NONE,
-        membership: int | None = None,
+        cluster_epoch: int | None = None,
     ) -> T:
         """Run an operation in one transaction; its value once that is durable.
 
         Raises:
-            StaleMembership: a membership is given, and is not the current one.
+            StaleClusterEpoch: a cluster epoch is given, and is not the current one.
         """
         ...
 

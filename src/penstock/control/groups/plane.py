@@ -1,7 +1,8 @@
 """The part of the control plane that keeps groups' offsets.
 
-Topics and brokers stand still while they are stored. Where the caller names a membership, it must
-still be the current one: a coordinator that was paused writes nothing after brokers have changed.
+Topics and brokers stand still while they are stored. Where the caller names a cluster epoch, it
+must still be the current one: a coordinator that was paused writes nothing after brokers have
+changed.
 """
 
 from __future__ import annotations
@@ -24,22 +25,24 @@ class GroupOffsets(OverDatabase):
         *,
         group_id: str,
         offsets: Sequence[CommittedOffset],
-        membership: int | None = None,
+        cluster_epoch: int | None = None,
     ) -> None:
         """Store a group's offsets, all of them or none; the newest commit of a partition wins.
 
         Those of an earlier topic of the same name are dropped: they came too late.
 
-        Here and below, `membership` is that of the image by which the caller coordinates the
+        Here and below, `cluster_epoch` is that of the image by which the caller coordinates the
         group; a coordinator that was paused while its groups moved writes nothing.
 
         Raises:
             TooLarge: more than `OFFSETS_PER_CALL_MAX` in one call.
-            StaleMembership: brokers have come or gone since.
+            StaleClusterEpoch: brokers have come or gone since.
         """
         _check_count(len(offsets))
         await self._database.change(
-            partial(operations.commit, group_id, offsets), lock=Lock.TOPICS, membership=membership
+            partial(operations.commit, group_id, offsets),
+            lock=Lock.TOPICS,
+            cluster_epoch=cluster_epoch,
         )
 
     async def committed_offsets(
@@ -56,18 +59,18 @@ class GroupOffsets(OverDatabase):
         *,
         group_id: str,
         partitions: Sequence[tuple[str, int]],
-        membership: int | None = None,
+        cluster_epoch: int | None = None,
     ) -> None:
         """Forget a group's offsets in the named partitions; those without one do not matter.
 
         Raises:
-            TooLarge, StaleMembership: as `commit_offsets`.
+            TooLarge, StaleClusterEpoch: as `commit_offsets`.
         """
         _check_count(len(partitions))
         await self._database.change(
             partial(operations.delete, group_id, partitions),
             lock=Lock.TOPICS,
-            membership=membership,
+            cluster_epoch=cluster_epoch,
         )
 
     async def offset_group_ids(self) -> list[str]:

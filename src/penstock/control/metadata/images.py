@@ -95,7 +95,7 @@ class Images:
 
     def read(self) -> Operation[StampedImage]:
         """The whole image, in a transaction that sees one state; what is known is not read."""
-        version, membership, cluster_id, stamp = yield statements.read_version()
+        version, cluster_epoch, cluster_id, stamp = yield statements.read_version()
         topics = yield from self._read_topics()
         brokers = yield statements.read_brokers()
         configs = yield statements.read_configs()
@@ -106,7 +106,7 @@ class Images:
             brokers=tuple([statements.broker_of(found) for found in brokers]),
             topics=dict(named),
             broker_configs={broker: json.loads(text) for broker, text in configs},
-            membership=membership,
+            cluster_epoch=cluster_epoch,
         )
         return StampedImage(image, uuid_of(stamp), topics)
 
@@ -151,7 +151,7 @@ class Images:
         topics = yield from self._store_topics(known, image, stamp)
         yield from _store_brokers(known.image, image)
         yield statements.write_version(
-            image.version, image.membership, stamp, self.channel, self.notice
+            image.version, image.cluster_epoch, stamp, self.channel, self.notice
         )
         return StampedImage(image, stamp, topics)
 

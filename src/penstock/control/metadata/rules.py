@@ -205,7 +205,7 @@ def _with_topics(image: MetadataImage, topics: Mapping[str, Topic], changed: str
 
 def _with_brokers(image: MetadataImage, brokers: Iterable[Broker]) -> MetadataImage:
     ordered = tuple(sorted(brokers, key=lambda one: one.broker_id))
-    return _next(image, brokers=ordered, membership=image.membership + 1)
+    return _next(image, brokers=ordered, cluster_epoch=image.cluster_epoch + 1)
 
 
 def _next(image: MetadataImage, **changes: object) -> MetadataImage:

@@ -182,14 +182,14 @@ TABLES: Final[Sequence[Table]] = (
         key=("topic_id",),
         value=("switch_id", "broker_id", "incarnation"),
         doc="Topics that are to become diskless, of whose partitions several brokers are leaders.",
-        writer="batch_index/switches.py",
+        writer="batch_index/migrations.py",
     ),
     Table(
         name="diskless_switch_shares",
         key=("topic_id", "broker_id"),
         value=("incarnation", "state", "reason", "partitions"),
         doc="How far each of those brokers is.",
-        writer="batch_index/switches.py",
+        writer="batch_index/migrations.py",
     ),
     Table(
         name="diskless_store",

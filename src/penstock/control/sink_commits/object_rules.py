@@ -36,7 +36,7 @@ from penstock.control.batch_index.values import (
 )
 from penstock.control.errors import EntryRefused, InvalidCommit, ObjectLeaseLost, TooLarge
 from penstock.control.limits import SINK_OBJECTS_MAX
-from penstock.control.values import SinkCommit, SinkLane
+from penstock.control.values import SinkCommit, SinkTarget
 
 
 class _ObjectRow(Protocol):
@@ -135,7 +135,7 @@ def plan_sink_objects(
 def with_offsets(
     record: SinkCommit, commits: Sequence[ObjectCommit], answers: Sequence[CommitAnswer]
 ) -> SinkCommit:
-    """The row with the offsets that its objects got; lanes without an entry are as they were.
+    """The row with the offsets that its objects got; targets without an entry are as they were.
 
     A partition's offsets adjoin, as nothing else is committed in between.
     """
@@ -146,12 +146,12 @@ def with_offsets(
             first, _ = offsets.get(key, (placed.base_offset, 0))
             offsets[key] = first, placed.base_offset + entry.offset_count
     return dataclasses.replace(
-        record, lanes=tuple([_placed(lane, offsets) for lane in record.lanes])
+        record, targets=tuple([_placed(target, offsets) for target in record.targets])
     )
 
 
-def _placed(lane: SinkLane, offsets: Mapping[PartitionKey, tuple[int, int]]) -> SinkLane:
-    found = offsets.get((lane.topic_id, lane.partition))
+def _placed(target: SinkTarget, offsets: Mapping[PartitionKey, tuple[int, int]]) -> SinkTarget:
+    found = offsets.get((target.topic_id, target.partition))
     if found is None:
-        return lane
-    return dataclasses.replace(lane, base_offset=found[0], next_offset=found[1])
+        return target
+    return dataclasses.replace(target, base_offset=found[0], next_offset=found[1])

@@ -19,13 +19,13 @@ class SinkCommits(OverDatabase):
     async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
         """Save a query's commit, if it is at `expected_version` (0: not there); the new version.
 
-        An intent is followed by itself, with other lanes, or by its own end; the end of a batch
+        An intent is followed by itself, with other targets, or by its own end; the end of a batch
         by a higher batch. Versions are drawn from one counter for all queries and never come
         again.
 
         Raises:
             StaleSink: it is at another version, or the record cannot follow on it.
-            TooLarge: too many queries or lanes, or a manifest of more than
+            TooLarge: too many queries or targets, or a manifest of more than
                 `SINK_MANIFEST_BYTES_MAX`.
         """
         return await self._database.change(

@@ -5,7 +5,7 @@ Pure functions that every form of the control plane shares, as in `metadata/rule
 | there is          | intent of b        | done with b        |
 |-------------------|--------------------|--------------------|
 | nothing           | saved              | saved              |
-| an intent of b    | saved: other lanes | saved              |
+| an intent of b    | saved: other targets | saved              |
 | an intent below b | refused            | refused            |
 | b done            | refused            | refused            |
 | less than b done  | saved              | saved              |
@@ -18,7 +18,7 @@ offsets the control plane assigns.
 from __future__ import annotations
 
 from penstock.control.errors import StaleSink, TooLarge
-from penstock.control.limits import SINK_LANES_MAX, SINK_MANIFEST_BYTES_MAX, SINKS_MAX
+from penstock.control.limits import SINK_MANIFEST_BYTES_MAX, SINK_TARGETS_MAX, SINKS_MAX
 from penstock.control.values import SinkCommit
 
 
@@ -57,10 +57,10 @@ def _check_size(record: SinkCommit, *, new: bool, count: int) -> None:
         raise TooLarge(
             f"{count} queries commit to the log, the limit is {SINKS_MAX}: forget some of them"
         )
-    if len(record.lanes) > SINK_LANES_MAX:
+    if len(record.targets) > SINK_TARGETS_MAX:
         raise TooLarge(
-            f"query {record.query_id!r} writes to {len(record.lanes)} partitions,"
-            f" the limit is {SINK_LANES_MAX}"
+            f"query {record.query_id!r} writes to {len(record.targets)} partitions,"
+            f" the limit is {SINK_TARGETS_MAX}"
         )
     if len(record.manifest) > SINK_MANIFEST_BYTES_MAX:
         raise TooLarge(

@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from penstock.control.drivers.statements import changed, row, rows, value
-from penstock.control.values import SinkCommit, SinkLane
+from penstock.control.values import SinkCommit, SinkTarget
 
 _ZLIB_LEVEL: Final = 1
 _COLUMNS: Final = "query_id, version, owner, batch_id, state, updated_ms, lanes"
@@ -57,46 +57,46 @@ def values_of(record: SinkCommit) -> tuple[Any, ...]:
         record.batch_id,
         record.state,
         record.updated_ms,
-        encode_lanes(record.lanes),
+        encode_targets(record.targets),
         record.manifest,
     )
 
 
 def commit_of(found: Any) -> SinkCommit:
     """The commit of a row; one that was read without its manifest has an empty one."""
-    query_id, version, owner, batch_id, state, updated_ms, lanes, *manifest = found
+    query_id, version, owner, batch_id, state, updated_ms, targets, *manifest = found
     return SinkCommit(
         query_id=query_id,
         owner=owner,
         batch_id=batch_id,
         state=state,
-        lanes=decode_lanes(lanes),
+        targets=decode_targets(targets),
         manifest=manifest[0] if manifest else b"",
         updated_ms=updated_ms,
         version=version,
     )
 
 
-def encode_lanes(lanes: Iterable[SinkLane]) -> bytes:
+def encode_targets(targets: Iterable[SinkTarget]) -> bytes:
     rows = [
         [
-            lane.topic,
-            lane.topic_id.hex,
-            lane.partition,
-            lane.producer_id,
-            lane.base_sequence,
-            lane.records,
-            lane.base_offset,
-            lane.next_offset,
+            target.topic,
+            target.topic_id.hex,
+            target.partition,
+            target.producer_id,
+            target.base_sequence,
+            target.records,
+            target.base_offset,
+            target.next_offset,
         ]
-        for lane in lanes
+        for target in targets
     ]
     return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), _ZLIB_LEVEL)
 
 
-def decode_lanes(data: bytes) -> tuple[SinkLane, ...]:
+def decode_targets(data: bytes) -> tuple[SinkTarget, ...]:
     return tuple(
-        SinkLane(
+        SinkTarget(
             topic=topic,
             topic_id=UUID(hex=topic_id),
             partition=partition,

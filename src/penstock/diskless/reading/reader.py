@@ -26,7 +26,7 @@ from penstock.control.batch_index.values import (
     FindRequest,
     Found,
     PartitionKey,
-    PartitionMarks,
+    Watermarks,
 )
 from penstock.diskless.reading import limits, metrics
 from penstock.diskless.reading.budget import ByteBudget
@@ -83,7 +83,7 @@ class Reader:
         plane: DisklessPlane,
         paths: Paths,
         clock: Clock,
-        learn: Callable[[PartitionKey, PartitionMarks], None],
+        learn: Callable[[PartitionKey, Watermarks], None],
         wake: Callable[[Sequence[PartitionKey]], None],
     ) -> None:
         """`learn` is told where partitions begin and end, `wake` whose loads have ended."""
@@ -294,8 +294,8 @@ class Reader:
         return located
 
     def _found(self, want: Want, found: Found) -> None:
-        if found.marks is not None:
-            self._learn(want.key, found.marks)
+        if found.watermarks is not None:
+            self._learn(want.key, found.watermarks)
         if found.error is not None:
             self._failed(want, want.offset, _refusal(want, found))
         self._coordinates.add(want.key, found.extents, self._clock.monotonic())
@@ -356,8 +356,8 @@ async def _assembled(
 
 def _refusal(want: Want, found: Found) -> PenstockError:
     where = f"partition {want.key[1]} of topic id {want.key[0]}"
-    if found.error == OffsetOutOfRange.code and found.marks is not None:
-        start, end, _ = found.marks
+    if found.error == OffsetOutOfRange.code and found.watermarks is not None:
+        start, end, _ = found.watermarks
         return OffsetOutOfRange(where, want.offset, start, end)
     return PartitionGone(f"there is no {where}")
 

@@ -186,7 +186,7 @@ class WalObject:
         return [item for item in self.submissions if id(item) not in self.dropped]
 
 
-def lanes(submissions: Iterable[Submission]) -> set[tuple[UUID, int, int]]:
+def targets(submissions: Iterable[Submission]) -> set[tuple[UUID, int, int]]:
     """The idempotent producers of submissions, by topic id, partition and producer id."""
     return {
         (item.topic_id, item.partition, item.headers[0].producer_id)

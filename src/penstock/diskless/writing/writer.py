@@ -27,6 +27,7 @@ from penstock.diskless.errors import WriteFailed, WriterStopped
 from penstock.diskless.limits import COPIED_SUBMISSION_BYTES_MAX, TIMER_GRAIN_MS
 from penstock.diskless.metrics import WriteTimes, writing_samples
 from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.writing.accumulator import Accumulator
 from penstock.diskless.writing.effects import (
     Answer,
     CommitObject,
@@ -35,7 +36,6 @@ from penstock.diskless.writing.effects import (
     LeaseKeys,
     PutObject,
 )
-from penstock.diskless.writing.gathering import Gathering
 from penstock.diskless.writing.submission import Submission
 from penstock.objects.port import Buffer, ObjectStore
 
@@ -63,7 +63,7 @@ class ObjectWriter:
         local: bool = False,
     ) -> None:
         """`local` says that the store answers within milliseconds."""
-        self.core = Gathering(
+        self.core = Accumulator(
             settings, interval_ms=settings.interval_ms(local=local), broker_id=broker_id
         )
         self.times = WriteTimes()

@@ -1,0 +1,6 @@
+"""The exactly-once sink: staged blobs become records of the log, once."""
+
+from penstock.broker.batch_commits.parts import SinkParts
+from penstock.broker.batch_commits.service import Committed, SinkService
+
+__all__ = ["Committed", "SinkParts", "SinkService"]

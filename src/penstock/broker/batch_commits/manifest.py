@@ -1,0 +1,291 @@
+"""What a commit appends: blobs, their sections, and the two forms in which they are written.
+
+A posted manifest is the JSON of `_Posted`; the stored form, which the control plane keeps
+while the commit is an intent, names each topic once and is compressed:
+
+    zlib(JSON)    {"topics": [[name, topic id], …],
+                   "blobs": [[name, size_bytes, [[topic, partition, position, size_bytes, records],
+                                                 …]], …]}
+
+where `topic` is a place in `topics`. A section is record batches back to back for one partition;
+the sections of a blob lie back to back and fill it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.broker.batch_commits.errors import InvalidCommit
+from penstock.broker.batch_commits.limits import (
+    MANIFEST_BYTES_MAX,
+    OWNER_LENGTH_MAX,
+    QUERY_LENGTH_MAX,
+    TARGET_RECORDS_MAX,
+)
+from penstock.control.limits import SINK_TARGETS_MAX
+from penstock.records import HEADER_BYTES
+
+BLOB_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_QUERY: Final = re.compile(rf"[A-Za-z0-9._/-]{{1,{QUERY_LENGTH_MAX}}}")
+_ZLIB_LEVEL: Final = 1
+_TOPIC_LENGTH_MAX: Final = 249
+_UUID_LENGTH_MAX: Final = 36
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of a topic that is told from later topics of its name."""
+
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Record batches of one partition, in a blob."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    position: int
+    size_bytes: int
+    records: int
+
+    @property
+    def target(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """A staged file."""
+
+    name: str
+    size_bytes: int
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The blobs of a commit, in the order in which they are appended."""
+
+    blobs: tuple[Blob, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(blob.name for blob in self.blobs)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(blob.size_bytes for blob in self.blobs)
+
+    def size_of(self, targets: Collection[TopicIdPartition]) -> int:
+        """Bytes of the sections of these partitions."""
+        return sum(
+            section.size_bytes
+            for blob in self.blobs
+            for section in blob.sections
+            if section.target in targets
+        )
+
+    def targets(self) -> dict[TopicIdPartition, tuple[str, int]]:
+        """The topic's name and the number of records by partition, in the order of appends."""
+        found: dict[TopicIdPartition, tuple[str, int]] = {}
+        for blob in self.blobs:
+            for section in blob.sections:
+                _, records = found.get(section.target, ("", 0))
+                found[section.target] = section.topic, records + section.records
+        return found
+
+
+_Size = Annotated[int, msgspec.Meta(ge=HEADER_BYTES, le=LONG_MAX)]
+_Position = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
+_Records = Annotated[int, msgspec.Meta(ge=1, le=TARGET_RECORDS_MAX)]
+
+
+class _PostedSection(msgspec.Struct, forbid_unknown_fields=True):
+    topic: Annotated[str, msgspec.Meta(min_length=1, max_length=_TOPIC_LENGTH_MAX)]
+    topic_id: Annotated[str, msgspec.Meta(max_length=_UUID_LENGTH_MAX)]
+    partition: Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
+    position: _Position
+    size_bytes: _Size
+    records: _Records
+
+
+class _PostedBlob(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    size_bytes: _Size
+    sections: Annotated[list[_PostedSection], msgspec.Meta(min_length=1)]
+
+
+class _Posted(msgspec.Struct, forbid_unknown_fields=True):
+    blobs: list[_PostedBlob]
+    owner: Annotated[str, msgspec.Meta(max_length=OWNER_LENGTH_MAX)] | None = None
+
+
+def check_query(query: str) -> str:
+    """Return a query's name.
+
+    Raises:
+        InvalidCommit: it is empty, too long, or has a character that none may have.
+    """
+    if not _QUERY.fullmatch(query):
+        raise InvalidCommit(
+            f"query {query[:64]!r}: 1 to {QUERY_LENGTH_MAX} letters, digits and ._/- are allowed"
+        )
+    return query
+
+
+def check_blob_name(name: str) -> str:
+    """Return a blob's name, which is safe as a file's.
+
+    Raises:
+        InvalidCommit: it is not.
+    """
+    if not BLOB_NAME.fullmatch(name):
+        raise InvalidCommit(
+            f"blob name {name[:64]!r}: 1 to 200 letters, digits and ._- are allowed, and no dot"
+            " as the first"
+        )
+    return name
+
+
+def parse_post(body: bytes) -> tuple[str | None, Manifest]:
+    """Read a posted commit: its owner and its manifest.
+
+    Raises:
+        InvalidCommit: the body is no such JSON, or names what cannot be; the message says where.
+    """
+    try:
+        posted = msgspec.json.decode(body, type=_Posted)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidCommit(f"the posted commit: {error}") from None
+    topic_ids: dict[str, UUID] = {}
+    manifest = Manifest(blobs=tuple(_blob(blob, topic_ids) for blob in posted.blobs))
+    _check(manifest)
+    return posted.owner, manifest
+
+
+def _blob(posted: _PostedBlob, topic_ids: dict[str, UUID]) -> Blob:
+    name = check_blob_name(posted.name)
+    position = 0
+    sections: list[Section] = []
+    for place, one in enumerate(posted.sections):
+        if one.position != position:
+            raise InvalidCommit(
+                f"blob {name!r}, section {place}: position {one.position}, expected {position}:"
+                " sections lie back to back"
+            )
+        position += one.size_bytes
+        sections.append(
+            Section(
+                topic=one.topic,
+                topic_id=_topic_id(one.topic_id, topic_ids),
+                partition=one.partition,
+                position=one.position,
+                size_bytes=one.size_bytes,
+                records=one.records,
+            )
+        )
+    if position != posted.size_bytes:
+        raise InvalidCommit(
+            f"blob {name!r} has {posted.size_bytes} bytes, its sections have {position}"
+        )
+    return Blob(name=name, size_bytes=posted.size_bytes, sections=tuple(sections))
+
+
+def _topic_id(text: str, known: dict[str, UUID]) -> UUID:
+    found = known.get(text)
+    if found is None:
+        try:
+            found = known[text] = UUID(text)
+        except ValueError:
+            raise InvalidCommit(f"topic id {text!r} is no UUID") from None
+    return found
+
+
+def _check(manifest: Manifest) -> None:
+    if len(manifest.names) != len(manifest.blobs):
+        raise InvalidCommit("the commit names a blob twice")
+    targets = manifest.targets()
+    if len(targets) > SINK_TARGETS_MAX:
+        raise InvalidCommit(f"{len(targets)} partitions in one commit, limit {SINK_TARGETS_MAX}")
+    names: dict[UUID, str] = {}
+    for key, (topic, records) in targets.items():
+        if names.setdefault(key.topic_id, topic) != topic:
+            raise InvalidCommit(
+                f"topic id {key.topic_id} is named {names[key.topic_id]!r} and {topic!r}"
+            )
+        if records > TARGET_RECORDS_MAX:
+            raise InvalidCommit(
+                f"{records} records for {topic}-{key.partition} in one commit, limit"
+                f" {TARGET_RECORDS_MAX}"
+            )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The stored form; see the module's text."""
+    topics: dict[tuple[str, str], int] = {}
+    blobs = [
+        [
+            blob.name,
+            blob.size_bytes,
+            [
+                [
+                    topics.setdefault((one.topic, one.topic_id.hex), len(topics)),
+                    one.partition,
+                    one.position,
+                    one.size_bytes,
+                    one.records,
+                ]
+                for one in blob.sections
+            ],
+        ]
+        for blob in manifest.blobs
+    ]
+    text = json.dumps({"topics": list(topics), "blobs": blobs}, separators=(",", ":"))
+    return zlib.compress(text.encode(), _ZLIB_LEVEL)
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Read the stored form; no bytes are a manifest without blobs.
+
+    Raises:
+        InvalidCommit: it is none, or larger than any that was posted.
+    """
+    if not data:
+        return Manifest(blobs=())
+    inflater = zlib.decompressobj()
+    try:
+        stored = json.loads(inflater.decompress(data, MANIFEST_BYTES_MAX))
+        topics = [(name, UUID(hex=topic_id)) for name, topic_id in stored["topics"]]
+        return Manifest(
+            blobs=tuple(
+                Blob(
+                    name=name,
+                    size_bytes=size_bytes,
+                    sections=tuple(
+                        Section(
+                            topic=topics[topic][0],
+                            topic_id=topics[topic][1],
+                            partition=partition,
+                            position=position,
+                            size_bytes=section_bytes,
+                            records=records,
+                        )
+                        for topic, partition, position, section_bytes, records in sections
+                    ),
+                )
+                for name, size_bytes, sections in stored["blobs"]
+            )
+        )
+    except (ValueError, KeyError, IndexError, TypeError, zlib.error) as error:
+        raise InvalidCommit(f"a stored manifest cannot be read: {error!r}") from None

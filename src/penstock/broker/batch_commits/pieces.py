@@ -1,0 +1,283 @@
+"""Reads staged sections in bounded pieces of whole batches, and gives them their producer.
+
+Runs on worker threads: a reader is used by one call at a time and keeps no file open in between,
+so that a call that nobody waits for any more harms nothing. Records are not looked at: a piece is
+read into a buffer of its own, checked by its headers and checksums, and stamped in place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.base.files import MACHINE_FILES, sync_directory
+from penstock.broker.batch_commits.errors import CorruptBlob, InvalidCommit
+from penstock.broker.batch_commits.limits import (
+    PIECE_BYTES_MAX,
+    PIECES_PER_TURN_MAX,
+    STAGED_BATCH_BYTES_MAX,
+)
+from penstock.control.values import SEQUENCES
+from penstock.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    InvalidRecord,
+    decode_header,
+    stamp_identity,
+    validate_batch,
+)
+from penstock.records.header import LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID
+from penstock.storage.batch_validation import validate_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.broker.batch_commits.commit import Run
+    from penstock.broker.batch_commits.manifest import Blob, TopicIdPartition
+    from penstock.storage import LogConfig
+
+_PRODUCER_EPOCH: Final = 0
+
+
+class Piece(NamedTuple):
+    """Whole batches of one run, to be appended together."""
+
+    run: Run
+    data: memoryview
+    records: int
+    first_sequence: int
+
+
+class PieceReader:
+    """The pieces of runs, in order; see the module's text."""
+
+    def __init__(
+        self, directory: Path, runs: Sequence[Run], configs: Mapping[TopicIdPartition, LogConfig]
+    ) -> None:
+        """`configs` has each partition's config: no piece is larger than `segment.bytes`."""
+        self._directory = directory
+        self._runs = runs
+        self._configs = configs
+        self._place = 0
+        self._position = -1
+        self._counted = 0
+
+    def verify(self, now_ms: int) -> bool:
+        """Check the next pieces as their logs would; False at the end.
+
+        Raises:
+            CorruptBlob: a section is no whole batches, or is not there.
+            PenstockError: as `PartitionLog.append`, of batches that cannot be stored.
+        """
+        pieces = self._next(stamp=False)
+        for piece in pieces:
+            validate_batches(piece.data, self._configs[piece.run.target], now_ms)
+        return bool(pieces)
+
+    def read(self) -> list[Piece]:
+        """The next pieces, stamped; none at the end. About `PIECE_BYTES_MAX` together.
+
+        Raises:
+            CorruptBlob: a blob is not as it was when it was verified.
+        """
+        return self._next(stamp=True)
+
+    def _next(self, *, stamp: bool) -> list[Piece]:
+        pieces: list[Piece] = []
+        size_bytes = 0
+        opened = ""
+        descriptor = -1
+        try:
+            while (
+                self._place < len(self._runs)
+                and size_bytes < PIECE_BYTES_MAX
+                and len(pieces) < PIECES_PER_TURN_MAX
+            ):
+                run = self._runs[self._place]
+                if run.blob != opened:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+                        descriptor = -1
+                    descriptor = _open(self._directory / run.blob)
+                    opened = run.blob
+                piece = self._piece(descriptor, run, stamp=stamp)
+                if piece is not None:
+                    pieces.append(piece)
+                    size_bytes += len(piece.data)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        return pieces
+
+    def _piece(self, descriptor: int, run: Run, *, stamp: bool) -> Piece | None:
+        """The next whole batches of a run; None when all that were read are skipped."""
+        if self._position < 0:
+            self._position, self._counted = run.position, 0
+        limit = min(PIECE_BYTES_MAX, self._configs[run.target].segment_bytes)
+        data = _read(descriptor, run, self._position, limit)
+        headers, end = _whole_batches(data, run, self._position)
+        if not headers:
+            data = _read(descriptor, run, self._position, end)
+            headers, end = _whole_batches(data, run, self._position)
+        skipped, start = self._skip(headers, run)
+        headers = headers[skipped:]
+        first = self._counted
+        sequence = (run.base_sequence + first) % SEQUENCES
+        view = memoryview(data)[start:end]
+        if stamp and run.producer_id != NO_PRODUCER_ID:
+            _stamp(view, headers, run.producer_id, sequence)
+        records = sum([header.record_count for header in headers])
+        self._counted += records
+        self._advance(run, self._position + end)
+        return Piece(run, view, records, sequence) if headers else None
+
+    def _skip(self, headers: list[BatchHeader], run: Run) -> tuple[int, int]:
+        """How many of the batches the log has already, and their bytes."""
+        size_bytes = 0
+        for place, header in enumerate(headers):
+            if self._counted >= run.skip:
+                return place, size_bytes
+            self._counted += header.record_count
+            size_bytes += header.size_bytes
+            if self._counted > run.skip:
+                raise CorruptBlob(
+                    f"blob {run.blob!r}: {run.skip} records of the section at {run.position} are"
+                    f" in the log, which is not where a batch ends"
+                )
+        return len(headers), size_bytes
+
+    def _advance(self, run: Run, position: int) -> None:
+        self._position = position
+        if position < run.end:
+            return
+        if self._counted != run.records:
+            raise CorruptBlob(
+                f"blob {run.blob!r}: the section at {run.position} has {self._counted} records,"
+                f" {run.records} were said"
+            )
+        self._place += 1
+        self._position = -1
+
+
+def check_blobs(directory: Path, blobs: Sequence[Blob]) -> None:
+    """See that blobs are there, of the size that was said, and durable.
+
+    Raises:
+        InvalidCommit: one is missing, no plain file, or of another size.
+        OSError: a sync failed.
+    """
+    for blob in blobs:
+        with _opened(directory / blob.name) as descriptor:
+            size_bytes = os.fstat(descriptor).st_size
+            if size_bytes != blob.size_bytes:
+                raise InvalidCommit(
+                    f"blob {blob.name!r} has {size_bytes} bytes, {blob.size_bytes} were said"
+                )
+            MACHINE_FILES.sync_file(descriptor)
+    if blobs:
+        sync_directory(MACHINE_FILES, directory)
+
+
+def remove_blobs(directory: Path, names: Sequence[str]) -> None:
+    """Remove blobs; those that are not there do not matter."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            (directory / name).unlink()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        descriptor = _open(path)
+    except CorruptBlob as error:
+        raise InvalidCommit(str(error)) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise CorruptBlob(f"blob {path.name!r} is not staged") from None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CorruptBlob(f"blob {path.name!r} is a link") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CorruptBlob(f"blob {path.name!r} is no plain file")
+    return descriptor
+
+
+def _read(descriptor: int, run: Run, position: int, limit: int) -> bytearray:
+    data = bytearray(min(limit, run.end - position))
+    view = memoryview(data)
+    done = 0
+    while done < len(data):
+        count = os.preadv(descriptor, [view[done:]], position + done)
+        if count == 0:
+            raise CorruptBlob(
+                f"blob {run.blob!r} ends at byte {position + done}, inside the section at"
+                f" {run.position}"
+            )
+        done += count
+    return data
+
+
+def _whole_batches(data: bytearray, run: Run, position: int) -> tuple[list[BatchHeader], int]:
+    """Headers of the whole batches at the start, and where they end.
+
+    When not even the first is whole: no headers, and its size.
+    """
+    headers: list[BatchHeader] = []
+    at = 0
+    try:
+        while at < len(data):
+            if len(data) - at < HEADER_BYTES and position + len(data) < run.end:
+                break
+            header = decode_header(data, at)
+            size_bytes = header.batch_length + LENGTH_OVERHEAD_BYTES
+            if size_bytes > min(run.end - position - at, STAGED_BATCH_BYTES_MAX):
+                raise CorruptBatch(
+                    f"a batch says that it has {size_bytes} bytes, its section has"
+                    f" {run.end - position - at}, the limit is {STAGED_BATCH_BYTES_MAX}"
+                )
+            if size_bytes > len(data) - at:
+                if not headers:
+                    return [], size_bytes
+                break
+            _check(header)
+            headers.append(header)
+            at += size_bytes
+    except PenstockError as error:
+        raise CorruptBlob(f"blob {run.blob!r}, byte {position + at}: {error}") from None
+    return headers, at
+
+
+def _check(header: BatchHeader) -> None:
+    validate_batch(header)
+    if header.producer_id != NO_PRODUCER_ID:
+        raise InvalidRecord(
+            f"a staged batch has no producer, this one has producer {header.producer_id}"
+        )
+
+
+def _stamp(view: memoryview, headers: list[BatchHeader], producer_id: int, sequence: int) -> None:
+    at = 0
+    for header in headers:
+        batch = view[at : at + header.size_bytes]
+        batch[:HEADER_BYTES] = stamp_identity(
+            batch, header, producer_id=producer_id, epoch=_PRODUCER_EPOCH, base_sequence=sequence
+        )
+        sequence = (sequence + header.record_count) % SEQUENCES
+        at += header.size_bytes

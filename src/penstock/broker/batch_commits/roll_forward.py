@@ -1,0 +1,245 @@
+"""Carries out an intent: appends what is left of it, waits for the disk, records the end.
+
+Staged bytes are read, checked and stamped on worker threads, a few megabytes at a time, and
+appended on the loop in turns in between, so that other clients go on. Before each append the
+partition must stand where the last one left it: a group of appends that a full disk undid may
+have been followed by others, and a producer that is forgotten takes any sequence.
+
+Appends are checked against the time of the intent, as they were before it: a commit that is
+recorded does not fail because it is finished days later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.broker.batch_commits.commit import (
+    appended_records,
+    has_producer,
+    key_of,
+    renewed,
+    schedule,
+)
+from penstock.broker.batch_commits.errors import TargetBehind
+from penstock.broker.batch_commits.limits import RENEWALS_MAX, UNSYNCED_BYTES_MAX
+from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition, decode_manifest
+from penstock.broker.batch_commits.objects import commit_objects
+from penstock.broker.batch_commits.pieces import Piece, PieceReader
+from penstock.control.values import SEQUENCES
+from penstock.storage import AppendBacklog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.broker.batch_commits.metrics import SinkCounters
+    from penstock.broker.batch_commits.parts import SinkParts
+    from penstock.control import SinkCommit, SinkTarget
+    from penstock.partitions import Partition
+    from penstock.storage import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG_WAITS: Final = 5
+
+
+class AppendsUndone(RetriableError):
+    """Appends of the commit were undone, or somebody else used its producer."""
+
+
+class _Survey:
+    """Where the partitions of an intent stand."""
+
+    __slots__ = ("appended", "behind", "logs", "remotes")
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicIdPartition, PartitionLog] = {}
+        self.appended: dict[TopicIdPartition, int] = {}
+        self.behind: set[TopicIdPartition] = set()
+        self.remotes: dict[TopicIdPartition, Partition] = {}
+
+
+class RollForward:
+    """One attempt to finish one intent; the caller sees to it that it is the only one."""
+
+    def __init__(
+        self,
+        parts: SinkParts,
+        directory: Path,
+        counters: SinkCounters,
+        *,
+        save: Callable[[SinkCommit], Awaitable[SinkCommit]],
+    ) -> None:
+        """`save` stores a row that follows on itself, and returns it with its new version."""
+        self._parts = parts
+        self._directory = directory
+        self._counters = counters
+        self._save = save
+        self._unsynced: deque[tuple[asyncio.Future[PenstockError | None], int]] = deque()
+        self._unsynced_bytes = 0
+        self._last: dict[TopicIdPartition, int | None] = {}
+        self._offsets: dict[TopicIdPartition, tuple[int, int]] = {}
+
+    async def finish(self, row: SinkCommit) -> SinkCommit:
+        """Append what is left, and save the row as done, with its diskless part if it has one.
+
+        Raises:
+            PenstockError: not finished; another attempt goes on from here.
+        """
+        manifest = await asyncio.to_thread(decode_manifest, row.manifest)
+        row, survey = await self._stand(row)
+        await self._append_all(row, manifest, survey)
+        done = dataclasses.replace(
+            row,
+            state="done",
+            manifest=b"",
+            targets=tuple(self._ended(target, survey) for target in row.targets),
+            updated_ms=self._parts.clock.now_ms(),
+        )
+        if not survey.remotes:
+            return await self._save(done)
+        return await commit_objects(
+            done,
+            manifest,
+            survey.remotes,
+            parts=self._parts,
+            directory=self._directory,
+            counters=self._counters,
+        )
+
+    async def _stand(self, row: SinkCommit) -> tuple[SinkCommit, _Survey]:
+        for _ in range(RENEWALS_MAX):
+            survey = self._survey(row)
+            if not survey.behind:
+                return row, survey
+            count = len(survey.behind)
+            self._counters.renewed += count
+            ids = await self._parts.control.allocate_producer_ids(count)
+            targets = renewed(row.targets, frozenset(survey.behind), iter(ids))
+            row = await self._save(dataclasses.replace(row, targets=targets))
+        raise AppendsUndone(f"the logs of query {row.query_id!r} go on losing their ends")
+
+    def _survey(self, row: SinkCommit) -> _Survey:
+        survey = _Survey()
+        for target in row.targets:
+            if not target.records:
+                continue
+            key = key_of(target)
+            topic = self._parts.partitions.topics_by_id.get(target.topic_id.bytes)
+            if topic is None:
+                self._skip(target.topic, target.partition, row)
+                continue
+            if not has_producer(target):
+                survey.remotes[key] = self._parts.partitions.partition_of(topic, target.partition)
+                continue
+            log = self._parts.partitions.local_log(
+                topic.topic.name, target.partition, "an open commit of a sink"
+            )
+            survey.logs[key] = log
+            last = self._last[key] = last_sequence(log, target.producer_id)
+            try:
+                survey.appended[key] = appended_records(target, last)
+            except TargetBehind as behind:
+                logger.warning("query %r: %s; it takes a new producer", row.query_id, behind)
+                survey.behind.add(key)
+        return survey
+
+    def _skip(self, topic: str, partition: int, row: SinkCommit) -> None:
+        self._counters.skipped += 1
+        logger.warning(
+            "query %r, batch %d: %s-%d is left out, as its topic was deleted",
+            row.query_id,
+            row.batch_id,
+            topic,
+            partition,
+        )
+
+    async def _append_all(self, row: SinkCommit, manifest: Manifest, survey: _Survey) -> None:
+        runs = schedule(manifest, row.targets, survey.appended)
+        configs = {key: log.config for key, log in survey.logs.items()}
+        reader = PieceReader(self._directory, runs, configs)
+        while pieces := await asyncio.to_thread(reader.read):
+            for piece in pieces:
+                log = survey.logs.get(piece.run.target)
+                if log is not None and self._is_deleted(log):
+                    del survey.logs[piece.run.target]
+                    where = log.topic_partition
+                    self._skip(where.topic, where.partition, row)
+                elif log is not None:
+                    await self._append(log, piece, row)
+            self._flush(sum([len(piece.data) for piece in pieces]))
+            while self._unsynced_bytes > UNSYNCED_BYTES_MAX:
+                await self._wait_for_oldest()
+        self._flush(0)
+        while self._unsynced:
+            await self._wait_for_oldest()
+
+    def _is_deleted(self, log: PartitionLog) -> bool:
+        return (
+            log.closed is not None and log.topic_id.bytes not in self._parts.partitions.topics_by_id
+        )
+
+    async def _append(self, log: PartitionLog, piece: Piece, row: SinkCommit) -> None:
+        for _ in range(_BACKLOG_WAITS):
+            try:
+                self._append_now(log, piece, row)
+            except AppendBacklog:
+                self._flush(0)
+                while self._unsynced:
+                    await self._wait_for_oldest()
+            else:
+                return
+        self._append_now(log, piece, row)
+
+    def _append_now(self, log: PartitionLog, piece: Piece, row: SinkCommit) -> None:
+        key = piece.run.target
+        last = last_sequence(log, piece.run.producer_id)
+        if last != self._last[key]:
+            raise AppendsUndone(
+                f"{log.topic_partition} stands at sequence {last} of producer"
+                f" {piece.run.producer_id}, the commit left it at {self._last[key]}"
+            )
+        by_record = log.config.message_timestamp_type == "CreateTime"
+        now_ms = row.updated_ms if by_record else self._parts.clock.now_ms()
+        result = log.append(piece.data, now_ms=now_ms, internal=True)
+        self._last[key] = (piece.first_sequence + piece.records - 1) % SEQUENCES
+        base_offset, _ = self._offsets.get(key, (result.base_offset, 0))
+        self._offsets[key] = base_offset, log.log_end_offset
+        self._counters.records += piece.records
+        self._counters.size_bytes += len(piece.data)
+
+    def _flush(self, size_bytes: int) -> None:
+        synced: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+
+        def durable(error: PenstockError | None) -> None:
+            if not synced.done():
+                synced.set_result(error)
+
+        self._unsynced.append((synced, size_bytes))
+        self._unsynced_bytes += size_bytes
+        self._parts.commits.flush_then(durable)
+
+    async def _wait_for_oldest(self) -> None:
+        synced, size_bytes = self._unsynced.popleft()
+        error = await synced
+        self._unsynced_bytes -= size_bytes
+        if error is not None:
+            raise error
+
+    def _ended(self, target: SinkTarget, survey: _Survey) -> SinkTarget:
+        """The target with its offsets, where this attempt has appended all of it."""
+        offsets = self._offsets.get(key_of(target))
+        if offsets is None or survey.appended.get(key_of(target)) != 0:
+            return target
+        return dataclasses.replace(target, base_offset=offsets[0], next_offset=offsets[1])
+
+
+def last_sequence(log: PartitionLog, producer_id: int) -> int | None:
+    """What a partition remembers of a producer; None for one that it does not know."""
+    log.load()
+    return log.producer_states.last_sequence(producer_id)

@@ -1,0 +1,538 @@
+"""The exactly-once sink of a broker: posts, interrupted commits, and the blobs they name.
+
+One commit of a query is in the works at a time, and `sink.commits.max` of all; the core in
+`commit.py` decides, `drive.py` appends. A commit that fails after its intent is saved is driven on
+in the background with growing pauses, at start all of them are: a client need not come back.
+
+A batch for diskless topics alone has no intent (`objects.py`): it is committed at once, or not, and
+then its client posts it again.
+
+What an open intent depends on is kept: its blobs from the sweep of orphans, and its producers from
+expiry. Both are taken up before the broker's upkeep runs for the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from penstock.base.errors import CorruptError, InvalidError, PenstockError
+from penstock.broker.batch_commits.commit import (
+    Decision,
+    continued,
+    decide,
+    has_producer,
+    key_of,
+    plan_targets,
+    runs_to_verify,
+)
+from penstock.broker.batch_commits.errors import (
+    CommitUnderWay,
+    InconsistentTopicId,
+    InvalidCommit,
+    NotFinished,
+    SinkOwnerChanged,
+    StagingUnavailable,
+    UnknownSink,
+)
+from penstock.broker.batch_commits.limits import (
+    REDRIVE_BACKOFF,
+    SWEEP_SECONDS,
+)
+from penstock.broker.batch_commits.manifest import (
+    Manifest,
+    TopicIdPartition,
+    decode_manifest,
+    encode_manifest,
+)
+from penstock.broker.batch_commits.metrics import SinkCounters, sink_samples
+from penstock.broker.batch_commits.objects import check_size, commit_objects
+from penstock.broker.batch_commits.pieces import PieceReader, check_blobs, remove_blobs
+from penstock.broker.batch_commits.roll_forward import RollForward, last_sequence
+from penstock.broker.batch_commits.staging import StagingArea
+from penstock.broker.errors import (
+    ShuttingDown,
+    UnknownTopicOrPartition,
+)
+from penstock.control import SinkCommit, SinkTarget
+from penstock.partitions import LocalPartition, Partition, look_up_watermarks
+
+if TYPE_CHECKING:
+    from penstock.base.metrics import Sample
+    from penstock.broker.batch_commits.parts import SinkParts
+    from penstock.storage import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+Outcome = Literal["appended", "replayed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The answer to a post. `targets` are those whose offsets are known."""
+
+    query: str
+    batch_id: int
+    outcome: Outcome
+    records: int
+    targets: tuple[SinkTarget, ...] = ()
+
+
+class _Turn:
+    """A query's lock, and how many hold it or wait for it."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+class SinkService:
+    """See the module's text; belongs to the loop."""
+
+    def __init__(self, parts: SinkParts) -> None:
+        self._parts = parts
+        self.area = StagingArea(parts.settings, clock=parts.clock, randomness=parts.randomness)
+        self.counters = SinkCounters()
+        self._turns: dict[str, _Turn] = {}
+        self._places = asyncio.Semaphore(parts.settings.sink_commits_max)
+        self._held: dict[str, frozenset[str]] = {}
+        self._open: dict[str, frozenset[int]] = {}
+        self._due: dict[str, tuple[int, float]] = {}
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[Committed]] = set()
+        self._upkeep: asyncio.Task[None] | None = None
+
+    # -- life --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Make the staging directory and take up the open intents.
+
+        Raises:
+            StagingUnavailable: the directory cannot be used.
+            ControlUnavailable: as the control plane.
+        """
+        await self.area.start()
+        for known in await self._parts.control.sink_commits():
+            if known.state == "intent":
+                row = await self._parts.control.sink_commit(known.query_id)
+                if row is not None:
+                    await self._take_up(row)
+                    self._due[row.query_id] = (0, self._parts.clock.monotonic())
+        self._parts.registry.add(self.samples)
+        self._upkeep = asyncio.create_task(self._keep_up())
+
+    async def stop(self) -> None:
+        """Leave commits where they are; the next start goes on with them."""
+        tasks: list[asyncio.Task[Committed] | asyncio.Task[None]] = [*self._tasks]
+        if self._upkeep is not None:
+            tasks.append(self._upkeep)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def posts_ended(self) -> None:
+        """Wait until the posts that are under way have ended, whatever comes of them."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    @property
+    def prepared_commits(self) -> int:
+        return len(self._open)
+
+    def samples(self) -> Iterator[Sample]:
+        """Metrics of this moment."""
+        return sink_samples(
+            self.counters,
+            prepared_commits=self.prepared_commits,
+            staged=self.area.staged,
+            orphans=self.area.removed_orphans,
+        )
+
+    # -- what clients ask --------------------------------------------------------------------
+
+    async def post(
+        self, *, query: str, batch_id: int, owner: str | None, manifest: Manifest
+    ) -> Committed:
+        """Commit a batch; everything of it is in the log and durable on return.
+
+        Idempotent. It goes on when its caller is cancelled.
+
+        Raises:
+            InvalidCommit, UnknownTopicOrPartition, NotLeader, InconsistentTopicId,
+            SinkOwnerChanged, NotEnoughReplicas: nothing was recorded.
+            NotFinished: it is recorded, or may be, and is driven on.
+        """
+        if self._parts.stopping.is_set():
+            raise ShuttingDown("the broker is stopping")
+        task = asyncio.create_task(self._post(query, batch_id, owner, manifest))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    async def forget(self, query: str, *, abandon: bool = False) -> SinkCommit:
+        """Delete what is known of a query, which may then begin with any batch.
+
+        With `abandon` even while an intent is open, of which a part may be in the log.
+
+        Raises:
+            UnknownSink: nothing is known.
+            CommitUnderWay: a commit is not finished.
+        """
+        async with self._turn(query):
+            row = await self.commit_of(query)
+            if row.state == "intent" and not abandon:
+                raise CommitUnderWay(
+                    f"query {query!r} has not finished batch {row.batch_id}: it is driven on;"
+                    " ask again when it is done"
+                )
+            await self._parts.control.delete_sink_commit(query, expected_version=row.version)
+            self._close(query)
+            return row
+
+    async def commit_of(self, query: str) -> SinkCommit:
+        """The newest commit of a query.
+
+        Raises:
+            UnknownSink: there is none.
+        """
+        row = await self._parts.control.sink_commit(query)
+        if row is None:
+            raise UnknownSink(f"no commit of query {query!r} is known")
+        return row
+
+    # -- a post ------------------------------------------------------------------------------
+
+    def _ended(self, task: asyncio.Task[Committed]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self.counters.commits[task.result().outcome] += 1
+        else:
+            self.counters.commits["failed" if isinstance(error, NotFinished) else "refused"] += 1
+
+    async def _post(
+        self, query: str, batch_id: int, owner: str | None, manifest: Manifest
+    ) -> Committed:
+        async with self._turn(query):
+            while True:
+                row = await self._parts.control.sink_commit(query)
+                decision = decide(row, batch_id=batch_id, owner=owner)
+                if decision is Decision.BEGIN:
+                    done = await self._begin(row, query, batch_id, owner, manifest)
+                    return _committed(done, "appended")
+                if row is None or decision is Decision.OWNER_CHANGED:
+                    found = "" if row is None else str(row.owner)
+                    raise SinkOwnerChanged(query, str(owner), found)
+                if decision is Decision.FINISH:
+                    await self._finish(row)
+                    continue
+                await self._discard(manifest.names)
+                if row.batch_id == batch_id:
+                    await self._look_at_ends(row)
+                    return _committed(row, "replayed")
+                return Committed(query=query, batch_id=batch_id, outcome="replayed", records=0)
+
+    async def _begin(
+        self,
+        row: SinkCommit | None,
+        query: str,
+        batch_id: int,
+        owner: str | None,
+        manifest: Manifest,
+    ) -> SinkCommit:
+        """Check everything, save the intent, and see it done."""
+        now_ms = self._parts.clock.now_ms()
+        async with self.area.guard:
+            self._held[query] = manifest.names
+        try:
+            await self._parts.cluster.refresh()
+            await self._verify(manifest, now_ms)
+            found = self._partitions(manifest)
+            local = {key: one.log for key, one in found.items() if isinstance(one, LocalPartition)}
+            remotes = {key: one for key, one in found.items() if key not in local}
+            check_size(self._parts, manifest, remotes)
+            begun = SinkCommit(
+                query_id=query,
+                owner=owner if owner is not None or row is None else row.owner,
+                batch_id=batch_id,
+                state="intent" if manifest.blobs else "done",
+                targets=await self._targets(row, manifest, local, remotes),
+                updated_ms=now_ms,
+                version=0 if row is None else row.version,
+            )
+            at_once = bool(remotes) and not local
+            if not at_once:
+                stored = await asyncio.to_thread(encode_manifest, manifest)
+                begun = dataclasses.replace(begun, manifest=stored)
+                self._pin(begun)
+        except BaseException:
+            self._close(query)
+            raise
+        if at_once:
+            return await self._commit_at_once(begun, manifest, remotes)
+        try:
+            saved = await self._save(begun)
+        except InvalidError:
+            self._close(query)
+            raise
+        except PenstockError as error:
+            self._again(query)
+            raise NotFinished(
+                f"query {query!r}, batch {batch_id}: whether it was recorded is not known: {error}"
+            ) from error
+        if saved.state == "intent":
+            return await self._finish(saved)
+        self._close(query)
+        return saved
+
+    async def _commit_at_once(
+        self, begun: SinkCommit, manifest: Manifest, remotes: Mapping[TopicIdPartition, Partition]
+    ) -> SinkCommit:
+        """Commit a batch for diskless partitions alone, which needs no intent."""
+        query = begun.query_id
+        try:
+            done = await commit_objects(
+                dataclasses.replace(begun, state="done"),
+                manifest,
+                remotes,
+                parts=self._parts,
+                directory=self.area.directory,
+                counters=self.counters,
+            )
+        except InvalidError:
+            self._close(query)
+            raise
+        except (PenstockError, OSError) as error:
+            self._again(query)
+            raise NotFinished(
+                f"query {query!r}, batch {begun.batch_id}: it is not recorded, or that is not"
+                f" known: {error}"
+            ) from error
+        except BaseException:
+            self._again(query)
+            raise
+        self._close(query)
+        await self._discard(manifest.names)
+        return done
+
+    async def _look_at_ends(self, row: SinkCommit) -> None:
+        """Learn where diskless partitions end: whoever committed the row may have died."""
+        written = {target.topic_id.bytes for target in row.targets if not has_producer(target)}
+        topics = [self._parts.partitions.topics_by_id.get(topic_id) for topic_id in written]
+        try:
+            await look_up_watermarks(
+                one for topic in topics if topic is not None for one in topic.partitions
+            )
+        except PenstockError as error:
+            logger.warning("query %r: ends of partitions are not known: %s", row.query_id, error)
+
+    async def _verify(self, manifest: Manifest, now_ms: int) -> None:
+        """See that every section can be appended, and that the blobs are durable."""
+        partitions = self._partitions(manifest)
+        directory = self.area.directory
+        try:
+            await asyncio.to_thread(check_blobs, directory, manifest.blobs)
+            configs = {key: one.config for key, one in partitions.items()}
+            reader = PieceReader(directory, runs_to_verify(manifest), configs)
+            while await asyncio.to_thread(reader.verify, now_ms):
+                pass
+        except InvalidCommit:
+            raise
+        except (InvalidError, CorruptError) as error:
+            raise InvalidCommit(f"the staged sections: {error}") from error
+        except OSError as error:
+            raise StagingUnavailable(f"reading {directory} failed: {error}") from error
+
+    def _partitions(self, manifest: Manifest) -> dict[TopicIdPartition, Partition]:
+        parts = self._parts
+        partitions: dict[TopicIdPartition, Partition] = {}
+        for key, (name, _) in manifest.targets().items():
+            topic = parts.partitions.topics.get(name)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+            if topic.topic.topic_id != key.topic_id:
+                raise InconsistentTopicId(
+                    f"topic {name!r} has id {topic.topic.topic_id}, the blobs were staged for"
+                    f" {key.topic_id}: it was made anew since"
+                )
+            count = len(topic.partitions)
+            if key.partition >= count:
+                raise InvalidCommit(
+                    f"topic {name!r} has partitions 0 to {count - 1}, not {key.partition}"
+                )
+            found = partitions[key] = parts.partitions.partition_of(topic, key.partition)
+            if isinstance(found, LocalPartition):
+                if found.log.fence is not None:
+                    raise found.log.fence
+                found.check_in_sync()
+        return partitions
+
+    async def _targets(
+        self,
+        row: SinkCommit | None,
+        manifest: Manifest,
+        logs: Mapping[TopicIdPartition, PartitionLog],
+        diskless: Collection[TopicIdPartition],
+    ) -> tuple[SinkTarget, ...]:
+        known = {} if row is None else {key_of(target): target for target in row.targets}
+        going_on = continued(
+            row,
+            manifest,
+            {
+                key: last_sequence(log, known[key].producer_id)
+                for key, log in logs.items()
+                if key in known
+            },
+        )
+        count = len(logs) - len(going_on)
+        ids = await self._parts.control.allocate_producer_ids(count) if count else range(0)
+        topics = self._parts.partitions.topics.values()
+        return plan_targets(
+            row,
+            manifest,
+            going_on=going_on,
+            diskless=diskless,
+            new_producers=iter(ids),
+            topic_ids=frozenset([topic.topic.topic_id for topic in topics]),
+        )
+
+    async def _finish(self, row: SinkCommit) -> SinkCommit:
+        """Roll an intent forward to its end, and clean up after it."""
+        query = row.query_id
+        try:
+            names = self._held.get(query, frozenset())
+            drive = RollForward(self._parts, self.area.directory, self.counters, save=self._save)
+            done = await drive.finish(row)
+        except (PenstockError, OSError) as error:
+            self._again(query)
+            raise NotFinished(
+                f"query {query!r}, batch {row.batch_id} is recorded and not finished: {error}"
+            ) from error
+        except BaseException:
+            self._again(query)
+            raise
+        self._close(query)
+        await self._discard(names)
+        return done
+
+    async def _save(self, row: SinkCommit) -> SinkCommit:
+        """Store a row that follows on its own version; its producers are kept from now on."""
+        self._pin(row)
+        version = await self._parts.control.save_sink_commit(row, expected_version=row.version)
+        return dataclasses.replace(row, version=version)
+
+    # -- what open intents keep --------------------------------------------------------------
+
+    async def _take_up(self, row: SinkCommit) -> None:
+        manifest = await asyncio.to_thread(decode_manifest, row.manifest)
+        async with self.area.guard:
+            self._held[row.query_id] = manifest.names
+        self._pin(row)
+
+    def _pin(self, row: SinkCommit) -> None:
+        before = self._open.get(row.query_id, frozenset())
+        written = [target for target in row.targets if target.records and has_producer(target)]
+        now = frozenset([target.producer_id for target in written])
+        self._open[row.query_id] = now
+        kept = self._parts.store.kept_producers
+        kept -= before
+        kept |= now
+
+    def _close(self, query: str) -> None:
+        """Nothing of the query is in the works any more."""
+        self._held.pop(query, None)
+        self._due.pop(query, None)
+        self._parts.store.kept_producers.difference_update(self._open.pop(query, ()))
+
+    def _all_held(self) -> frozenset[str]:
+        return frozenset().union(*self._held.values())
+
+    async def _discard(self, names: frozenset[str]) -> None:
+        """Remove blobs of batches that are done; what fails is left to the sweep."""
+        try:
+            async with self.area.guard:
+                free = sorted(names - self._all_held())
+                await asyncio.to_thread(remove_blobs, self.area.directory, free)
+        except OSError as error:
+            logger.warning("removing staged blobs failed: %s", error)
+
+    # -- turns and upkeep --------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _turn(self, query: str) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(query, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock, self._places:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[query]
+
+    def _again(self, query: str) -> None:
+        """Have a query's intent driven on after a pause."""
+        attempts = self._due.get(query, (0, 0.0))[0] + 1
+        pause = REDRIVE_BACKOFF.pause_seconds(attempts)
+        self._due[query] = attempts, self._parts.clock.monotonic() + pause
+        self._wake.set()
+
+    async def _keep_up(self) -> None:
+        """Roll forward what is due and remove orphans, until cancelled."""
+        sweep_at = self._parts.clock.monotonic()
+        while True:
+            self._wake.clear()
+            now = self._parts.clock.monotonic()
+            for query in [query for query, (_, at) in self._due.items() if at <= now]:
+                await self._drive_on(query)
+            if now >= sweep_at:
+                sweep_at = now + SWEEP_SECONDS
+                await self.area.sweep(self._all_held)
+            until = min([sweep_at, *[at for _, at in self._due.values()]])
+            # Not by wait_for, which loses a cancellation that comes together with the event.
+            pause = max(0.0, until - self._parts.clock.monotonic())
+            timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                timer.cancel()
+
+    async def _drive_on(self, query: str) -> None:
+        try:
+            async with self._turn(query):
+                row = await self._parts.control.sink_commit(query)
+                if row is None or row.state == "done":
+                    self._close(query)
+                    if row is not None:
+                        await self._look_at_ends(row)
+                    return
+                self.counters.redrives += 1
+                await self._take_up(row)
+                await self._finish(row)
+                logger.info("query %r: batch %d is finished", query, row.batch_id)
+        except NotFinished as error:
+            logger.warning("%s", error)
+        except Exception:
+            logger.exception("driving query %r on failed", query)
+            self._again(query)
+
+
+def _committed(row: SinkCommit, outcome: Outcome) -> Committed:
+    return Committed(
+        query=row.query_id,
+        batch_id=row.batch_id,
+        outcome=outcome,
+        records=sum([target.records for target in row.targets]),
+        targets=tuple(
+            target for target in row.targets if target.records and target.base_offset >= 0
+        ),
+    )

@@ -1,0 +1,285 @@
+"""The directory of staged blobs: uploads, what it holds, and what is left over in it.
+
+A blob is a file of its own that appears under its name when it is whole and durable. Workers on
+the broker's machine write it themselves; they recognise the directory by `MARKER_FILE`, whose
+content is drawn anew at every start, so that a copy of the directory elsewhere is not taken for
+it. Others upload. Every name that begins with a dot is somebody's unfinished work.
+
+A blob that no open intent names goes when it is old enough, whoever left it: a task that was
+tried twice, a batch that failed, a driver that died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.base.crc import crc32c
+from penstock.base.errors import PenstockError
+from penstock.base.files import MACHINE_FILES, sync_directory, write_all
+from penstock.broker.batch_commits.errors import (
+    BlobExists,
+    BlobTooLarge,
+    StagingFull,
+    StagingUnavailable,
+)
+from penstock.broker.batch_commits.limits import (
+    STAGED_FILES_MAX,
+    STAGED_LOOK_SECONDS,
+    UPLOAD_BUFFER_BYTES,
+)
+from penstock.broker.batch_commits.manifest import check_blob_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection
+
+    from penstock.base.system import Clock, Randomness
+    from penstock.broker.settings import BrokerSettings
+
+logger = logging.getLogger(__name__)
+
+MARKER_FILE: Final = ".penstock-staging"
+_UPLOAD_PREFIX: Final = ".upload-"
+_TOKEN_BITS: Final = 128
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Staged(NamedTuple):
+    """What the directory holds."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+
+class Uploaded(NamedTuple):
+    """A blob that is durable."""
+
+    size_bytes: int
+    crc32c: int
+
+
+class StagingArea:
+    """See the module's text; belongs to the loop, its files to worker threads."""
+
+    def __init__(self, settings: BrokerSettings, *, clock: Clock, randomness: Randomness) -> None:
+        self.directory = Path(settings.sink_staging_directory).absolute()
+        self.blob_max_bytes = settings.sink_staging_blob_max_bytes
+        self.token = ""
+        self.removed_orphans = 0
+        self.guard = asyncio.Lock()
+        self._max_bytes = settings.sink_staging_max_bytes
+        self._orphan_age_ms = settings.sink_staging_orphan_age_ms
+        self._clock = clock
+        self._randomness = randomness
+        self._known = Staged()
+        self._looked = float("-inf")
+        self._uploading = 0
+
+    @property
+    def staged(self) -> Staged:
+        """What there was at the last look, and what was uploaded since."""
+        return self._known
+
+    async def start(self) -> None:
+        """Make the directory and its token.
+
+        Raises:
+            StagingUnavailable: it cannot be made or written.
+        """
+        self.token = f"{self._randomness.bits(_TOKEN_BITS):032x}"
+        try:
+            await asyncio.to_thread(_prepare, self.directory, self.token)
+        except OSError as error:
+            raise StagingUnavailable(
+                f"sink.staging.directory = {self.directory}: {error.strerror or error}"
+            ) from None
+
+    async def check_room(self) -> None:
+        """See that more may be staged.
+
+        Raises:
+            StagingFull: by `sink.staging.max.bytes`, or by the number of files.
+        """
+        if self._clock.monotonic() - self._looked >= STAGED_LOOK_SECONDS:
+            self._looked = self._clock.monotonic()
+            self._known = await asyncio.to_thread(_look, self.directory)
+        size_bytes = self._known.size_bytes + self._uploading
+        if size_bytes >= self._max_bytes or self._known.files >= STAGED_FILES_MAX:
+            raise StagingFull(
+                f"{self._known.files} blobs of {size_bytes} bytes are staged or being uploaded,"
+                f" sink.staging.max.bytes = {self._max_bytes}, files at most {STAGED_FILES_MAX}:"
+                " try again when commits have ended"
+            )
+
+    async def upload(self, name: str, chunks: AsyncIterator[bytes]) -> Uploaded:
+        """Write a blob as it arrives; durable, and there under its name, on return.
+
+        Raises:
+            InvalidCommit: the name is not allowed.
+            BlobExists: it is there already.
+            BlobTooLarge: there is more of it than `sink.staging.blob.max.bytes`.
+            StagingFull: no room.
+        """
+        check_blob_name(name)
+        target = self.directory / name
+        if await asyncio.to_thread(os.path.lexists, target):
+            raise _exists(name)
+        await self.check_room()
+        temporary = self.directory / f"{_UPLOAD_PREFIX}{self._randomness.uuid().hex}"
+        upload = _Upload(temporary)
+        try:
+            async for chunk in chunks:
+                upload.take(chunk)
+                self._uploading += len(chunk)
+                if upload.size_bytes > self.blob_max_bytes:
+                    raise BlobTooLarge(
+                        f"blob {name!r} has more than sink.staging.blob.max.bytes ="
+                        f" {self.blob_max_bytes}"
+                    )
+                if upload.waiting_bytes >= UPLOAD_BUFFER_BYTES:
+                    await asyncio.to_thread(upload.write)
+                    await self.check_room()
+            await asyncio.to_thread(upload.finish, target)
+        except FileExistsError:
+            raise _exists(name) from None
+        except OSError as error:
+            raise _failure(self.directory, error) from error
+        finally:
+            self._uploading -= upload.size_bytes
+            await asyncio.shield(asyncio.to_thread(upload.discard))
+        known = self._known
+        self._known = Staged(known.files + 1, known.size_bytes + upload.size_bytes)
+        return Uploaded(upload.size_bytes, upload.checksum)
+
+    async def sweep(self, kept: Callable[[], Collection[str]]) -> int:
+        """Remove old files that are not in what `kept` says; returns how many.
+
+        Under `guard`, within which names are added to what is kept.
+        """
+        before_ms = self._clock.now_ms() - self._orphan_age_ms
+        try:
+            old = await asyncio.to_thread(_older, self.directory, before_ms)
+            async with self.guard:
+                held = kept()
+                orphans = [name for name in old if name not in held]
+                removed = await asyncio.to_thread(_remove, self.directory, orphans, before_ms)
+            self._known = await asyncio.to_thread(_look, self.directory)
+        except OSError as error:
+            logger.error("looking for orphaned blobs in %s failed: %s", self.directory, error)
+            return 0
+        if removed:
+            logger.info("removed %d orphaned blobs from %s", removed, self.directory)
+        self.removed_orphans += removed
+        return removed
+
+
+class _Upload:
+    """A file that is being written; `take` is the loop's, the rest are a worker thread's."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._position = 0
+        self._waiting: list[bytes] = []
+        self.waiting_bytes = 0
+        self.size_bytes = 0
+        self.checksum = 0
+
+    def take(self, chunk: bytes) -> None:
+        self._waiting.append(chunk)
+        self.waiting_bytes += len(chunk)
+        self.size_bytes += len(chunk)
+
+    def write(self) -> None:
+        if self._descriptor < 0:
+            self._descriptor = MACHINE_FILES.create(self._path, mode=0o644)
+        data = b"".join(self._waiting)
+        self._waiting, self.waiting_bytes = [], 0
+        self.checksum = crc32c(data, self.checksum)
+        self._position = write_all(MACHINE_FILES, self._descriptor, self._position, [data])
+
+    def finish(self, target: Path) -> None:
+        """Sync and give it its name, unless that is taken (FileExistsError)."""
+        self.write()
+        MACHINE_FILES.sync_file(self._descriptor)
+        MACHINE_FILES.link(self._path, target)
+        sync_directory(MACHINE_FILES, target.parent)
+
+    def discard(self) -> None:
+        """Remove what is left of it but its name."""
+        if self._descriptor >= 0:
+            MACHINE_FILES.close(self._descriptor)
+            self._descriptor = -1
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+
+
+def _exists(name: str) -> BlobExists:
+    return BlobExists(f"a blob named {name!r} is staged already")
+
+
+def _failure(directory: Path, error: OSError) -> PenstockError:
+    if error.errno in _NO_ROOM:
+        return StagingFull(f"the disk of {directory} is full")
+    return StagingUnavailable(f"writing to {directory} failed: {error.strerror or error}")
+
+
+def _prepare(directory: Path, token: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for entry in _entries(directory):
+        if entry.name.startswith(_UPLOAD_PREFIX):  # of the broker that ran before
+            os.unlink(entry.path)
+    temporary = directory / f"{_UPLOAD_PREFIX}token"
+    temporary.write_text(token, encoding="ascii")
+    temporary.replace(directory / MARKER_FILE)
+    sync_directory(MACHINE_FILES, directory)
+    sync_directory(MACHINE_FILES, directory.parent)
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(directory) as found:
+        return [
+            entry
+            for entry in found
+            if entry.name != MARKER_FILE and entry.is_file(follow_symlinks=False)
+        ]
+
+
+def _look(directory: Path) -> Staged:
+    files = size_bytes = 0
+    for entry in _entries(directory):
+        with suppress(FileNotFoundError):
+            size_bytes += 0 if _is_upload(entry.name) else entry.stat(follow_symlinks=False).st_size
+            files += 1
+    return Staged(files, size_bytes)
+
+
+def _is_upload(name: str) -> bool:
+    """Its bytes are counted while they arrive."""
+    return name.startswith(_UPLOAD_PREFIX)
+
+
+def _older(directory: Path, before_ms: int) -> list[str]:
+    return [entry.name for entry in _entries(directory) if _is_older(entry.path, before_ms)]
+
+
+def _is_older(path: str | Path, before_ms: int) -> bool:
+    try:
+        return os.stat(path, follow_symlinks=False).st_mtime_ns < before_ms * 1_000_000
+    except FileNotFoundError:
+        return False
+
+
+def _remove(directory: Path, names: list[str], before_ms: int) -> int:
+    removed = 0
+    for name in names:
+        if _is_older(directory / name, before_ms):
+            with suppress(FileNotFoundError):
+                (directory / name).unlink()
+                removed += 1
+    return removed

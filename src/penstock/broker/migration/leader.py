@@ -1,0 +1,225 @@
+"""A topic's migration at the broker that was asked for it.
+
+If it leads all partitions, it copies, fences and commits. If others lead some, it asks them for
+their participants in the control plane, and all go in step:
+
+    this broker   open ── copying ── ready ──┬── fenced ──────────┬── commit
+    the others           copying ── ready ──┘ └── fenced, stored ──┘  └── see that it is over
+
+Nobody fences before all are ready, so that producers wait no longer than the slowest tail takes.
+Whoever gives up deletes the request; `control/batch_index/migration_rules.py` says why that is
+safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.broker.admin_errors import InvalidConfig
+from penstock.broker.diskless import is_diskless
+from penstock.broker.errors import UnknownTopicId
+from penstock.broker.limits import (
+    SWITCH_COMMITS_MAX,
+    SWITCH_FENCE_SECONDS,
+    SWITCH_JOIN_SECONDS,
+    SWITCH_PASS_SECONDS,
+    SWITCH_POLL_SECONDS,
+)
+from penstock.broker.migration.errors import MigrationFailed
+from penstock.broker.migration.follower import MigrationFollower
+from penstock.broker.migration.participant import is_of_living
+from penstock.broker.migration.retrying import retry_until_known
+from penstock.control import (
+    InvalidCommit,
+    MigrationParticipant,
+    MigrationRefused,
+    MigrationRequest,
+    ObjectLeaseLost,
+    StaleMigration,
+    StaleTopic,
+    Topic,
+    UnknownTopic,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.migration.participant import LocalParticipant, MigrationParts
+
+Changed = Callable[[Topic], Mapping[str, str]]
+"""What a topic's configs become, as the topic is now."""
+
+REFUSALS: Final = (
+    InvalidCommit,
+    ObjectLeaseLost,
+    StaleMigration,
+    StaleTopic,
+    MigrationRefused,
+    UnknownTopic,
+    InvalidConfig,
+)
+"""Answers after which a commit can never take effect any more."""
+
+
+class MigrationLeader:
+    """One topic on its way."""
+
+    def __init__(
+        self, parts: MigrationParts, participant: LocalParticipant, changed: Changed
+    ) -> None:
+        self.participant = participant
+        self._parts = parts
+        self._changed = changed
+        self._name = participant.topic.name
+        self._plane = participant.part.plane
+        self._request: MigrationRequest | None = None
+
+    async def run(self) -> None:
+        """Make the topic diskless, or take part where another broker was asked before.
+
+        Its state says what became of it; raises as `TopicMigrations.migrate`.
+        """
+        leaders = {one.leader for one in self.participant.topic.partitions}
+        others = leaders - {self._parts.node_id}
+        if others:
+            request = self.participant.part.request(self.participant.topic)
+            opened = await self._open(request)
+            if opened != request:
+                await MigrationFollower(self._parts, self.participant, opened).run()
+                return
+            self._request = request
+        try:
+            await self._copy(others)
+        except Exception:
+            if self._request is not None:
+                await retry_until_known(
+                    self._name, partial(self._plane.close_migration, self._request)
+                )
+            self.participant.let_producers_in()
+            raise
+        self.participant.state = "diskless"
+        await retry_until_known(self._name, self._parts.cluster.refresh)
+
+    async def _open(self, request: MigrationRequest) -> MigrationRequest:
+        """Store a request; the one that is open then, which may be another broker's."""
+        try:
+            return await self._plane.open_migration(request)
+        except PenstockError:
+            # It may be stored all the same, and others would wait for this broker in vain.
+            await retry_until_known(self._name, partial(self._plane.close_migration, request))
+            raise
+
+    async def _copy(self, others: set[int]) -> None:
+        await self.participant.catch_up()
+        await self._ready(others)
+        await self.participant.stop_producers()
+        await self._fenced(others)
+        await self._commit()
+
+    async def _ready(self, others: set[int]) -> None:
+        """Tell that this broker is ready, and wait until all others are."""
+        if self._request is None:
+            return
+        own = self.participant.part.participant("ready")
+        await self._plane.join_migration(self._request, own)
+        waited = passed = 0.0
+        while not _all_are(await self._participants(others), "ready", "fenced"):
+            await pause(SWITCH_POLL_SECONDS)
+            waited += SWITCH_POLL_SECONDS
+            silent = [
+                one
+                for one, participant in (await self._participants(others)).items()
+                if participant is None
+            ]
+            if silent and waited >= SWITCH_JOIN_SECONDS:
+                raise MigrationFailed(
+                    f"topic {self._name!r}: brokers {silent}, which lead partitions of it,"
+                    f" did not join its switch within {SWITCH_JOIN_SECONDS} s"
+                )
+            if waited - passed >= SWITCH_PASS_SECONDS:
+                passed = waited
+                await self.participant.keep_up()
+
+    async def _fenced(self, others: set[int]) -> None:
+        waited = 0.0
+        while not _all_are(await self._participants(others), "fenced"):
+            if waited >= SWITCH_FENCE_SECONDS:
+                raise MigrationFailed(
+                    f"topic {self._name!r}: brokers {sorted(others)} did not stop their producers"
+                    f" and copy the last records within {SWITCH_FENCE_SECONDS} s"
+                )
+            await pause(SWITCH_POLL_SECONDS)
+            waited += SWITCH_POLL_SECONDS
+
+    async def _participants(self, others: set[int]) -> dict[int, MigrationParticipant | None]:
+        """The participants of other brokers, None for those that have none yet.
+
+        What a process has brought that died and was started again counts for nothing.
+
+        Raises:
+            MigrationFailed: one cannot, or is away; or somebody gave the migration up.
+        """
+        if self._request is None:
+            return {}
+        participants = await self._stored()
+        for broker_id in sorted(others):
+            if self._parts.cluster.image.broker(broker_id) is None:
+                raise MigrationFailed(
+                    f"topic {self._name!r}: broker {broker_id}, which leads partitions of it, is"
+                    " away"
+                )
+            participant = participants.get(broker_id)
+            if participant is not None and participant.state == "failed":
+                raise MigrationFailed(
+                    f"topic {self._name!r}: broker {broker_id}: {participant.reason}"
+                )
+        return {broker_id: participants.get(broker_id) for broker_id in sorted(others)}
+
+    async def _stored(self) -> dict[int, MigrationParticipant]:
+        for running in await self._plane.running_migrations():
+            if running.request == self._request:
+                participants = [
+                    one for one in running.participants if is_of_living(self._parts, one)
+                ]
+                return {participant.broker_id: participant for participant in participants}
+        raise MigrationFailed(f"topic {self._name!r}: another broker gave the switch up; ask again")
+
+    async def _commit(self) -> None:
+        """Commit until the outcome is known; raises when it can never take effect."""
+        self.participant.state = "committing"
+        for attempt in range(1, SWITCH_COMMITS_MAX + 1):
+            topic = self._now()
+            if is_diskless(topic):
+                return
+            commit = partial(
+                self.participant.part.commit,
+                topic,
+                self._changed(topic),
+                self.participant.copy,
+                self._request,
+            )
+            try:
+                await retry_until_known(self._name, commit, refusals=REFUSALS)
+            except StaleTopic:
+                if attempt == SWITCH_COMMITS_MAX:
+                    raise
+                await retry_until_known(self._name, self._parts.cluster.refresh)
+            else:
+                return
+
+    def _now(self) -> Topic:
+        found = self._parts.partitions.topics_by_id.get(self.participant.topic.topic_id.bytes)
+        if found is None:
+            raise UnknownTopicId(f"topic {self._name!r} was deleted")
+        return found.topic
+
+
+def _all_are(participants: Mapping[int, MigrationParticipant | None], *states: str) -> bool:
+    return all(
+        [
+            participant is not None and participant.state in states
+            for participant in participants.values()
+        ]
+    )

@@ -1,0 +1,160 @@
+"""The migrations of this broker: those that it was asked for, and those that it has a part in.
+
+A request waits for the end, though not for ever: the migration goes on without it, and the same
+request joins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.broker.admin_errors import InvalidConfig
+from penstock.broker.diskless import check_local, is_diskless
+from penstock.broker.limits import SWITCH_WAIT_SECONDS
+from penstock.broker.metrics import migration_samples
+from penstock.broker.migration.errors import MigrationFailed, MigrationRunning
+from penstock.broker.migration.follower import MigrationFollower
+from penstock.broker.migration.leader import Changed, MigrationLeader
+from penstock.broker.migration.participant import LocalParticipant
+from penstock.control import MigrationParticipant, MigrationRequest, Topic
+from penstock.control.batch_index.rules import DISKLESS_CONFIG
+
+if TYPE_CHECKING:
+    from penstock.base.metrics import Sample
+    from penstock.broker.migration.participant import MigrationParts
+    from penstock.diskless.migration import MigrationPart
+
+logger = logging.getLogger(__name__)
+
+_Running = MigrationLeader | MigrationFollower
+
+
+class TopicMigrations:
+    """By topic id; belongs to the event loop."""
+
+    def __init__(self, parts: MigrationParts) -> None:
+        self._parts = parts
+        self._running: dict[UUID, tuple[_Running, asyncio.Task[None]]] = {}
+        self._copied_bytes = 0
+        self._outcomes = {"done": 0, "failed": 0}
+
+    def check(self, topic: Topic) -> None:
+        """Raise InvalidConfig if a local topic cannot become diskless."""
+        if self._parts.diskless is None:
+            check_local(topic.name, {DISKLESS_CONFIG: "true"})
+        if topic.internal:
+            raise InvalidConfig(f"topic {topic.name!r} is internal and cannot become diskless")
+
+    async def migrate(self, topic: Topic, changed: Changed) -> None:
+        """Make a local topic diskless, or join whoever does; on return it is.
+
+        Raises:
+            MigrationRunning: it goes on.
+            MigrationFailed, MigrationRefused, ObjectLeaseLost: the topic is local as before.
+            PenstockError: so it is; store, log or control plane failed.
+        """
+        service = self._parts.diskless
+        if service is None:
+            check_local(topic.name, {DISKLESS_CONFIG: "true"})
+            return
+        if topic.topic_id not in self._running:
+            participant = LocalParticipant(self._parts, service.migration, topic)
+            self._begin(MigrationLeader(self._parts, participant, changed))
+        running, task = self._running[topic.topic_id]
+        done, _ = await asyncio.wait([task], timeout=SWITCH_WAIT_SECONDS)
+        if not done:
+            raise MigrationRunning(
+                f"topic {topic.name!r} is becoming diskless: {running.participant.state},"
+                f" {running.participant.copied_bytes} bytes copied here; it goes on, ask again"
+            )
+        task.result()
+        if running.participant.state != "diskless":
+            raise MigrationFailed(f"topic {topic.name!r} did not become diskless; ask again")
+
+    async def look(self) -> None:
+        """Join the migrations that other brokers ask for, and end those whose broker is gone."""
+        service = self._parts.diskless
+        if service is None or len(self._parts.cluster.image.brokers) < 2:
+            return
+        part = service.migration
+        running = await part.plane.running_migrations()
+        if running:
+            await self._parts.cluster.refresh()
+        for request, participants in running:
+            owner = self._parts.cluster.image.broker(request.broker_id)
+            is_own = self._is_own(request)
+            if is_own and request.topic_id in self._running:
+                continue
+            # What this broker asked for and does not know of was stored when it had given up.
+            if is_own or owner is None or owner.incarnation != request.incarnation:
+                await part.plane.close_migration(request)
+            elif not any([one.state == "failed" and self._is_own(one) for one in participants]):
+                self._join(part, request)
+
+    def _is_own(self, one: MigrationRequest | MigrationParticipant) -> bool:
+        me = self._parts.cluster.image.broker(self._parts.node_id)
+        return me is not None and (one.broker_id, one.incarnation) == (
+            me.broker_id,
+            me.incarnation,
+        )
+
+    def _join(self, part: MigrationPart, request: MigrationRequest) -> None:
+        found = self._parts.partitions.topics_by_id.get(request.topic_id.bytes)
+        if found is None or is_diskless(found.topic) or request.topic_id in self._running:
+            return
+        if self._parts.node_id in [one.leader for one in found.topic.partitions]:
+            participant = LocalParticipant(self._parts, part, found.topic)
+            self._begin(MigrationFollower(self._parts, participant, request))
+
+    def _begin(self, running: _Running) -> None:
+        task = asyncio.ensure_future(running.run())
+        self._running[running.participant.topic.topic_id] = (running, task)
+        task.add_done_callback(lambda _: self._ended(running, task))
+
+    def _ended(self, running: _Running, task: asyncio.Task[None]) -> None:
+        participant = running.participant
+        name = participant.topic.name
+        del self._running[participant.topic.topic_id]
+        self._copied_bytes += participant.copied_bytes
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None and participant.state == "diskless":
+            self._outcomes["done"] += 1
+            logger.info("topic %s is diskless: %d bytes", name, participant.copied_bytes)
+            return
+        self._outcomes["failed"] += 1
+        if error is None or isinstance(error, PenstockError):
+            logger.warning("topic %s did not become diskless: %s", name, error or "given up")
+        else:
+            logger.error("topic %s did not become diskless", name, exc_info=error)
+
+    async def stop(self) -> None:
+        """End all; their topics stay local, unless their commit is under way."""
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def view(self, topic_id: UUID) -> dict[str, Any] | None:
+        """How far a topic is, for the admin interface; None for one that does not migration."""
+        found = self._running.get(topic_id)
+        if found is None:
+            return None
+        participant = found[0].participant
+        return {
+            "state": participant.state,
+            "passes": participant.passes,
+            "copied_bytes": participant.copied_bytes,
+            "started_ms": participant.started_ms,
+        }
+
+    def samples(self) -> Iterator[Sample]:
+        running = sum([one.participant.copied_bytes for one, _ in self._running.values()])
+        copied_bytes = self._copied_bytes + running
+        return migration_samples(len(self._running), copied_bytes, self._outcomes)

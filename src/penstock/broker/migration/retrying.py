@@ -1,0 +1,33 @@
+"""Doing something until its outcome is known, while producers are kept out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.broker.limits import SWITCH_PAUSE_SECONDS
+
+logger = logging.getLogger(__name__)
+
+
+async def retry_until_known(
+    topic: str,
+    attempt: Callable[[], Awaitable[object]],
+    *,
+    refusals: tuple[type[PenstockError], ...] = (),
+) -> None:
+    """Repeat an attempt until it is done, or refused for good by one of `refusals`."""
+    while True:
+        try:
+            await attempt()
+        except refusals:
+            raise
+        except PenstockError as error:
+            logger.warning("topic %s is fenced: %s; trying on", topic, error)
+        except Exception:
+            logger.exception("topic %s is fenced; trying on", topic)
+        else:
+            return
+        await pause(SWITCH_PAUSE_SECONDS)

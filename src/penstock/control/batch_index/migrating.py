@@ -1,0 +1,95 @@
+"""How a local topic becomes diskless: requests, brokers that take part, the migration itself.
+
+Locks are taken in the order of all diskless transactions: metadata, a topic's migration, objects,
+partitions.
+"""
+
+from __future__ import annotations
+
+from penstock.control.batch_index import extents, migration_rules, migrations, objects, partitions
+from penstock.control.batch_index.migration_values import (
+    MigrationParticipant,
+    MigrationRequest,
+    TopicMigration,
+)
+from penstock.control.drivers.statements import Operation
+from penstock.control.metadata.images import Images, StampedImage
+from penstock.control.sink_commits import operations as sinks
+from penstock.control.values import Topic
+
+
+def open_migration(
+    images: Images, request: MigrationRequest
+) -> Operation[tuple[MigrationRequest, StampedImage]]:
+    """Store a request in the place of the topic's earlier one, if its broker is gone."""
+    known = yield from images.locked()
+    found = yield from migrations.lock_request(request.topic_id)
+    if found == request:
+        return found, known
+    first = migration_rules.check_request(known.image, request, found)
+    if first is None:
+        yield migrations.delete_request(request.topic_id)
+        yield migrations.write_request(*request)
+    return first or request, known
+
+
+def join_migration(request: MigrationRequest, participant: MigrationParticipant) -> Operation[None]:
+    """Store a broker's part."""
+    found = yield from migrations.lock_request(request.topic_id)
+    migration_rules.check_participant(request, found, participant)
+    yield migrations.write_participant(request.topic_id, participant)
+
+
+def close_migration(request: MigrationRequest) -> Operation[None]:
+    """Delete a request and its participants, if it is open still."""
+    if (yield from migrations.lock_request(request.topic_id)) == request:
+        yield migrations.delete_request(request.topic_id)
+
+
+def migrate_topic(
+    images: Images, migration: TopicMigration
+) -> Operation[tuple[Topic, StampedImage]]:
+    """Make a local topic diskless, unless these objects have made it so already."""
+    known = yield from images.locked()
+    participants = migration_rules.all_participants(
+        migration,
+        (yield from migrations.lock_request(migration.topic_id)),
+        (yield from migrations.participants(migration.topic_id)),
+    )
+    parts = [part for participant in participants for part in participant.partitions]
+    written = migration_rules.objects_of(parts or migration.partitions)
+    found = yield from objects.lock([one.object_id for one in written])
+    plan = migration_rules.plan_migration(
+        known.image,
+        migration,
+        participants,
+        states={object_id: one.state for object_id, one in found.items()},
+        sinks=(yield from sinks.read_all()),
+    )
+    if plan.is_made:
+        return plan.topic, known
+    yield from _write(plan)
+    yield migrations.delete_request(migration.topic_id)
+    return plan.topic, (yield from images.store(known, plan.image))
+
+
+def _write(plan: migration_rules.MigrationPlan) -> Operation[None]:
+    yield objects.write_committed(
+        [
+            (object_id, "committed", "segment", size_bytes, references)
+            for object_id, size_bytes, references in plan.objects
+        ]
+    )
+    found = yield from partitions.lock_or_add(plan.rows)
+    ids = {key: row.partition_id for key, row in found.items()}
+    yield partitions.write_rows([(ids[key], *row[1:]) for key, row in plan.rows.items()])
+    now_ms: int = yield objects.now()
+    for part in plan.partitions:
+        partition_id = ids[plan.topic.topic_id, part.partition]
+        yield extents.insert(extents.rows_of(partition_id, part.extents))
+        yield partitions.write_producers(
+            [
+                partitions.producer_row(partition_id, producer_id, state._replace(seen_ms=now_ms))
+                for producer_id, state in part.producers.items()
+            ]
+        )

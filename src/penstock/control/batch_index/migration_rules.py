@@ -1,0 +1,249 @@
+"""The rules by which a local topic becomes diskless: from its copied logs to rows and an image.
+
+Pure functions that every form of the control plane participants, as in `rules.py`.
+
+The brokers that lead the partitions have stopped appends and copied everything below their ends.
+That nobody else appends is what the compare-and-set is for: the incarnations of those brokers must
+own their ids, and configs, partitions and leader epochs must be those that they saw. A transaction
+of a process that has died since, come as late as it may, finds another incarnation.
+
+Where there are several, their participants are stored under a request, which anyone may delete: a
+commit finds the request of its own `migration_id`, or is refused for good. So a broker that has
+fenced its partitions may lift the fence once the request is gone and the topic is local.
+
+Source: KIP-405 (segments in an archive), KIP-101 (leader epochs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.control.batch_index.migration_values import (
+    MigratedObject,
+    MigratedPartition,
+    MigrationParticipant,
+    MigrationRequest,
+    TopicMigration,
+)
+from penstock.control.batch_index.rules import DISKLESS_CONFIG, PartitionRow, adjoin, layout_totals
+from penstock.control.batch_index.values import ObjectState, PartitionKey
+from penstock.control.errors import (
+    InvalidCommit,
+    MigrationRefused,
+    ObjectLeaseLost,
+    StaleBroker,
+    StaleMigration,
+    StaleTopic,
+    UnknownTopic,
+)
+from penstock.control.limits import SWITCH_EXTENTS_MAX, SWITCH_PRODUCERS_MAX
+from penstock.control.metadata.rules import check_incarnation, with_topic
+from penstock.control.values import MetadataImage, SinkCommit, Topic
+
+
+class MigrationPlan(NamedTuple):
+    """What a migration writes; without `rows` it was made already."""
+
+    image: MetadataImage
+    topic: Topic
+    rows: Mapping[PartitionKey, PartitionRow]
+    partitions: tuple[MigratedPartition, ...] = ()
+
+    @property
+    def is_made(self) -> bool:
+        return not self.rows
+
+    @property
+    def objects(self) -> list[tuple[int, int, int]]:
+        """Of all objects, by id: the id, bytes, and how many extents refer to it."""
+        counts = {one.object_id: 0 for one in objects_of(self.partitions)}
+        for part in self.partitions:
+            for extent in part.extents:
+                counts[extent.object_id] += 1
+        return [(*one, counts[one.object_id]) for one in objects_of(self.partitions)]
+
+
+def objects_of(partitions: Iterable[MigratedPartition]) -> list[MigratedObject]:
+    """All objects of copied partitions, by id."""
+    return sorted([one for part in partitions for one in part.objects])
+
+
+def check_request(
+    image: MetadataImage, request: MigrationRequest, found: MigrationRequest | None
+) -> MigrationRequest | None:
+    """The request of another broker that lives, which goes before this one.
+
+    Raises as `DisklessPlane.open_migration`.
+    """
+    check_incarnation(image, broker_id=request.broker_id, incarnation=request.incarnation)
+    topic = image.topic_by_id(request.topic_id)
+    if topic is None:
+        raise UnknownTopic(request.topic_id)
+    if topic.configs.get(DISKLESS_CONFIG) == "true":
+        raise StaleTopic(topic.name, DISKLESS_CONFIG, "false", "true")
+    if found is None or found.broker_id == request.broker_id:
+        return None
+    owner = image.broker(found.broker_id)
+    return found if owner is not None and owner.incarnation == found.incarnation else None
+
+
+def check_participant(
+    request: MigrationRequest, found: MigrationRequest | None, participant: MigrationParticipant
+) -> None:
+    """Raise StaleMigration unless the request is open still; as `check_partitions` besides."""
+    if found is None or found.migration_id != request.migration_id:
+        raise StaleMigration(request.topic_id)
+    check_partitions(request.topic_id, participant.partitions)
+
+
+def check_partitions(topic_id: UUID, partitions: Sequence[MigratedPartition]) -> None:
+    """Raise MigrationRefused for too much, InvalidCommit for what cannot be a log."""
+    extents = sum([len(part.extents) for part in partitions])
+    if extents > SWITCH_EXTENTS_MAX:
+        raise MigrationRefused(
+            f"topic {topic_id} has {extents} extents, the limit is {SWITCH_EXTENTS_MAX}"
+        )
+    producers = sum([len(part.producers) for part in partitions])
+    if producers > SWITCH_PRODUCERS_MAX:
+        raise MigrationRefused(
+            f"topic {topic_id} remembers {producers} idempotent producers, the limit is"
+            f" {SWITCH_PRODUCERS_MAX}"
+        )
+    for part in partitions:
+        flaw = _flaw(part)
+        if flaw is not None:
+            raise InvalidCommit(f"partition {part.partition} of topic {topic_id}: {flaw}")
+
+
+def _flaw(part: MigratedPartition) -> str | None:
+    start, end = part.log_start_offset, part.high_watermark
+    extents = part.extents
+    if not 0 <= start <= end:
+        return f"the log start {start} is not within 0 and the high watermark {end}"
+    if not extents:
+        return None if start == end else f"no extents for the offsets [{start}, {end})"
+    held = (extents[0].base_offset, extents[-1].next_offset)
+    if held[0] > start or held[1] != end:
+        return f"extents of the offsets {held} for a log of [{start}, {end})"
+    if not adjoin(extents):
+        return "extents that do not adjoin"
+    sizes = {one.object_id: one.size_bytes for one in part.objects}
+    for one in extents:
+        fits = one.byte_offset + one.size_bytes <= sizes.get(one.object_id, -1)
+        totals = (one.size_bytes, one.next_offset - one.base_offset)
+        if not fits or one.kind != "segment" or layout_totals(one.layout) != totals:
+            return f"the extent at offset {one.base_offset} is not what its object has"
+    return None
+
+
+def all_participants(
+    migration: TopicMigration,
+    request: MigrationRequest | None,
+    stored: Iterable[MigrationParticipant],
+) -> tuple[MigrationParticipant, ...]:
+    """The coordinator's part and those that are stored under its request."""
+    own = MigrationParticipant(
+        broker_id=migration.broker_id,
+        incarnation=migration.incarnation,
+        state="fenced",
+        partitions=migration.partitions,
+    )
+    if migration.migration_id is None:
+        return (own,)
+    if request is None or request.migration_id != migration.migration_id:
+        return ()
+    others = [one for one in stored if one.broker_id != own.broker_id and one.state == "fenced"]
+    return (own, *others)
+
+
+def plan_migration(
+    image: MetadataImage,
+    migration: TopicMigration,
+    participants: Sequence[MigrationParticipant],
+    *,
+    states: Mapping[int, ObjectState],
+    sinks: Iterable[SinkCommit],
+) -> MigrationPlan:
+    """What a migration changes; `states` are those of its participants' objects that have a row.
+
+    Raises as `DisklessPlane.migrate_topic`.
+    """
+    check_incarnation(image, broker_id=migration.broker_id, incarnation=migration.incarnation)
+    topic = image.topic_by_id(migration.topic_id)
+    if topic is None:
+        raise UnknownTopic(migration.topic_id)
+    if topic.configs.get(DISKLESS_CONFIG) == "true":
+        own = objects_of(migration.partitions)
+        if all([states.get(one.object_id) == "committed" for one in own]):
+            return MigrationPlan(image, topic, {})
+        raise StaleTopic(topic.name, DISKLESS_CONFIG, "false", "true")
+    if not participants:
+        raise StaleMigration(migration.topic_id)
+    _check_participants(image, topic, migration, participants)
+    partitions = tuple(
+        sorted(
+            [one for participant in participants for one in participant.partitions], key=_partition
+        )
+    )
+    check_partitions(topic.topic_id, partitions)
+    for one in objects_of(partitions):
+        if states.get(one.object_id) != "pending":
+            raise ObjectLeaseLost(one.object_id)
+    for sink in sinks:
+        if sink.state == "intent" and any(
+            [target.topic_id == topic.topic_id for target in sink.targets]
+        ):
+            raise MigrationRefused(
+                f"topic {topic.name!r}: query {sink.query_id!r} has not finished its commit of"
+                f" batch {sink.batch_id}; ask again when it is done"
+            )
+    changed = replace(
+        topic,
+        configs=dict(migration.configs),
+        partitions=tuple(
+            [replace(one, leader_epoch=one.leader_epoch + 1) for one in topic.partitions]
+        ),
+    )
+    rows = {(topic.topic_id, part.partition): _row(part) for part in partitions}
+    return MigrationPlan(with_topic(image, changed), changed, rows, partitions)
+
+
+def _partition(part: MigratedPartition) -> int:
+    return part.partition
+
+
+def _check_participants(
+    image: MetadataImage,
+    topic: Topic,
+    migration: TopicMigration,
+    participants: Sequence[MigrationParticipant],
+) -> None:
+    if dict(topic.configs) != dict(migration.expected):
+        raise StaleTopic(topic.name, "the config", dict(migration.expected), dict(topic.configs))
+    expected = sorted(
+        [
+            (part.partition, participant.broker_id, part.leader_epoch)
+            for participant in participants
+            for part in participant.partitions
+        ]
+    )
+    found = [(one.index, one.leader, one.leader_epoch) for one in topic.partitions]
+    if expected != found:
+        raise StaleTopic(topic.name, "(partition, leader, epoch)", expected, found)
+    for participant in participants:
+        try:
+            check_incarnation(
+                image, broker_id=participant.broker_id, incarnation=participant.incarnation
+            )
+        except StaleBroker as stale:
+            raise MigrationRefused(
+                f"topic {topic.name!r}: {stale} since it stopped its producers; ask again"
+            ) from stale
+
+
+def _row(part: MigratedPartition) -> PartitionRow:
+    size_bytes = sum([extent.size_bytes for extent in part.extents])
+    return PartitionRow(0, part.log_start_offset, part.high_watermark, size_bytes)

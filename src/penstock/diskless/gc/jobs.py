@@ -1,0 +1,100 @@
+"""All that clears away, as jobs for a broker's timers; any number of brokers may run them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.base.metrics import Sample
+from penstock.base.system import Clock
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import PartitionKey, Watermarks
+from penstock.diskless.gc.counters import CollectionCounters
+from penstock.diskless.gc.marks import ObjectMarks
+from penstock.diskless.gc.orphans import OrphanCollector
+from penstock.diskless.gc.retention import Retention, RetentionTarget
+from penstock.diskless.gc.sweeping import Sweeper
+from penstock.diskless.identity import StoreGuard
+from penstock.diskless.metrics import collection_samples
+from penstock.diskless.settings import DisklessSettings
+from penstock.objects import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+
+class Job(NamedTuple):
+    """To be run every so often, never twice at once. `run` does not raise; it may be cancelled."""
+
+    name: str
+    interval_ms: int
+    run: Callable[[], Awaitable[None]]
+
+
+class Collection:
+    """The jobs of one broker."""
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        store: ObjectStore,
+        guard: StoreGuard,
+        clock: Clock,
+        targets: Callable[[], Iterable[RetentionTarget]],
+        on_watermarks: Callable[[PartitionKey, Watermarks], None],
+    ) -> None:
+        self.counters = counters = CollectionCounters()
+        self._settings = settings
+        self.marks = marks = ObjectMarks(plane=plane, store=store, guard=guard, counters=counters)
+        self.sweeper = Sweeper(settings, plane=plane, store=store, marks=marks, counters=counters)
+        self.orphans = OrphanCollector(
+            settings, plane=plane, store=store, marks=marks, counters=counters
+        )
+        self.retention = Retention(
+            settings,
+            plane=plane,
+            clock=clock,
+            targets=targets,
+            on_watermarks=on_watermarks,
+            counters=counters,
+        )
+
+    async def start(self) -> None:
+        """Before the broker serves diskless topics.
+
+        Raises:
+            StoreMismatch, DatabaseRestored: it must not serve them.
+        """
+        await self.marks.claim()
+
+    def jobs(self) -> list[Job]:
+        """What is to be run, and how often."""
+        settings = self._settings
+        jobs = [
+            self._job("mark", settings.mark_interval_ms, self.marks.note),
+            self._job("sweep", settings.sweep_interval_ms, self.sweeper.sweep),
+            self._job("retention", settings.retention_interval_ms, self.retention.retain),
+        ]
+        if settings.orphan_interval_ms:
+            jobs.append(self._job("orphans", settings.orphan_interval_ms, self.orphans.collect))
+        return jobs
+
+    def samples(self) -> Iterator[Sample]:
+        """What a scrape gets."""
+        return collection_samples(self.counters)
+
+    def _job(self, name: str, interval_ms: int, work: Callable[[], Awaitable[object]]) -> Job:
+        async def run() -> None:
+            try:
+                await work()
+            except PenstockError as error:
+                self.counters.failures += 1
+                logger.error("diskless topics, %s: %s", name, error)
+            except Exception:
+                self.counters.failures += 1
+                logger.exception("diskless topics, %s", name)
+
+        return Job(name, interval_ms, run)

@@ -1,0 +1,135 @@
+"""Deleting objects that nobody needs: condemned in the plane, deleted in the store, then forgotten.
+
+| after      | comes                     | and a crash in between leaves                      |
+|------------|---------------------------|----------------------------------------------------|
+| nothing    | mark: rows DELETING       | nothing, or rows that the next pass is named again |
+| marked     | delete their objects      | some objects gone, all rows there: named again     |
+| deleted    | forget their rows         | rows without objects: named and forgotten again    |
+| forgotten  | mark, if there is more    |                                                    |
+
+Condemning is a compare-and-set: a commit that comes later loses, so nothing that is committed is
+deleted. Several brokers may sweep at once; they delete what is gone already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.values import MarkedObject
+from penstock.diskless.gc.counters import CollectionCounters
+from penstock.diskless.gc.marks import ObjectMarks
+from penstock.diskless.limits import SWEEP_STEPS_MAX, SWEPT_OBJECTS_MAX
+from penstock.diskless.settings import DisklessSettings
+from penstock.objects import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+
+class MarkForDeletion(NamedTuple):
+    """Mark objects DELETING, and name those that are so marked; answer with `condemned`."""
+
+    limit: int
+
+
+class DeleteObjects(NamedTuple):
+    """Delete these from the store; answer with `deleted`."""
+
+    keys: list[str]
+
+
+class ForgetObjects(NamedTuple):
+    """Drop the rows of these; answer with `forgotten`."""
+
+    object_ids: list[int]
+
+
+SweepStep = MarkForDeletion | DeleteObjects | ForgetObjects
+
+
+class Sweep:
+    """The core of one pass. Each call returns the next step, None at the end."""
+
+    def __init__(
+        self, *, objects_max: int = SWEPT_OBJECTS_MAX, rounds_max: int = SWEEP_STEPS_MAX
+    ) -> None:
+        self._objects_max = objects_max
+        self._rounds_left = rounds_max
+        self._objects: Sequence[MarkedObject] = ()
+        self.swept_objects = self.swept_bytes = 0
+
+    def begin(self) -> SweepStep | None:
+        if not self._rounds_left:
+            return None
+        self._rounds_left -= 1
+        return MarkForDeletion(self._objects_max)
+
+    def condemned(self, objects: Sequence[MarkedObject]) -> SweepStep | None:
+        self._objects = objects
+        return DeleteObjects([item.key for item in objects]) if objects else None
+
+    def deleted(self) -> SweepStep | None:
+        return ForgetObjects([item.object_id for item in self._objects])
+
+    def forgotten(self) -> SweepStep | None:
+        objects, self._objects = self._objects, ()
+        self.swept_objects += len(objects)
+        self.swept_bytes += sum([item.size_bytes for item in objects])
+        return self.begin() if len(objects) >= self._objects_max else None
+
+
+class Sweeper:
+    """The shell of `Sweep`."""
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        store: ObjectStore,
+        marks: ObjectMarks,
+        counters: CollectionCounters,
+    ) -> None:
+        self._settings = settings
+        self._plane = plane
+        self._store = store
+        self._marks = marks
+        self._counters = counters
+
+    async def sweep(self) -> int:
+        """One pass; returns how many objects were deleted. What is left waits for the next.
+
+        Raises:
+            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the plane's, or
+                the database may not know what it needs.
+            PenstockError: store or plane failed; the next pass goes on.
+        """
+        await self._marks.check()
+        core = Sweep()
+        try:
+            step = core.begin()
+            while step is not None:
+                step = await self._perform(core, step)
+        finally:
+            self._counters.swept_objects += core.swept_objects
+            self._counters.swept_bytes += core.swept_bytes
+        return core.swept_objects
+
+    async def _perform(self, core: Sweep, step: SweepStep) -> SweepStep | None:
+        settings = self._settings
+        match step:
+            case MarkForDeletion(limit):
+                objects = await self._plane.mark_for_deletion(
+                    pending_grace_ms=settings.sweep_pending_grace_ms,
+                    unreferenced_grace_ms=settings.sweep_unreferenced_grace_ms,
+                    limit=limit,
+                )
+                return core.condemned(objects)
+            case DeleteObjects(keys):
+                await self._store.delete(keys)
+                return core.deleted()
+            case ForgetObjects(object_ids):
+                await self._plane.forget_objects(object_ids)
+                return core.forgotten()

@@ -1,0 +1,249 @@
+"""Copying the logs of a topic into sealed objects, while producers go on.
+
+    log       [0 … … … … … … … … … … … …|high watermark
+    pass 1    |──object──|──object──|─|
+    pass 2                             |──|
+    fenced                                |─|   nothing is appended any more
+
+A pass takes every log up to the high watermark that it has when its turn comes: batches as they
+are stored, offsets and times included, checked by their checksums. Objects are under leased keys
+of the archive and count for nothing until the control plane commits all of them at once; if that
+never happens they are swept. Where retention or DeleteRecords overtake a copy, it begins anew at
+the log's start.
+
+The batch index has no gaps, so a log with holes, which compaction has left, is refused.
+
+Source: KIP-405 (`RemoteLogManager`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.archive.segments import GrowingPart, SealedSegment, SegmentPart
+from penstock.base.pause import pause
+from penstock.control.batch_index.migration_values import MigratedObject, MigratedPartition
+from penstock.control.batch_index.values import ObjectLease
+from penstock.control.errors import MigrationRefused
+from penstock.diskless.migration.limits import (
+    CHUNK_BYTES,
+    OBJECT_BYTES,
+    PUT_ATTEMPTS_MAX,
+    PUT_BACKOFF,
+    RENEWALS_PER_LIFE,
+)
+from penstock.objects import StoreUnavailable
+from penstock.objects.rate_limit import TokenBucket
+from penstock.records import decode_header, verify_crc
+from penstock.records.extents import Extent
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.control.batch_index.port import DisklessPlane
+    from penstock.diskless.settings import DisklessSettings
+    from penstock.objects import ObjectStore
+    from penstock.storage import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class TopicCopy:
+    """The copy of those partitions of a topic that a broker leads; in the thread of their logs."""
+
+    def __init__(
+        self,
+        topic_id: UUID,
+        logs: Sequence[PartitionLog],
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        store: ObjectStore,
+        clock: Clock,
+        pause: Callable[[float], Awaitable[None]] = pause,
+    ) -> None:
+        """`logs` are those of the partitions that this broker leads, by index."""
+        self.copied_bytes = 0
+        self._topic_id = topic_id
+        self._copies = [_LogCopy(log) for log in logs]
+        self._plane = plane
+        self._store = store
+        self._clock = clock
+        self._pause = pause
+        rate = settings.switch_bytes_per_second
+        self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
+        self._renew_seconds = settings.sweep_pending_grace_ms / 1000 / RENEWALS_PER_LIFE
+        self._renewed = clock.monotonic()
+
+    async def catch_up(self, *, at_once: bool = False) -> int:
+        """One pass over all logs; how many bytes it copied. `at_once` knows no rate.
+
+        Raises:
+            MigrationRefused: a log has holes.
+            ObjectLeaseLost: what was copied has been swept.
+            PenstockError: a log cannot be read, or store or plane failed.
+        """
+        before = self.copied_bytes
+        await self._renew_if_due()
+        for copy in self._copies:
+            end = copy.begin_pass()
+            while copy.next_offset < end:
+                await self._copy_object(copy, end, at_once=at_once)
+        return self.copied_bytes - before
+
+    def partitions(self) -> tuple[MigratedPartition, ...]:
+        """What was copied, with all else that is known of the logs now."""
+        return tuple([copy.switched() for copy in self._copies])
+
+    async def renew(self) -> None:
+        """Keep everything that was copied from being swept; raises ObjectLeaseLost."""
+        self._renewed = self._clock.monotonic()
+        ids = [one.object_id for copy in self._copies for one in copy.objects]
+        if ids:
+            await self._plane.renew_leases(ids)
+
+    async def _renew_if_due(self) -> None:
+        if self._clock.monotonic() - self._renewed >= self._renew_seconds:
+            await self.renew()
+
+    async def _copy_object(self, copy: _LogCopy, end: int, *, at_once: bool) -> None:
+        await self._renew_if_due()
+        growing = _GrowingSegment(copy, copy.next_offset)
+        while growing.next_offset < end and growing.size_bytes < OBJECT_BYTES:
+            if growing.next_offset < copy.log.log_start_offset:
+                break
+            data = copy.read(growing.next_offset, end)
+            if self._bucket is not None and not at_once:
+                seconds = self._bucket.take(self._clock.monotonic(), len(data))
+                if seconds:
+                    await self._pause(seconds)
+            await asyncio.to_thread(growing.add, data)
+        if growing.next_offset <= copy.log.log_start_offset:
+            copy.begin_pass()
+            return
+        segment = growing.sealed()
+        lease = await self._put(copy, segment)
+        copy.take(segment, lease, growing.next_offset)
+        self.copied_bytes += segment.size_bytes
+
+    async def _put(self, copy: _LogCopy, segment: SealedSegment) -> ObjectLease:
+        """Write an object; a key that was tried is not used again."""
+        partition = copy.log.topic_partition.partition
+        base_offset = segment.parts[0].base_offset
+        for failures in range(1, PUT_ATTEMPTS_MAX):
+            lease = await self._plane.lease_segment(
+                self._topic_id, partition, base_offset=base_offset
+            )
+            try:
+                await self._store.put(lease.key, segment.pieces)
+            except StoreUnavailable as error:
+                logger.info("object %s is written anew: %s", lease.key, error)
+            else:
+                return lease
+            await self._pause(PUT_BACKOFF.pause_seconds(failures))
+        lease = await self._plane.lease_segment(self._topic_id, partition, base_offset=base_offset)
+        await self._store.put(lease.key, segment.pieces)
+        return lease
+
+
+class _LogCopy:
+    """One partition's log, and what of it lies in objects."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        log.load()
+        self.log = log
+        self.next_offset = log.log_start_offset
+        self.objects: list[MigratedObject] = []
+        self._extents: list[Extent] = []
+
+    def begin_pass(self) -> int:
+        """The offset up to which to copy now; begins anew where the log's start is ahead."""
+        start = self.log.log_start_offset
+        if self.next_offset < start:
+            self.next_offset = start
+            self.objects, self._extents = [], []
+        return self.log.durable_offset
+
+    def read(self, offset: int, end: int) -> bytes:
+        read = self.log.read(offset, max_bytes=CHUNK_BYTES, end_offset=end)
+        if not read.size_bytes:
+            raise holes(self.log, offset)
+        return b"".join(read.buffers)
+
+    def take(self, segment: SealedSegment, lease: ObjectLease, next_offset: int) -> None:
+        self.objects.append(MigratedObject(lease.object_id, segment.size_bytes))
+        self._extents += segment.extents(lease)
+        self.next_offset = next_offset
+
+    def switched(self) -> MigratedPartition:
+        log = self.log
+        return MigratedPartition(
+            partition=log.topic_partition.partition,
+            leader_epoch=max(log.leader_epoch, 0),
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.durable_offset,
+            objects=tuple(self.objects),
+            extents=tuple(self._extents),
+            producers=log.producer_states.states(),
+        )
+
+
+class _GrowingSegment:
+    """An object that is being copied together."""
+
+    def __init__(self, copy: _LogCopy, next_offset: int) -> None:
+        self.next_offset = next_offset
+        self.size_bytes = 0
+        self._log = copy.log
+        self._first = not copy.objects
+        self._pieces: list[memoryview] = []
+        self._parts: list[SegmentPart] = []
+        self._part: GrowingPart | None = None
+
+    def add(self, data: bytes) -> None:
+        """Add whole batches that adjoin; runs in a thread.
+
+        The first batch of a log may begin below its start.
+
+        Raises:
+            MigrationRefused: they do not.
+            CorruptBatch: a checksum is wrong.
+        """
+        view = memoryview(data)
+        position = 0
+        while position < len(view):
+            header = decode_header(view, position)
+            verify_crc(view, header, position)
+            base_offset = header.base_offset
+            if base_offset != self.next_offset and (
+                base_offset > self.next_offset or not self._first
+            ):
+                raise holes(self._log, self.next_offset)
+            self._first = False
+            part = self._part
+            if part is None or part.is_full(header.size_bytes):
+                if part is not None:
+                    self._parts.append(part.done())
+                part = self._part = GrowingPart(self.size_bytes, base_offset)
+            part.add(header.size_bytes, header.next_offset, header.max_timestamp)
+            self.next_offset = header.next_offset
+            self.size_bytes += header.size_bytes
+            position += header.size_bytes
+        self._pieces.append(view)
+
+    def sealed(self) -> SealedSegment:
+        if self._part is not None:
+            self._parts.append(self._part.done())
+            self._part = None
+        return SealedSegment(self._pieces, self.size_bytes, tuple(self._parts))
+
+
+def holes(log: PartitionLog, offset: int) -> MigrationRefused:
+    """Why a log cannot become diskless that has no batch at an offset."""
+    return MigrationRefused(
+        f"{log.topic_partition} has no record at offset {offset}, as compaction leaves logs;"
+        " diskless topics have every offset"
+    )

@@ -1,0 +1,105 @@
+"""One broker's part in topics that become diskless: who it is, and what it brings."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.control.batch_index.migration_values import (
+    MigrationParticipant,
+    MigrationRequest,
+    TopicMigration,
+)
+from penstock.diskless.migration.copying import TopicCopy
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock, Randomness
+    from penstock.control import Topic
+    from penstock.control.batch_index.migration_values import ParticipantState
+    from penstock.control.batch_index.port import DisklessPlane
+    from penstock.diskless.settings import DisklessSettings
+    from penstock.objects import ObjectStore
+    from penstock.storage import PartitionLog
+
+
+class MigrationPart:
+    """Makes copies, requests, participants and commits in the name of this process.
+
+    `ready_store` readies the object store, and raises NotServing where it cannot.
+    """
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        ready_store: Callable[[], Awaitable[ObjectStore]],
+        clock: Clock,
+        randomness: Randomness,
+        broker_id: int,
+        incarnation: UUID,
+    ) -> None:
+        self.plane = plane
+        self._settings = settings
+        self._ready_store = ready_store
+        self._clock = clock
+        self._randomness = randomness
+        self._broker_id = broker_id
+        self._incarnation = incarnation
+
+    async def copy_of(self, topic: Topic, logs: Sequence[PartitionLog]) -> TopicCopy:
+        """What copies the logs of a local topic, which this broker leads, into the store.
+
+        Raises:
+            NotServing: store or control plane cannot be used.
+        """
+        return TopicCopy(
+            topic.topic_id,
+            logs,
+            self._settings,
+            plane=self.plane,
+            store=await self._ready_store(),
+            clock=self._clock,
+        )
+
+    def request(self, topic: Topic) -> MigrationRequest:
+        """A new request to make a topic diskless, which others lead parts of."""
+        return MigrationRequest(
+            topic.topic_id, self._randomness.uuid(), self._broker_id, self._incarnation
+        )
+
+    def participant(
+        self, state: ParticipantState, reason: str = "", copy: TopicCopy | None = None
+    ) -> MigrationParticipant:
+        """How far this broker is in the migration of a topic, with the copy once it is fenced."""
+        return MigrationParticipant(
+            broker_id=self._broker_id,
+            incarnation=self._incarnation,
+            state=state,
+            reason=reason,
+            partitions=() if copy is None else copy.partitions(),
+        )
+
+    async def commit(
+        self,
+        topic: Topic,
+        configs: Mapping[str, str],
+        copy: TopicCopy,
+        request: MigrationRequest | None = None,
+    ) -> None:
+        """Commit a copy, and the participants under a request: the topic is diskless from then on.
+
+        Raises as `DisklessPlane.migrate_topic`.
+        """
+        await self.plane.migrate_topic(
+            TopicMigration(
+                topic_id=topic.topic_id,
+                broker_id=self._broker_id,
+                incarnation=self._incarnation,
+                expected=topic.configs,
+                configs=configs,
+                partitions=copy.partitions(),
+                migration_id=None if request is None else request.migration_id,
+            )
+        )

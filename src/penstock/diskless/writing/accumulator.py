@@ -1,0 +1,439 @@
+"""From submissions to committed objects: decides when an object closes and what happens to it.
+
+Submissions of all partitions gather in the open object. It closes `interval_ms` after its first
+submission, if fewer than `diskless.objects.in.flight.max` are being written, or when it is full.
+Closed objects are written at the same time, each under a key of its own, and are committed one
+by one in the order in which they closed: so a producer's sequences reach the control plane in the
+order in which they came. `objects.py` has the table of what happens to one object.
+
+| what happens                  | then                                                         |
+|-------------------------------|--------------------------------------------------------------|
+| a PUT fails, or is overdue    | again, under another key, after a jittered pause             |
+| an overdue PUT succeeds later | it counts, if no other was quicker                           |
+| a commit's outcome is unknown | again, for the same object: the first answer comes back      |
+| its key was swept             | the object is written again, under another key               |
+| store or plane refuse it      | its submissions are answered with `WriteFailed`              |
+| the store is not the plane's  | with `StoreMismatch`, which no producer repeats              |
+| its time is over              | with `WriteTimedOut`: whether it was committed is unknown     |
+| keys cannot be reserved       | again after a pause; fenced: everything ends                 |
+
+When an object is given up, what its idempotent producers have in later objects is given up too
+(`EarlierWriteFailed`), or it would be accepted before what it follows.
+
+No clock, no dice, no I/O: after each call the shell performs `take()` in order, and calls `tick`
+at `wake_ms`. Times are milliseconds of a monotonic clock; `chance` is a number in [0, 1).
+
+Source: Aiven's Inkless (`ActiveFile`, `FileCommitter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Final
+from uuid import UUID
+
+from penstock.archive.limits import OBJECT_BATCHES_MAX
+from penstock.base.errors import PenstockError, RetriableError, UnavailableError
+from penstock.control.batch_index.values import CommitAnswer, ObjectLease
+from penstock.control.errors import DatabaseStopped, ObjectLeaseLost, StaleBroker
+from penstock.control.limits import OBJECT_ENTRIES_MAX
+from penstock.diskless.errors import (
+    EarlierWriteFailed,
+    StoreMismatch,
+    WriteBacklog,
+    WriteFailed,
+    WriterStopped,
+    WriteTimedOut,
+)
+from penstock.diskless.limits import ATTEMPTS_AT_ONCE_MAX, PENDING_SUBMISSIONS_MAX
+from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.writing.effects import (
+    Answer,
+    CommitObject,
+    Effect,
+    Finished,
+    LeaseKeys,
+    PutObject,
+)
+from penstock.diskless.writing.leases import LeaseBook
+from penstock.diskless.writing.objects import Happening, ObjectPhase, OpenObject, WalObject, targets
+from penstock.diskless.writing.submission import Submission, check
+from penstock.objects import ObjectExists
+from penstock.records.appends import Outcome
+
+_UNWRITTEN: Final = (ObjectPhase.WAITING, ObjectPhase.PUTTING, ObjectPhase.PAUSED)
+
+
+class Counters:
+    """What has happened, for metrics."""
+
+    __slots__ = (
+        "closed_full",
+        "commit_retries",
+        "leases_lost",
+        "objects",
+        "objects_failed",
+        "put_retries",
+        "refused_backlog",
+        "submissions",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.objects = self.objects_failed = self.closed_full = 0
+        self.put_retries = self.commit_retries = self.leases_lost = 0
+        self.submissions = self.refused_backlog = 0
+
+
+class Accumulator:
+    """The core of one broker's writer. Belongs to one thread."""
+
+    def __init__(self, settings: DisklessSettings, *, interval_ms: float, broker_id: int) -> None:
+        self.settings = settings
+        self.interval_ms = interval_ms
+        self.counters = Counters()
+        self.pending_bytes = 0
+        """Submitted bytes of objects that have not ended."""
+        self.pending_submissions = 0
+        self.stopped: PenstockError | None = None
+        """Why nothing is taken in any more."""
+        self.wake_ms = inf
+        self._broker_id = broker_id
+        self._book = LeaseBook(
+            block_objects=settings.lease_block_objects, life_ms=settings.lease_life_ms
+        )
+        self._lease_failures = 0
+        self._open: OpenObject | None = None
+        self._objects: dict[int, WalObject] = {}
+        """Closed objects that have not ended, in the order of closing."""
+        self._started = 0
+        self._numbers = 0
+        self._effects: list[Effect] = []
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits for an answer."""
+        return self._open is None and not self._objects
+
+    @property
+    def objects_in_flight(self) -> int:
+        """Closed objects that have not ended."""
+        return len(self._objects)
+
+    @property
+    def leases(self) -> int:
+        """Keys in hand."""
+        return len(self._book)
+
+    def take(self) -> Sequence[Effect]:
+        """What is to be done now, in order."""
+        if not self._effects:
+            return ()
+        effects, self._effects = self._effects, []
+        return effects
+
+    # What happens
+
+    def submit(self, submission: Submission, now_ms: float) -> None:
+        """Take batches in; their `done` is called once, later.
+
+        Raises:
+            WriterStopped: nothing is taken in any more.
+            WriteBacklog: `diskless.pending.bytes.max`, or too many submissions.
+            SubmissionTooLarge, MixedBatches, OutOfOrderSequence: as `check`.
+        """
+        if self.stopped is not None:
+            raise self.stopped.with_traceback(None)
+        size_bytes = len(submission.batches)
+        pending_bytes = self.pending_bytes + size_bytes
+        if (
+            pending_bytes > self.settings.pending_bytes_max and self.pending_bytes
+        ) or self.pending_submissions >= PENDING_SUBMISSIONS_MAX:
+            raise self._backlog(size_bytes)
+        batches = len(submission.headers)
+        if batches > 1:
+            check(submission)
+        gathered = self._open
+        if gathered is not None and (
+            gathered.size_bytes + size_bytes > self.settings.buffer_bytes_max
+            or gathered.batches + batches > OBJECT_BATCHES_MAX
+        ):
+            self._close(now_ms, full=True)
+            gathered = None
+        if gathered is None:
+            gathered = self._open_object(now_ms)
+        gathered.add(submission)
+        self.pending_bytes = pending_bytes
+        self.pending_submissions += 1
+        self.counters.submissions += 1
+        if (
+            gathered.size_bytes >= self.settings.buffer_bytes_max
+            or gathered.submissions >= OBJECT_ENTRIES_MAX
+        ):
+            self._close(now_ms, full=True)
+
+    def tick(self, now_ms: float, chance: float) -> None:
+        """Look at the clock."""
+        for item in list(self._objects.values()):
+            if item.phase is ObjectPhase.ENDED:
+                continue
+            if now_ms >= item.deadline_ms:
+                timeout_ms = self.settings.write_timeout_ms
+                what = f"an object of {item.size_bytes} bytes was {item.phase.name.lower()}"
+                error = WriteTimedOut(f"{what} when diskless.write.timeout.ms = {timeout_ms} ended")
+                self._give_up(item, error)
+            elif now_ms >= item.attempt_ends_ms:
+                item.attempt_ends_ms = inf
+                if len(item.attempts) < ATTEMPTS_AT_ONCE_MAX:
+                    self._pause_put(item, now_ms, chance)
+            elif now_ms >= item.pause_ends_ms:
+                self._resume(item)
+        self._go_on(now_ms)
+
+    def leased(self, leases: Sequence[ObjectLease], now_ms: float) -> None:
+        """Keys were reserved."""
+        self._lease_failures = 0
+        self._book.granted(leases)
+        self._go_on(now_ms)
+
+    def lease_failed(self, error: PenstockError, now_ms: float, chance: float) -> None:
+        """No keys: again after a pause, unless another incarnation owns this broker's id."""
+        self._lease_failures += 1
+        self._book.refused(now_ms + self._pause_ms(self._lease_failures, chance))
+        if isinstance(error, StaleBroker) and error.registered:
+            self.abandon(WriterStopped(str(error)))
+        self._go_on(now_ms)
+
+    def put_done(self, number: int, object_id: int, now_ms: float) -> None:
+        """An object is durable under the key of a lease."""
+        item = self._objects.get(number)
+        lease = None if item is None else item.attempts.pop(object_id, None)
+        if item is not None and lease is not None and item.happens(Happening.PUT):
+            item.lease = lease
+            item.attempt_ends_ms = item.pause_ends_ms = inf
+        self._go_on(now_ms)
+
+    def put_failed(
+        self, number: int, object_id: int, error: PenstockError, now_ms: float, chance: float
+    ) -> None:
+        """A PUT failed, or it is unknown whether it did."""
+        item = self._objects.get(number)
+        lease = None if item is None else item.attempts.pop(object_id, None)
+        if item is None or lease is None or item.phase not in _UNWRITTEN:
+            return
+        if not isinstance(error, (RetriableError, ObjectExists)):
+            refused = WriteFailed(f"writing {lease.key}: {error}")
+            self._give_up(item, error if isinstance(error, StoreMismatch) else refused)
+        elif item.lease is lease or item.attempt_ends_ms == inf:
+            self._pause_put(item, now_ms, chance)
+        self._go_on(now_ms)
+
+    def committed(self, number: int, answer: CommitAnswer, now_ms: float) -> None:
+        """An object is committed; `answer` is of its entries, in their order."""
+        item = self._objects.get(number)
+        if item is not None and item.happens(Happening.COMMITTED):
+            kept = item.kept()
+            self.counters.objects += 1
+            self._finish(item, answer)
+            outcomes: list[tuple[Submission, Outcome]] = list(zip(kept, answer.placed, strict=True))
+            self._effects.append(Answer(outcomes))
+        self._go_on(now_ms)
+
+    def commit_failed(
+        self, number: int, error: PenstockError, now_ms: float, chance: float
+    ) -> None:
+        """A commit was refused, or it is unknown whether it was made."""
+        item = self._objects.get(number)
+        if item is None or item.phase is not ObjectPhase.COMMITTING:
+            return
+        if isinstance(error, ObjectLeaseLost):
+            self.counters.leases_lost += 1
+            self._book.lost()
+            item.happens(Happening.LEASE_LOST)
+        elif isinstance(error, (RetriableError, UnavailableError)) and not isinstance(
+            error, DatabaseStopped
+        ):
+            self.counters.commit_retries += 1
+            item.commit_failures += 1
+            item.happens(Happening.COMMIT_UNKNOWN)
+            item.pause_ends_ms = now_ms + self._pause_ms(item.commit_failures, chance)
+        else:
+            self._give_up(item, WriteFailed(f"committing {item.lease}: {error}"))
+        self._go_on(now_ms)
+
+    def stop(self, now_ms: float) -> None:
+        """Take nothing in any more; what is here is still written."""
+        if self.stopped is None:
+            self.stopped = WriterStopped("the writer of diskless topics has been stopped")
+        if self._open is not None:
+            self._close(now_ms)
+        self._go_on(now_ms)
+
+    def abandon(self, error: PenstockError) -> None:
+        """End everything that is left with `error`, and take nothing in any more."""
+        self.stopped = error
+        if self._open is not None:
+            self._close(-inf)
+        for item in list(self._objects.values()):
+            self._fail(item, error)
+        self.wake_ms = inf
+
+    # The open object
+
+    def _open_object(self, now_ms: float) -> OpenObject:
+        gathered = self._open = OpenObject(now_ms)
+        self.wake_ms = min(self.wake_ms, now_ms + self.interval_ms)
+        self._want_keys(now_ms)
+        return gathered
+
+    def _close(self, now_ms: float, *, full: bool = False) -> None:
+        gathered, self._open = self._open, None
+        if gathered is None:
+            return
+        self._numbers += 1
+        deadline_ms = gathered.opened_ms + self.settings.write_timeout_ms
+        item = WalObject(self._numbers, gathered, deadline_ms)
+        self._objects[item.number] = item
+        self.counters.closed_full += full
+        if len(item.dropped) == len(item.submissions):
+            self._finish(item, None)
+        if full:
+            self._go_on(now_ms)
+
+    def _backlog(self, size_bytes: int) -> WriteBacklog:
+        self.counters.refused_backlog += 1
+        return WriteBacklog(
+            f"{self.pending_submissions} submissions of {self.pending_bytes} bytes are not"
+            f" answered, and {size_bytes} bytes more came; at most {PENDING_SUBMISSIONS_MAX} and"
+            f" diskless.pending.bytes.max = {self.settings.pending_bytes_max} may wait"
+        )
+
+    # Closed objects
+
+    def _go_on(self, now_ms: float) -> None:
+        """Do all that can be done now, and find out when to look again."""
+        slots = self.settings.objects_in_flight_max
+        gathered = self._open
+        if (
+            gathered is not None
+            and len(self._objects) < slots
+            and now_ms >= gathered.opened_ms + self.interval_ms
+        ):
+            self._close(now_ms)
+        for item in self._objects.values():
+            if not item.started:
+                if self._started >= slots:
+                    break
+                item.started = True
+                self._started += 1
+            if item.phase is ObjectPhase.WAITING and not self._put(item, now_ms):
+                break
+        while self._objects:
+            first = next(iter(self._objects.values()))
+            if not first.happens(Happening.TURN):
+                break
+            self._commit(first)
+        self.wake_ms = self._next_wake_ms()
+
+    def _put(self, item: WalObject, now_ms: float) -> bool:
+        """Write an object under the next key; False when there is none."""
+        lease = self._book.take(now_ms)
+        if lease is None:
+            self._want_keys(now_ms)
+            return False
+        item.happens(Happening.KEY)
+        item.lease = lease
+        item.attempts[lease.object_id] = lease
+        item.attempt_ends_ms = now_ms + self.settings.put_timeout_ms
+        pieces = item.pieces(lease.object_id, self._broker_id)
+        self._effects.append(PutObject(item.number, lease, pieces))
+        self._want_keys(now_ms)
+        return True
+
+    def _pause_put(self, item: WalObject, now_ms: float, chance: float) -> None:
+        if item.happens(Happening.PUT_FAILED):
+            self.counters.put_retries += 1
+            item.put_failures += 1
+            item.attempt_ends_ms = inf
+            item.pause_ends_ms = now_ms + self._pause_ms(item.put_failures, chance)
+
+    def _resume(self, item: WalObject) -> None:
+        """A pause is over: write it again, or commit it again."""
+        written = item.phase is ObjectPhase.UNKNOWN
+        item.pause_ends_ms = inf
+        if item.happens(Happening.PAUSE_OVER) and written:
+            self._commit(item)
+
+    def _commit(self, item: WalObject) -> None:
+        lease = item.lease
+        if lease is not None:
+            entries = item.entries()
+            self._effects.append(CommitObject(item.number, lease, item.size_bytes, entries))
+
+    def _give_up(self, item: WalObject, error: PenstockError) -> None:
+        """End an object with an error, and what follows it of its idempotent producers."""
+        behind = targets(item.kept())
+        self._fail(item, error)
+        if not behind:
+            return
+        following = EarlierWriteFailed(f"what the producer sent before was not written: {error}")
+        for later in list(self._objects.values()):
+            if later.number > item.number:
+                self._drop(later, later.submissions, behind, following)
+                if len(later.dropped) == len(later.submissions):
+                    later.happens(Happening.GIVEN_UP)
+                    self._finish(later, None)
+        if self._open is not None:
+            self._drop(self._open, list(self._open.all()), behind, following)
+
+    def _drop(
+        self,
+        of: WalObject | OpenObject,
+        submissions: list[Submission],
+        behind: set[tuple[UUID, int, int]],
+        error: PenstockError,
+    ) -> None:
+        outcomes: list[tuple[Submission, Outcome]] = []
+        for submission in submissions:
+            target = (submission.topic_id, submission.partition, submission.headers[0].producer_id)
+            if target in behind and id(submission) not in of.dropped:
+                of.dropped.add(id(submission))
+                outcomes.append((submission, error))
+        if outcomes:
+            self._effects.append(Answer(outcomes))
+
+    def _fail(self, item: WalObject, error: PenstockError) -> None:
+        item.happens(Happening.GIVEN_UP)
+        self.counters.objects_failed += 1
+        kept = item.kept()
+        self._finish(item, None)
+        self._effects.append(Answer([(submission, error) for submission in kept]))
+
+    def _finish(self, item: WalObject, answer: CommitAnswer | None) -> None:
+        del self._objects[item.number]
+        self._started -= item.started
+        self.pending_bytes -= item.submitted_bytes
+        self.pending_submissions -= len(item.submissions)
+        lease = None if answer is None else item.lease
+        pieces = [] if lease is None else item.pieces(lease.object_id, self._broker_id)
+        self._effects.append(Finished(item.number, lease, answer, pieces, item.submissions))
+
+    # Keys and the clock
+
+    def _want_keys(self, now_ms: float) -> None:
+        count = self._book.wanted(now_ms)
+        if count:
+            self._effects.append(LeaseKeys(count))
+
+    def _pause_ms(self, failures: int, chance: float) -> float:
+        return self.settings.backoff.pause_ms(failures, chance=chance)
+
+    def _next_wake_ms(self) -> float:
+        wake_ms = inf
+        for item in self._objects.values():
+            wake_ms = min(wake_ms, item.deadline_ms, item.attempt_ends_ms, item.pause_ends_ms)
+            if item.phase is ObjectPhase.WAITING and item.started and not self._book.asking:
+                wake_ms = min(wake_ms, self._book.not_before_ms)
+        if self._open is not None and len(self._objects) < self.settings.objects_in_flight_max:
+            wake_ms = min(wake_ms, self._open.opened_ms + self.interval_ms)
+        return wake_ms

@@ -1,0 +1,110 @@
+"""Marks: whose store it is, and whether the database knows of all that is in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.archive.errors import CorruptObject
+from penstock.control import MemoryControlPlane
+from penstock.diskless.errors import DatabaseRestored, StoreOfAnotherCluster
+from penstock.diskless.formats.mark import mark_key
+from penstock.diskless.gc.marks import ObjectMarks, judge
+from penstock.diskless.limits import MARKS_KEPT
+from penstock.objects import ObjectInfo
+from tests.diskless.faults import CrashingPlane, Steps
+from tests.diskless.world import BROKER, World, guard_of
+
+
+async def lease(world: World, count: int = 10) -> None:
+    await world.plane.lease_objects(broker_id=BROKER, incarnation=world.incarnation, count=count)
+
+
+async def marks_of(world: World) -> list[str]:
+    return [info.key async for info in world.memory.list("marks/")]
+
+
+def test_a_mark_above_the_highest_id_shows_that_the_database_was_set_back() -> None:
+    listed = [ObjectInfo(mark_key(7), 1, 50), ObjectInfo(mark_key(9), 1, 40)]
+    assert judge(listed, 9) == (9, 9, 50)
+    assert judge(listed, 12) == (12, 9, 50)
+    assert judge([], 3) == (3, 0, 0)
+    with pytest.raises(DatabaseRestored, match=r"up to 8, but marks/0*9 in the object store"):
+        judge(listed, 8)
+
+
+async def test_an_empty_store_becomes_the_clusters_and_no_other_may_have_it() -> None:
+    world = World()
+    await world.begin()
+    collection = world.collection()
+    await collection.start()
+    assert await marks_of(world) == [mark_key(0)]
+    await collection.start()
+    stranger = ObjectMarks(
+        plane=world.plane,
+        store=world.store,
+        guard=guard_of(MemoryControlPlane(), world.store, cluster_id="elsewhere"),
+    )
+    with pytest.raises(StoreOfAnotherCluster, match="'here', this one is 'elsewhere'"):
+        await stranger.claim()
+
+
+async def test_a_mark_is_written_when_ids_were_given_out_and_old_ones_go() -> None:
+    world = World()
+    await world.begin()
+    marks = world.collection().marks
+    await marks.claim()
+    puts = len(world.store.puts)
+    await marks.note()
+    assert len(world.store.puts) == puts
+    for _ in range(MARKS_KEPT + 5):
+        await lease(world)
+        await marks.note()
+    await marks.note()
+    assert await marks_of(world) == [mark_key(10 * n) for n in range(6, 10)]
+
+
+async def test_a_start_is_refused_when_the_database_was_set_back() -> None:
+    world = World()
+    await world.begin()
+    await lease(world)
+    collection = world.collection()
+    await collection.start()
+    await lease(world)
+    await collection.marks.note()
+    await world.collection().start()
+    await world.plane.set_back(19)
+    with pytest.raises(DatabaseRestored, match=r"docs/guides/diskless\.md"):
+        await world.collection().start()
+    for job in world.collection().jobs():
+        await job.run()
+    assert mark_key(20) in await marks_of(world)
+
+
+async def test_another_broker_may_note_at_the_same_time() -> None:
+    """One that lists before and asks after another's note sees no set-back, and none is lost."""
+    world = World()
+    await world.begin()
+    await lease(world)
+    marks = world.collection().marks
+    other = world.collection().marks
+
+    class Interrupting(CrashingPlane):
+        async def highest_object_id(self) -> int:
+            await lease(world)
+            await other.note()
+            return await world.plane.highest_object_id()
+
+    late = world.collection(plane=Interrupting(world.plane, Steps())).marks
+    await marks.note()
+    await late.note()
+    assert (await marks_of(world))[-1] == mark_key(20)
+    assert (await marks.check()).marked_id == 20
+
+
+async def test_a_damaged_mark_is_reported() -> None:
+    world = World()
+    await world.begin()
+    await lease(world)
+    await world.memory.put(mark_key(5), [b"nonsense"])
+    with pytest.raises(CorruptObject, match="nonsense"):
+        await world.collection().start()
