@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+import penstock
 from penstock.spark import DeltaSink, LogSink, session
 from penstock.spark.workers import ship
 
+TESTED = str(Path(penstock.__file__).parents[1])
+"""Where the code is that is tested; an installed penstock may be that of another tree."""
 FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.driver.memory": "768m",
     "spark.driver.extraJavaOptions": FAST,
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": FAST,
+    "spark.executorEnv.PYTHONPATH": TESTED,
 }
 _SPARK: list[SparkSession] = []
 
@@ -56,6 +60,18 @@ def batch(options: dict[str, str], *, where: str = "true") -> list[bytes]:
 def batch_tasks(options: dict[str, str]) -> int:
     frame = _SPARK[-1].read.format("penstock").options(**options).load()
     return frame.rdd.getNumPartitions()
+
+
+def code_of_workers() -> set[str]:
+    """The files that the workers have imported penstock from."""
+
+    def imported(_: Iterable[int]) -> Iterator[str]:
+        import penstock
+
+        yield str(penstock.__file__)
+
+    tasks = _SPARK[-1].sparkContext.range(4, numSlices=4)
+    return set(tasks.mapPartitions(imported).collect())
 
 
 def shipped(file: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -50,10 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "server",
         "org.apache.spark.deploy.SparkSubmit",
         *("--master", "local[2]", "--class", kind, *words, "spark-internal"),
-        environment={
-            "PYSPARK_PYTHON": sys.executable,
-            **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
-        },
+        environment={"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": jobs.TESTED},
     )
     try:
         found = process.await_word(r"Spark Connect server started at: \S*?:(\d+)")

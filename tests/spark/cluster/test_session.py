@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.spark.workers import WorkersUnready
 from tests.spark.cluster import jobs
 from tests.spark.cluster.conftest import Driver
@@ -25,8 +26,9 @@ def test_what_is_missing_is_said_in_a_sentence(
     bare.chmod(0o755)
     driver.call(jobs.close_session)  # it has all cores
     try:
+        bare_path = {"spark.executorEnv.PYTHONPATH": ""}
         with pytest.raises(WorkersUnready, match=r"no penstock: install penstock\[spark\]"):
-            driver.call(jobs.open_session, cluster.url, python=str(bare))
+            driver.call(jobs.open_session, cluster.url, python=str(bare), settings=bare_path)
         gone = str(tmp_path / "gone")
         with pytest.raises(WorkersUnready, match=f"no Python at {gone}"):
             driver.call(jobs.open_session, cluster.url, python=gone)
@@ -35,6 +37,10 @@ def test_what_is_missing_is_said_in_a_sentence(
             driver.call(jobs.open_session, cluster.url, settings=greedy, wait_seconds=3)
     finally:
         driver.call(jobs.open_session, cluster.url)
+
+
+def test_the_workers_run_the_code_that_is_tested(driver: Driver) -> None:
+    assert driver.call(jobs.code_of_workers) == {penstock.__file__}
 
 
 def test_all_slots_of_the_cluster_are_planned_for(
