@@ -3,7 +3,7 @@
 Brokers start at once and of different versions. An advisory lock of the database lets one of them
 migrate while the others wait; a table tells which numbers it has had. A migration changes nothing
 that the Penstock before it needs, so that brokers of both run side by side while they are replaced;
-0006 is the exception, and refuses older brokers' saves of groups.
+0005 to 0007 are the exception, made before the first release: older brokers are stopped first.
 
 The tables are in the first schema of the connection's search path. A schema that has tables of
 somebody else and none of ours is refused: it is most likely a wrong URL.
