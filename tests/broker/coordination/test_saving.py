@@ -248,4 +248,4 @@ async def test_brokers_that_come_and_go_all_the_time_do_not_keep_it_for_ever(
     await house.register(1, OTHER)
     outcome = await house.save("g", {"": b"0"})
     assert isinstance(outcome, SaveFailed)
-    assert "membership" in outcome.reason
+    assert "cluster epoch" in outcome.reason
