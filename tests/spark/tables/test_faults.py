@@ -31,7 +31,7 @@ DRIVER: Final = """
 import threading
 from penstock.spark import session
 from penstock.spark.tables import DeltaSink, Materialiser
-from penstock.spark.tables import keeper
+from penstock.spark.tables import topic_table
 
 class Sink(DeltaSink):
     def write(self, batch, batch_id, **more):
@@ -48,7 +48,7 @@ class Sink(DeltaSink):
             die("committed")
         return version
 
-class Keeper(keeper.TopicTable):
+class Keeper(topic_table.TopicTable):
     def make_sink(self, location, storage_options):
         return Sink(location, application="crash")
 
