@@ -15,7 +15,7 @@ from penstock.control.batch_index.migration_values import (
     RunningMigration,
     TopicMigration,
 )
-from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import (
     Backlog,
     BatchEntry,

@@ -11,14 +11,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
-from penstock.control.batch_index.plane import Diskless
+from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.coordination.plane import CoordinationRecords
 from penstock.control.groups.plane import GroupOffsets
 from penstock.control.sink_commits.plane import SinkCommits
 from penstock.control.values import WatermarksListener
 
 
-class ControlPlane(Diskless, GroupOffsets, CoordinationRecords, SinkCommits):
+class ControlPlane(DisklessPlane, GroupOffsets, CoordinationRecords, SinkCommits):
     """Topics, brokers, configs, producer ids, offsets, coordination, sink commits, batches.
 
     Every method may raise `ControlUnavailable` or `ControlBusy`; after either, whether the

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.apps.cli import main
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.migration import follower, leader, participant
-from penstock.control.batch_index.plane import Diskless
+from penstock.control.batch_index.plane import DisklessPlane
 from penstock.diskless.migration import MigrationPart, TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")
@@ -89,7 +89,7 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     death.around(TopicCopy, "renew", after=lambda *_: "tail copied")
     death.around(MigrationPart, "commit", after=lambda *_: "committed")
     death.around(ClusterMetadata, "refresh", after=refreshed)
-    death.around(Diskless, "open_migration", after=lambda *_: "opened")
+    death.around(DisklessPlane, "open_migration", after=lambda *_: "opened")
     death.around(follower.MigrationFollower, "_tell", after=told)
     death.around(follower.MigrationFollower, "_settle", before=lambda *_: "over")
     death.around(leader.MigrationLeader, "_ready", after=lambda *_: "all ready")

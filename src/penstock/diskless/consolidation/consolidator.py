@@ -27,7 +27,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
-from penstock.control.batch_index.port import DisklessPlane
+from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, SegmentSwap
 from penstock.control.errors import ControlUnavailable, ObjectLeaseLost, StaleExtents
 from penstock.diskless.consolidation import metrics

@@ -42,7 +42,7 @@ from penstock.storage import Read
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock
-    from penstock.control.batch_index.port import DisklessPlane
+    from penstock.control.batch_index.plane import DisklessPlane
 
 logger = logging.getLogger(__name__)
 
