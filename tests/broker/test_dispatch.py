@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ from penstock.broker.dispatch import HOT, handler_of
 from penstock.broker.server import BrokerServer
 from penstock.wire.kafka.apis import APIS, BY_NAME, Api
 from tests.broker.conftest import StartBroker
-from tests.broker.wire_client import WireClient
+from tests.broker.wire_client import WireClient, batch, fetch_request
 
 Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 
@@ -138,3 +140,38 @@ async def test_a_broker_whose_start_failed_can_be_stopped(
     host, port = broker.kafka_address
     with pytest.raises(OSError, match="in use"):
         await start_broker({"listeners": f"PLAINTEXT://{host}:{port}"})
+
+
+async def test_requests_leave_nothing_to_the_collector(
+    client: WireClient, connect: Connect, broker: BrokerServer
+) -> None:
+    """What is freed only by the collector costs each request up to a third more CPU."""
+    await client.create("t")
+    other = await connect(broker)
+    client.writer.write(client.frame("Fetch", 12, fetch_request({("t", 0): 0}, max_wait=10_000)))
+    await other.produce("t", batch(b"imports what it needs"))
+    await client.response("Fetch", 12)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(3):
+            await client.produce("t", batch(b"one"))
+            await client.produce("t", b"")
+            await client.fetch("t")
+            end = (await client.fetch("t")).high_watermark
+            later = fetch_request({("t", 0): end}, max_wait=10_000)
+            client.writer.write(client.frame("Fetch", 12, later))
+            await other.produce("t", batch(b"two"))
+            await client.response("Fetch", 12)
+        gc.collect()
+        left = Counter(type(thing).__qualname__ for thing in gc.garbage if _is_ours(thing))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert left == {}
+
+
+def _is_ours(thing: object) -> bool:
+    return type(thing).__module__.startswith("penstock.")

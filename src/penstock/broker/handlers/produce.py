@@ -205,7 +205,7 @@ class _Pending:
     """A request whose batches are appended, until what their topics promise holds."""
 
     __slots__ = (
-        "_answered", "_context", "_parts", "_request", "_results", "deadline", "outstanding",
+        "_context", "_parts", "_request", "_results", "deadline", "outstanding",
     )  # fmt: skip
 
     def __init__(
@@ -218,15 +218,14 @@ class _Pending:
         self._parts = parts
         self._context = context
         self._request = request
-        self._results = results
-        self._answered = False
+        self._results: list[TopicResult] | None = results
         self.outstanding = 0
         self.deadline = context.started + request.timeout_ms / 1000
 
     def expire(self) -> None:
         """The client's timeout passed before the end; the records may yet become durable."""
         number = error_number("request_timed_out")
-        for result in [result for _, results in self._results for result in results]:
+        for result in [result for _, results in self._results or () for result in results]:
             if isinstance(result, _Appended) and result.error == 0 and result.base_offset < 0:
                 result.error = number
                 result.message = f"{result.takes} took longer than the timeout"
@@ -235,18 +234,19 @@ class _Pending:
     def answer(self) -> None:
         """Send the response, once; with acks=0 an error closes the connection instead."""
         self._parts.produce_waiting.pop(self, None)
-        if self._answered:
+        results = self._results
+        if results is None:
             return
-        self._answered = True
+        self._results = None
         context = self._context
-        if len(self._results) == 1 and len(self._results[0][1]) == 1 and not context.no_answer:
-            key, (result,) = self._results[0]
+        if len(results) == 1 and len(results[0][1]) == 1 and not context.no_answer:
+            key, (result,) = results[0]
             frame = encode_single_frame(context.version, context.correlation_id, key, result)
             if frame is not None:
                 context.reply((frame,))
                 self._parts.metrics.answered(context, self._parts.clock.monotonic())
                 return
-        failed = [result for _, results in self._results for result in results if result.error]
+        failed = [result for _, of_topic in results for result in of_topic if result.error]
         for result in failed:
             self._parts.metrics.failed(context, result.error)
         if context.no_answer:
@@ -255,7 +255,7 @@ class _Pending:
             self._parts.metrics.answered(context, self._parts.clock.monotonic())
             return
         version = context.version
-        body = encode_response(version, self._results)
+        body = encode_response(version, results)
         header_version = 1 if version >= FLEXIBLE_FROM else 0
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
         self._parts.metrics.answered(context, self._parts.clock.monotonic())
