@@ -26,6 +26,8 @@ say "Installing the locked dependencies (about a minute on a first run)"
 pip install --quiet --require-hashes -r requirements/build.txt
 pip install --quiet --require-hashes --no-build-isolation -r requirements/dev.txt
 pip install --quiet --no-deps --no-build-isolation --editable .
+say "Compiling kernels"
+.venv/bin/penstock kernels >/dev/null
 
 scripts/java.sh
 touch .venv/.ready

@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "pipeline": ("pipeline.command", "pipeline", "Spark pipelines that are files."),
     "table": ("tables", "table", "Delta tables beside topics."),
     "plan": ("plan.command", "plan", "Size it, cost it, check the host."),
+    "kernels": ("kernels", "kernels", "Compile what opens records, after an installation."),
     "bench": ("bench.command", "bench", "Measure this host, for plans to compute with."),
     "doctor": ("doctor.command", "doctor", "Find out what is wrong, and how to mend it."),
 }

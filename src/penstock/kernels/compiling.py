@@ -1,0 +1,160 @@
+"""Compile kernels once for all processes, and keep the machine code beside the sources.
+
+The code lies in the first of these folders that can be written to, or that has it already:
+
+    PENSTOCK_KERNELS                       where that is set
+    `__pycache__/kernels` of this package  made by `make setup` or `penstock kernels`
+    ~/.cache/penstock/kernels              (XDG_CACHE_HOME) for a package that is read-only
+
+It is good for one version of the sources of this package, of Python, of Numba and one kind of
+processor; what is not good is compiled again. Files are put in place by a rename, so that any
+number of processes may share a folder. Where there is none, every process compiles for itself, and
+a warning says so.
+
+With PENSTOCK_KERNELS_CHECKED=1 every index of an array is checked, for tests: a read or write
+outside raises IndexError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+logger = logging.getLogger(__name__)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+FOLDER_VARIABLE: Final = "PENSTOCK_KERNELS"
+CHECKED: Final = os.environ.get("PENSTOCK_KERNELS_CHECKED") == "1"
+_HERE: Final = Path(__file__).parent
+
+
+def kernel(signature: str) -> Callable[[Function], Function]:
+    """Compile a function for the types of `signature`, as in Numba's `int64(uint8[::1], int64)`.
+
+    The function may call other kernels of this package. It must not allocate.
+    """
+
+    def compiled(function: Function) -> Function:
+        dispatcher: Any = njit(nogil=True, boundscheck=CHECKED)(function)
+        dispatcher._cache = _Cache(function)
+        dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher  # type: ignore[no-any-return]
+
+    return compiled
+
+
+def compile_all() -> Path:
+    """Compile every kernel that is not kept yet; returns the folder.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    for path in sorted(_HERE.glob("*.py")):
+        if path.stem != "__init__":
+            import_module(f"{__package__}.{path.stem}")
+    if not _has_code(folder()) and not _can_write(folder()):
+        raise PermissionError(f"compiled kernels cannot be kept in {folder()}: it is read-only")
+    return folder()
+
+
+@lru_cache(maxsize=1)
+def folder() -> Path:
+    """Where compiled kernels are kept."""
+    candidates = [_HERE / "__pycache__" / "kernels", _user_cache() / "penstock" / "kernels"]
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        candidates = [Path(named)]
+    candidates = [path / "checked" if CHECKED else path for path in candidates]
+    for path in candidates:
+        if _has_code(path) or _can_write(path):
+            return path
+    return candidates[-1]
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def _has_code(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("*.nbi"))
+
+
+def _can_write(path: Path) -> bool:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(path, os.W_OK)
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """What all sources of kernels are: they are compiled into each other."""
+    digest = hashlib.sha256()
+    for path in sorted(_HERE.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _warn_once(cause: str) -> None:
+    logger.warning(
+        "compiled kernels cannot be kept in %s (%s): every process compiles them again, which takes"
+        " seconds; run `penstock kernels` once as a user who may write there, or name another"
+        " folder by %s",
+        folder(), cause, FOLDER_VARIABLE,
+    )  # fmt: skip
+
+
+class _Place(_CacheLocator):  # type: ignore[misc]
+    """Tells Numba the folder of a function, and what its sources are."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._py_file = file
+        self._name = Path(file).stem
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> Self:
+        return cls(function, file)
+
+    def get_cache_path(self) -> str:
+        return str(folder())
+
+    def get_source_stamp(self) -> str:
+        return _sources()
+
+    def get_disambiguator(self) -> str:
+        return self._name
+
+
+class _Kept(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_Place]
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Numba's own cache, in our folder; one that cannot be written to is no failure."""
+
+    _impl_class = _Kept
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        try:
+            return super().load_overload(signature, target)
+        except OSError:
+            return None
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        try:
+            super().save_overload(signature, data)
+        except OSError as error:
+            _warn_once(str(error.strerror or error))

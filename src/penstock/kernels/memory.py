@@ -1,0 +1,41 @@
+"""What kernels need of memory and the language does not have: a copy of bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from penstock.kernels.compiling import kernel
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _copy(context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
+    """`memcpy`, without a look at the bounds."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointers = []
+        for array, at in ((0, 1), (2, 3)):
+            made = context.make_array(signature.args[array])(context, builder, arguments[array])
+            pointers.append(cgutils.pointer_add(builder, made.data, arguments[at]))
+        cgutils.raw_memcpy(builder, *pointers, arguments[4], ir.Constant(ir.IntType(64), 1))
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+@kernel("void(uint8[::1], int64, Array(uint8, 1, 'C', readonly=True), int64, int64)")
+def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: int) -> None:
+    """Copy `size` bytes of `source` into `target`.
+
+    Raises:
+        IndexError: it would read or write outside; never where the caller has checked.
+    """
+    if size < 0 or target_at < 0 or source_at < 0:
+        raise IndexError("a copy of negative size or place")
+    if target_at + size > target.size or source_at + size > source.size:
+        raise IndexError("a copy outside of an array")
+    _copy(target, target_at, source, source_at, size)

@@ -1,0 +1,69 @@
+"""Kernels are compiled once for all, wherever they may be kept, and never silently again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.kernels.memory import copy_bytes
+
+COPY = """
+import numpy as np
+from penstock.kernels.memory import copy_bytes
+target = np.zeros(4, np.uint8)
+copy_bytes(target, 1, np.frombuffer(b"abc", np.uint8), 0, 3)
+print(target.tobytes().hex())
+"""
+
+
+ANSWER = "00616263\n"
+
+
+def run(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PENSTOCK_KERNELS": str(folder), **variables}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+
+
+def test_a_second_process_finds_what_the_first_compiled(tmp_path: Path) -> None:
+    first = run(COPY, tmp_path)
+    assert first.stdout == ANSWER
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert any(path.suffix == ".nbc" for path in kept)
+    tmp_path.chmod(0o500)
+    assert run(COPY, tmp_path).stdout == first.stdout
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == kept
+
+
+def test_a_folder_that_takes_nothing_is_named_in_a_warning(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    said = run(COPY, blocked)
+    assert said.stdout == ANSWER
+    assert said.stderr.count("cannot be kept in") == 1
+    assert str(blocked) in said.stderr
+
+
+def test_a_package_that_changed_is_compiled_again(tmp_path: Path) -> None:
+    run(COPY, tmp_path)
+    (index,) = (path for path in tmp_path.glob("*.nbi") if "copy_bytes" in path.name)
+    before = index.read_bytes()
+    change = "from penstock.kernels import compiling; compiling._sources = lambda: 'other'\n"
+    run(change + COPY, tmp_path)
+    assert index.read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("target_at", "source_at", "size"), [(5, 0, 4), (0, 7, 4), (-1, 0, 1), (0, -1, 1), (0, 0, -1)]
+)
+def test_nothing_is_copied_outside_of_an_array(target_at: int, source_at: int, size: int) -> None:
+    target = np.zeros(8, np.uint8)
+    with pytest.raises(IndexError):
+        copy_bytes(target, target_at, np.ones(8, np.uint8), source_at, size)
+    assert not target.any()
