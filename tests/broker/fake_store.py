@@ -49,12 +49,7 @@ class FakeLog:
         position = 0
         for header in headers:
             end = self.log_end_offset + header.record_count
-            stamp(
-                batches,
-                position,
-                base_offset=self.log_end_offset,
-                leader_epoch=self.leader_epoch,
-            )
+            stamp(batches, position, self.log_end_offset, header.batch_length, self.leader_epoch)
             data = bytes(batches[position : position + header.size_bytes])
             self.batches.append((self.log_end_offset, end, data, header.max_timestamp))
             self.log_end_offset = end

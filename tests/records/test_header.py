@@ -180,7 +180,7 @@ def test_an_identity_does_not_vouch_for_records_that_were_damaged_before() -> No
 
 def test_stamps_leave_the_checksum_valid() -> None:
     data = batch() + batch()
-    stamp(memoryview(data), 68, base_offset=2**40, leader_epoch=7)
+    stamp(memoryview(data), 68, 2**40, HEADER.batch_length, 7)
     header = decode_header(data, 68)
     assert (header.base_offset, header.partition_leader_epoch) == (2**40, 7)
     assert header.batch_length == HEADER.batch_length

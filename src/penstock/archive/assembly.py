@@ -136,7 +136,7 @@ def _copy(piece: Piece, data: memoryview, target: memoryview) -> None:
             verify_crc(target, header, position)
         except (CorruptBatch, LegacyBatch) as error:
             raise CorruptObject(f"{_where(piece)}: {error}") from None
-        stamp(target, position, base_offset=offset, leader_epoch=LEADER_EPOCH)
+        stamp(target, position, offset, header.batch_length, LEADER_EPOCH)
         if append_time_ms >= 0:
             stamp_append_time(target, position, append_time_ms)
         position += size_bytes

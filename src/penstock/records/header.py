@@ -327,10 +327,9 @@ def _timestamp_refusal(header: BatchHeader) -> str | None:
     return None
 
 
-def stamp(buffer: memoryview, offset: int, *, base_offset: int, leader_epoch: int) -> None:
-    """Write the base offset and the leader epoch in place; the checksum does not cover them."""
-    length = _INT32.unpack_from(buffer, offset + 8)[0]
-    _PREFIX.pack_into(buffer, offset, base_offset, length, leader_epoch)
+stamp: Final = _PREFIX.pack_into
+"""Write base offset, length (as the header has it) and leader epoch into a buffer, at an offset;
+the checksum does not cover them. In C: a log stamps every append."""
 
 
 def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:

@@ -21,7 +21,7 @@ With `interval` and `os`, a group that brings a partition to `flush.messages` is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class Committer:
         self._flush_within_ms: int | None = None
         self.root_synced = True
         """Unset when a name in the store's directory changes; the next group syncs it."""
-        self.on_advance: Callable[[list[LogOwner]], None] = _nobody
+        self.on_advance: Callable[[Collection[LogOwner]], None] = _nobody
         self.on_written: Callable[[int | None], None] = _nobody
         self.make_room: Callable[[], None] = _nothing
 
@@ -243,7 +243,7 @@ class Committer:
         for callback in group.callbacks:
             _call(callback, None)
         if group.items:
-            self.on_advance(list(advanced))
+            self.on_advance(advanced)
             if self._policy != "os":
                 self._segment_writer.became_durable(group.items)
             within, self._flush_within_ms = self._flush_within_ms, None

@@ -277,7 +277,7 @@ class PartitionLog:
         offset = 0
         undo: list[Undo] | None = None
         for header in headers:
-            stamp(batches, offset, base_offset=next_offset, leader_epoch=epoch)
+            stamp(batches, offset, next_offset, header.batch_length, epoch)
             if header.producer_id >= 0:
                 undo = undo or []
                 undo.append(self.producer_states.append(header, next_offset, now_ms))

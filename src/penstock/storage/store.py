@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -213,12 +213,12 @@ class LogStore:
         return self._maintenance.kept_producers
 
     @property
-    def on_advance(self) -> Callable[[list[LogOwner]], None]:
+    def on_advance(self) -> Callable[[Collection[LogOwner]], None]:
         """Called with the owners of which more may be read, after the callbacks of `flush`."""
         return self._committer.on_advance
 
     @on_advance.setter
-    def on_advance(self, callback: Callable[[list[LogOwner]], None]) -> None:
+    def on_advance(self, callback: Callable[[Collection[LogOwner]], None]) -> None:
         self._committer.on_advance = callback
 
     # -- partitions --------------------------------------------------------------------------

@@ -95,6 +95,8 @@ class FetchHub:
 
     def advanced(self, sources: Iterable[object]) -> None:
         """Sources have grown: wake who waits for them, once the answers have left."""
+        if not self._waiting:
+            return
         for source in sources:
             waiting = self._waiting.get(source)
             if waiting:
@@ -249,12 +251,13 @@ class FetchOperation:
                 ):
                     continue
                 answer = self._read(source, partition, end, budget - self._size, reads)
-                news = news or (answer is not None and answer.preferred_replica >= 0)
             except Exception as error:
                 answer = _error_answer(partition, error)
-            news = news or partition.sent_error != (0 if answer is None else answer.error)
             if answer is None:
+                news = news or partition.sent_error != 0
                 continue
+            if answer.error != partition.sent_error or answer.preferred_replica >= 0:
+                news = True
             found[partition] = answer
             self._size += answer.size_bytes
         if not waits:
@@ -283,9 +286,12 @@ class FetchOperation:
             topic = partitions.topics_by_name.get(key)
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {key!r}")
-        partition.source = partitions.partition_of(topic, partition.index)
-        partition.generation = partitions.generation
-        return partition.source
+        index, served = partition.index, topic.partitions
+        source = served[index] if 0 <= index < len(served) else None
+        if source is None:
+            source = partitions.partition_of(topic, index)
+        partition.source, partition.generation = source, partitions.generation
+        return source
 
     def _read(
         self,
@@ -312,8 +318,10 @@ class FetchOperation:
         limit = min(partition.max_bytes, budget)
         if limit <= 0 and not first:
             return None
-        place = (id(source), offset, max(limit, 0) if first else -limit, end)
-        read = None if reads is None else reads.get(place)
+        place, read = (0, 0, 0, 0), None
+        if reads is not None:
+            place = (id(source), offset, max(limit, 0) if first else -limit, end)
+            read = reads.get(place)
         if read is None:
             found = source.read(
                 offset,
@@ -356,14 +364,20 @@ class FetchOperation:
     def _answer(self) -> None:
         context, plan = self._context, self._plan
         topics: dict[bytes, list[PartitionAnswer]] = {}
-        found = self._found
+        found, failed = self._found, False
+        key, answers = None, []
         for partition in list(plan.partitions):
-            answer = found.get(partition) or self._without_records(partition)
-            if answer is not None:
-                self._remember(partition, answer)
-                topics.setdefault(partition.key, []).append(answer)
+            answer = (found.get(partition) if found else None) or self._without_records(partition)
+            if answer is None:
+                continue
+            failed = failed or answer.error != 0
+            self._remember(partition, answer)
+            if partition.key is not key:
+                key = partition.key
+                answers = topics.setdefault(key, [])
+            answers.append(answer)
         if not plan.incremental:
-            context.connection.fetch_errors = errors_told(plan.partitions)
+            context.connection.fetch_errors = errors_told(plan.partitions) if failed else {}
         error = error_number(plan.error) if plan.error else 0
         writer = ResponseWriter(context.version)
         pieces = writer.write(list(topics.items()), error=error, session_id=plan.session_id)

@@ -199,6 +199,8 @@ def errors_told(partitions: Iterable[FetchPartition]) -> Told:
 
 
 def _complete(request: FetchRequest, told: Told) -> list[FetchPartition]:
+    if not told:
+        return [FetchPartition(key, row) for key, rows in request.topics for row in rows]
     return [_asked(key, row, told) for key, rows in request.topics for row in rows]
 
 

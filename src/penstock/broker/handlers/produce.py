@@ -178,6 +178,7 @@ class _Appended(PartitionResult):
     """
 
     __slots__ = ("_pending", "takes")
+    takes: str
 
     def __init__(self, index: int, pending: _Pending) -> None:
         self.index = index
@@ -186,7 +187,6 @@ class _Appended(PartitionResult):
         self.message = None
         self.record_errors = ()
         self._pending = pending
-        self.takes = ""
 
     def __call__(self, outcome: Outcome) -> None:
         if not isinstance(outcome, AppendResult):
