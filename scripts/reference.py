@@ -203,7 +203,8 @@ def pipeline_page() -> str:
 
 def spark_page() -> str:
     """The text of `docs/reference/spark-options.md`."""
-    source = [*describe(source_options.Limits), *describe(source_options.Choices)]
+    kinds = (source_options.Limits, source_options.Choices, source_options.Values)
+    source = [info for kind in kinds for info in describe(kind)]
     source.sort(key=lambda info: info.name.lower())
     sink = list(describe(sink_options.SinkOptions))
     return "\n".join(

@@ -19,11 +19,12 @@ from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
 from penstock.spark.extents import HttpExtents
 from penstock.spark.log import Log, check_lineage, latest, resolve
+from penstock.spark.opening import Opening
 from penstock.spark.options import Bound, SourceOptions
 from penstock.spark.planning import Range, plan
 from penstock.spark.positions import Positions
 from penstock.spark.pushdown import Selection, narrow
-from penstock.spark.reading import TaskReader
+from penstock.spark.reading import reader_of
 from penstock.spark.slices import Task
 
 FROM_START: Final = Bound(option="startingOffsets", kind="offset", everywhere=EARLIEST)
@@ -33,8 +34,11 @@ TO_END: Final = Bound(option="endingOffsets", kind="offset", everywhere=LATEST)
 class PenstockReader(DataSourceReader):
     """Reads [start, end) of every partition that the options name."""
 
-    def __init__(self, options: SourceOptions, end: Positions) -> None:
+    def __init__(
+        self, options: SourceOptions, end: Positions, opening: Opening | None = None
+    ) -> None:
         self._options = options
+        self._opening = opening
         self._end = end
         self._selection = Selection()
 
@@ -52,12 +56,7 @@ class PenstockReader(DataSourceReader):
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """A task's records; called on an executor."""
-        return TaskReader(
-            self._options.columns,
-            bootstrap=self._options.bootstrap,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-            store_options=self._options.store_options,
-        ).read(partition)
+        return reader_of(self._options, self._opening).read(partition)
 
     def _ranges(self, log: Log) -> dict[TopicPartition, Range]:
         options, selection = self._options, self._selection

@@ -2,7 +2,8 @@
 
 Spark's Kafka source gives the names and meanings; the ones that Penstock adds are `bootstrap`,
 `penstock.admin.url`, `penstock.store.options.*`, `columns`, `groupId`, `parallelism`,
-`maxBytesPerTrigger`, `maxRecordsPerTrigger` and `wakeFile`.
+`maxBytesPerTrigger`, `maxRecordsPerTrigger`, `wakeFile` and those of the value's format, which
+begin with `value`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from penstock.base.ids import validate_topic_name
-from penstock.base.settings import LONG_MAX, Kind, setting
+from penstock.base.settings import LONG_MAX, Kind, describe, setting
+from penstock.formats.errors import InvalidFormat
+from penstock.formats.value_format import ValueFormat, check
 from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark import given
 from penstock.spark.errors import InvalidOption
@@ -139,6 +143,41 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """How values are opened where they are read: a `ValueFormat`, and the fields to give."""
+
+    kind: str = setting(
+        "raw", "Adds the columns `_value`, a struct of the value's fields, and `_error`, which says"
+        " what is wrong with a value that could not be read. `raw` adds none.", name="valueFormat",
+        kind=given.word_of("raw", "json", "json-schema", "avro", "protobuf"),
+    )  # fmt: skip
+    schema: str | None = setting(
+        None, "Of `json`, required: a schema as Spark writes it in JSON"
+        ' (`StructType.fromDDL("id bigint").json()`).', name="valueSchema", kind=_AS_JSON,
+    )  # fmt: skip
+    schema_file: Path | None = setting(
+        None, "Of `json-schema`, `avro` and `protobuf`, required: a file on the driver's machine.",
+        name="valueSchemaFile", kind=Kind("path", Path),
+    )  # fmt: skip
+    message: str | None = setting(
+        None, "Of `protobuf`, required: the full name of the message.", name="valueMessage",
+        kind=given.TEXT,
+    )  # fmt: skip
+    framing: str = setting(
+        "none", "`confluent` skips the bytes that a schema registry's serialisers write first.",
+        name="valueFraming", kind=given.word_of("none", "confluent"),
+    )  # fmt: skip
+    unknown_fields: str = setting(
+        "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
+        name="valueUnknownFields", kind=given.word_of("ignore", "reject"),
+    )  # fmt: skip
+    fields: str | None = setting(
+        None, 'The fields that `_value` is to have, as `["id", "at"]`; the others are checked all'
+        " the same.", name="valueFields", kind=_AS_JSON, shown="all",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(Limits):
     """All options of one read, checked."""
 
@@ -148,6 +187,8 @@ class SourceOptions(Limits):
     end: Bound | None = None
     missing_timestamp_is_latest: bool = False
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    value_format: ValueFormat = field(default_factory=ValueFormat)
+    value_fields: tuple[str, ...] | None = None
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """How tasks open the object store of diskless topics; may be credentials, so never shown."""
 
@@ -169,7 +210,7 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         if name.lower().startswith(STORE_OPTIONS) and name.lower() != STORE_OPTIONS
     }  # fmt: skip
     rest = {name: value for name, value in raw.items() if name.lower() not in store}
-    found = {"bootstrap": ""} | given.named((Limits, Choices), rest, ALIASES, _UNKNOWN)
+    found = {"bootstrap": ""} | given.named((Limits, Choices, Values), rest, ALIASES, _UNKNOWN)
     choices = given.checked(Choices, found)
     limits = given.checked(Limits, found)
     return SourceOptions(
@@ -179,8 +220,37 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         end=_bound(found, "ending", choices.ending_at),
         missing_timestamp_is_latest=choices.missing == "latest",
         columns=_columns(choices),
+        **_values(given.checked(Values, found)),
         store_options={name.removeprefix(STORE_OPTIONS): value for name, value in store.items()},
     )
+
+
+def value_options(value_format: ValueFormat) -> dict[str, str]:
+    """The options that say a format."""
+    said = {info.name: getattr(value_format, info.attribute, None) for info in describe(Values)}
+    return {name: str(value) for name, value in said.items() if value is not None}
+
+
+def named_as_option(error: InvalidFormat) -> InvalidOption:
+    """What is wrong with a value's format, by the name of its option."""
+    names = {info.attribute: info.name for info in describe(Values)}
+    return InvalidOption(names.get(error.name, "valueFormat"), str(error.value), error.reason)
+
+
+def _values(values: Values) -> dict[str, Any]:
+    parts = asdict(values)
+    wanted = parts.pop("fields")
+    value_format = ValueFormat(**parts)
+    try:
+        check(value_format)
+    except InvalidFormat as error:
+        raise named_as_option(error) from error
+    if wanted is None:
+        return {"value_format": value_format}
+    names = _json("valueFields", wanted)
+    if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
+        raise InvalidOption("valueFields", wanted, 'must look like ["id", "at"]')
+    return {"value_format": value_format, "value_fields": tuple(names)}
 
 
 def _subscription(given: Mapping[str, str]) -> dict[str, Any]:
@@ -262,13 +332,17 @@ def _columns(choices: Choices) -> tuple[str, ...]:
 
 
 def _json_object(name: str, value: str) -> dict[str, Any]:
-    try:
-        body = json.loads(value)
-    except ValueError as error:
-        raise InvalidOption(name, value, f"is no JSON: {error}") from error
+    body = _json(name, value)
     if not isinstance(body, dict):
         raise InvalidOption(name, value, "must be a JSON object")
     return body
+
+
+def _json(name: str, value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise InvalidOption(name, value, f"is no JSON: {error}") from error
 
 
 def _is_partition(item: object) -> bool:

@@ -20,6 +20,8 @@ from penstock.base.ids import TopicPartition
 from penstock.records.columnar import decode_batches
 from penstock.spark.chunks import CHUNK_BYTES, Chunk, Found, file_chunks, whole_batches
 from penstock.spark.errors import DataLoss
+from penstock.spark.opening import Opening
+from penstock.spark.options import SourceOptions
 from penstock.spark.schema import (
     BATCH_ROWS_MAX,
     HEADERS,
@@ -50,6 +52,17 @@ class Fetcher(Protocol):
         ...
 
 
+def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
+    """What reads the tasks of a read with these options."""
+    return TaskReader(
+        options.columns,
+        bootstrap=options.bootstrap,
+        fail_on_data_loss=options.fail_on_data_loss,
+        store_options=options.store_options,
+        opening=opening,
+    )
+
+
 class TaskReader:
     """Reads tasks; opens a broker connection only when a file is not enough."""
 
@@ -61,12 +74,16 @@ class TaskReader:
         fail_on_data_loss: bool,
         fetcher: Fetcher | None = None,
         store_options: Mapping[str, str] = _NO_OPTIONS,
+        opening: Opening | None = None,
     ) -> None:
         self._columns = tuple(columns)
         self._bootstrap = bootstrap
         self._fail_on_data_loss = fail_on_data_loss
         self._fetcher = fetcher
         self._store_options = store_options
+        self._opening = opening
+        added = () if opening is None else opening.arrow_fields()
+        self._schema = pa.schema([*arrow_schema(self._columns), *added])
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The task's records, at most `BATCH_ROWS_MAX` rows a batch, in offset order per slice."""
@@ -121,6 +138,8 @@ class TaskReader:
 
     def _shape(self, item: Slice, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         wanted = [name for name in self._columns if name in _DECODED]
+        if self._opening is not None and "value" not in wanted:
+            wanted.append("value")
         decoded = decode_batches(
             chunk.data,
             columns=tuple(wanted) or ("offset",),
@@ -128,11 +147,12 @@ class TaskReader:
             end_offset=item.end,
             check_crc=not chunk.checked,
         )
-        schema = arrow_schema(self._columns)
         for low in range(0, decoded.num_rows, BATCH_ROWS_MAX):
             piece = decoded.slice(low, BATCH_ROWS_MAX)
             arrays = [_column(name, piece, item, chunk) for name in self._columns]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if self._opening is not None:
+                arrays.extend(self._opening.columns(piece.column("value")))
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 def _column(name: str, piece: pa.RecordBatch, item: Slice, chunk: Chunk) -> pa.Array:

@@ -26,6 +26,9 @@ from pyspark.sql.types import (
 
 BATCH_ROWS_MAX: Final = 65_536
 HEADERS: Final = "headers"
+VALUE: Final = "_value"
+ERROR: Final = "_error"
+"""The columns of a value that the source opens: see `opening.py`."""
 
 _HEADER_SPARK: Final = StructType(
     [StructField("key", StringType()), StructField("value", BinaryType())]

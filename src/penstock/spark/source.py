@@ -25,6 +25,7 @@ from penstock.spark.broker_log import BrokerLog
 from penstock.spark.daemon import hush_planner
 from penstock.spark.errors import InvalidOption
 from penstock.spark.log import resolve
+from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.positions import Positions
 from penstock.spark.schema import spark_schema
@@ -53,17 +54,29 @@ class PenstockSource(DataSource):
         # Not at once: reading and writing have other options, and Spark does not say which it is.
         return parse(self._given)
 
+    @cached_property
+    def _opening(self) -> Opening | None:
+        if self._parsed.value_format.kind == "raw":
+            return None
+        from penstock.spark.formats.decoders import opening_of
+
+        return opening_of(self._parsed)
+
     def schema(self) -> StructType:
         """The columns asked for; fixes the ends of a batch read on the way."""
         self._end = self._resolved_end()
-        return spark_schema(self._parsed.columns)
+        return self._schema()
+
+    def _schema(self) -> StructType:
+        added = () if self._opening is None else self._opening.schema
+        return StructType([*spark_schema(self._parsed.columns), *added])
 
     def reader(self, schema: StructType) -> PenstockReader:
         """A batch reader up to the ends fixed at `load()`."""
         self._check_schema(schema)
         end = self._end or self._resolved_end()
         kind = PushdownReader if os.environ.get(PUSHDOWN_VARIABLE) == "1" else PenstockReader
-        return kind(self._parsed, end)
+        return kind(self._parsed, end, self._opening)
 
     def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802
         """A micro-batch reader."""
@@ -72,7 +85,7 @@ class PenstockSource(DataSource):
             raise InvalidOption(
                 self._parsed.end.option, "set", "a stream has no end; use it with spark.read"
             )
-        return PenstockStreamReader(self._parsed)
+        return PenstockStreamReader(self._parsed, self._opening)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch writer: one commit for the whole frame."""
@@ -98,7 +111,7 @@ class PenstockSource(DataSource):
             log.close()
 
     def _check_schema(self, schema: StructType) -> None:
-        expected = spark_schema(self._parsed.columns)
+        expected = self._schema()
         if schema != expected:
             raise InvalidOption(
                 "schema", schema.simpleString(),

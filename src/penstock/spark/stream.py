@@ -38,10 +38,11 @@ from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
 from penstock.spark.extents import HttpExtents
 from penstock.spark.log import check_lineage, latest, resolve
+from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Range, plan
 from penstock.spark.positions import Position, Positions, from_json
-from penstock.spark.reading import TaskReader
+from penstock.spark.reading import reader_of
 from penstock.spark.slices import RECORD_BYTES_GUESS, Task
 
 MILLISECONDS: Final = 1_000
@@ -50,8 +51,14 @@ MILLISECONDS: Final = 1_000
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream by triggers; lives in the planner process of one query run."""
 
-    def __init__(self, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        opening: Opening | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._options = options
+        self._opening = opening
         self._clock = clock
         self._log = BrokerLog(options.bootstrap)
         self._extents = HttpExtents(options.admin_url) if options.admin_url else None
@@ -115,12 +122,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """A task's records; called on an executor."""
-        return TaskReader(
-            self._options.columns,
-            bootstrap=self._options.bootstrap,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-            store_options=self._options.store_options,
-        ).read(partition)
+        return reader_of(self._options, self._opening).read(partition)
 
     def stop(self) -> None:
         """Close the connections."""
@@ -130,10 +132,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark ships the reader to executors for `read`; connections stay on the driver.
-        return {"options": self._options}
+        return {"options": self._options, "opening": self._opening}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        PenstockStreamReader.__init__(self, state["options"])
+        PenstockStreamReader.__init__(self, state["options"], state["opening"])
 
     def _woken(self, before_ms: int) -> int:
         """The newest time that a batch was asked for, if it has come; what it was before if not.

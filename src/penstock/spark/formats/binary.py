@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.base.errors import BugError
 from penstock.formats.readers import Reader
+from penstock.formats.value_format import ValueFormat
 from penstock.spark.formats.types import spark_type
 
 
@@ -23,6 +24,7 @@ class BinaryDecoder:
     """Values of one binary format."""
 
     reader: Reader
+    value_format: ValueFormat
 
     @property
     def schema(self) -> StructType:

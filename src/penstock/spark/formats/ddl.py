@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.errors import ParseException
+from pyspark.errors import ParseException, PySparkValueError
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -26,16 +27,20 @@ from penstock.spark.formats.types import ARROW_TYPES
 
 
 def read_ddl(text: str) -> StructType:
-    """A schema from Spark's DDL. Spark reads it in Java: a session must be running.
+    """A schema from Spark's DDL, or as Spark writes it in JSON.
+
+    Spark reads DDL in Java: a session must be running.
 
     Raises:
-        InvalidFormat: it is not DDL, or has no fields.
+        InvalidFormat: it is neither, or has no fields.
     """
+    as_json = text.lstrip().startswith("{")
+    kind = "JSON" if as_json else "DDL"
     try:
-        made = StructType.fromDDL(text)
-    except ParseException as error:
+        made = StructType.fromJson(json.loads(text)) if as_json else StructType.fromDDL(text)
+    except (ParseException, PySparkValueError, ValueError, KeyError, TypeError) as error:
         why = str(error).strip().splitlines()[0]
-        raise InvalidFormat("schema", text, f"is not a schema in Spark's DDL: {why}") from error
+        raise InvalidFormat("schema", text, f"is not a schema in Spark's {kind}: {why}") from error
     if not isinstance(made, StructType) or not made.fields:
         raise InvalidFormat("schema", text, "has no fields")
     return made

@@ -10,15 +10,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from penstock.formats import framing
+from penstock.formats import InvalidFormat, framing
 from penstock.formats.json.json_schema import record_of_json_schema
 from penstock.formats.json.shapes import Record
 from penstock.formats.readers import avro_reader, protobuf_reader
 from penstock.formats.schema_files import read_json
 from penstock.formats.value_format import Framing, ValueFormat, check
+from penstock.spark.errors import InvalidOption
 from penstock.spark.formats.binary import BinaryDecoder
 from penstock.spark.formats.ddl import read_ddl, record_of
 from penstock.spark.formats.json_columns import decode_json, record_type
+from penstock.spark.opening import Opening
+from penstock.spark.options import SourceOptions, named_as_option
 
 NOT_TEXT: Final = "not UTF-8 text"
 
@@ -108,9 +111,28 @@ def decoder(value_format: ValueFormat) -> Decoder:
         case "json" | "json-schema":
             return _json_decoder(value_format)
         case "avro":
-            return BinaryDecoder(reader=avro_reader(value_format))
+            return BinaryDecoder(reader=avro_reader(value_format), value_format=value_format)
         case "protobuf":
-            return BinaryDecoder(reader=protobuf_reader(value_format))
+            return BinaryDecoder(reader=protobuf_reader(value_format), value_format=value_format)
+
+
+def opening_of(options: SourceOptions) -> Opening:
+    """What opens the values of a read where they are read.
+
+    Raises:
+        InvalidOption: the format cannot be used, or only by Spark.
+    """
+    try:
+        made = decoder(options.value_format)
+    except InvalidFormat as error:
+        raise named_as_option(error) from error
+    if not isinstance(made, BinaryDecoder):
+        raise InvalidOption(
+            "valueFormat", options.value_format.kind,
+            "values of this schema are not opened where they are read; read the column value",
+        )  # fmt: skip
+    opening = Opening(reader=made.reader, value=made.schema)
+    return opening if options.value_fields is None else opening.only(options.value_fields)
 
 
 def _json_decoder(value_format: ValueFormat) -> JsonDecoder:

@@ -32,6 +32,7 @@ from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.queries import group_id, output_mode
+from penstock.spark.pipeline.reads import read_of
 from penstock.spark.pipeline.spec import (
     HOLDING,
     KEEPING,
@@ -45,7 +46,7 @@ from penstock.spark.pipeline.spec import (
     TopicSink,
 )
 from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS, topic_rows
-from penstock.spark.schema import COLUMN_NAMES, spark_schema
+from penstock.spark.schema import COLUMN_NAMES, ERROR, spark_schema
 from penstock.spark.tables import read_table
 
 # In an analysed plan, nodes that rows stream through begin with a tilde.
@@ -81,6 +82,7 @@ class PlannedQuery:
     sinks: tuple[str, ...]
     output_mode: str
     checkpoint: Path
+    values: str
     explain: str
 
 
@@ -158,7 +160,7 @@ class _Analysis:
         self._unsure = unsure
         self._document = document.read(spec.file)
         self._streams: dict[str, bool] = {}
-        self._decoders: dict[str, Decoder] = {}
+        self.decoders: dict[str, Decoder] = {}
         self.problems: list[Problem] = []
         self.stateful: set[str] = set()
         self.views: dict[str, DataFrame] = {}
@@ -210,9 +212,9 @@ class _Analysis:
                 except PenstockError as error:
                     raise InvalidFormat("schema", INFER, cause_of(error)) from error
             read = frames.decoders(replace(self._spec, sources={name: source}), inferred)[name]
-            self._decoders[name] = read
+            self.decoders[name] = read
             empty = self._stub(spark_schema(COLUMN_NAMES))
-            frame = frames.opened(empty, source, read).drop(frames.ERROR)
+            frame = frames.opened(empty, source, read).drop(ERROR)
             self.views[name] = self._stub(frame.schema)
             self._check_columns(("source", name), source, frame)
         self._streams[name] = source.streaming
@@ -441,6 +443,7 @@ def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Planned
         sinks=one.sinks,
         output_mode=output_mode(spec, one),
         checkpoint=PipelinePaths(spec).checkpoint(one.name),
+        values=str(read_of(spec, one, analysis.decoders)),
         explain="\n".join(f"{name}\n{analysis.explained[name]}" for name in steps),
     )
 

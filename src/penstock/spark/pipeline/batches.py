@@ -53,6 +53,7 @@ from penstock.spark.pipeline.rules import OTHERWISE, RULE
 from penstock.spark.pipeline.spec import HOLDING, RECORD, PipelineSpec
 from penstock.spark.pipeline.writing import dead_letter_writer, writer
 from penstock.spark.query_id import query_of
+from penstock.spark.schema import VALUE
 from penstock.spark.tables import read_table, table_version
 from penstock.spark.workers import ship
 
@@ -264,8 +265,9 @@ class RecordJob(BatchJob):
         )
         wanted = [name for name in fresh.columns if name in again.column_names]
         due = work.spark.createDataFrame(again.select(wanted))
-        fresh = fresh.select(*wanted)
-        return fresh.unionByName(due), staying
+        if VALUE in fresh.columns:  # the source has opened them: all are of one format
+            due = self.decoders[self.plan.sources[0]].decode(due)
+        return fresh.select(*due.columns).unionByName(due), staying
 
     def _hold(self, work: _Work, staying: pa.Table) -> int:
         limit = self.spec.errors.held_max

@@ -23,14 +23,13 @@ from penstock.base.errors import InvalidError
 from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
 from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.reads import Read
 from penstock.spark.pipeline.rules import judged
 from penstock.spark.pipeline.spec import RECORD, PipelineSpec, Source, Step
-from penstock.spark.schema import COLUMN_NAMES, HEADERS, spark_schema
+from penstock.spark.schema import COLUMN_NAMES, ERROR, HEADERS, VALUE, spark_schema
 
 RECORD_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 ATTEMPT: Final = "_attempt"
-ERROR: Final = "_error"
-VALUE: Final = "_value"
 UNREAD: Final = "_unread"
 MILLISECONDS: Final = 1_000
 
@@ -66,16 +65,18 @@ def decoders(spec: PipelineSpec, inferred: Mapping[str, str]) -> dict[str, Decod
     return found
 
 
-def read_options(spec: PipelineSpec, plan: QueryPlan, *, group_id: str) -> dict[str, str]:
+def read_options(
+    spec: PipelineSpec, plan: QueryPlan, read: Read, *, group_id: str
+) -> dict[str, str]:
     """The options of format `penstock` for all topics of a query."""
     sources = [spec.sources[name] for name in plan.sources]
     options = {
         "bootstrap": spec.run.bootstrap,
         "groupId": group_id,
-        "includeHeaders": "true",
         "failOnDataLoss": str(spec.run.fail_on_data_loss).lower(),
         **subscription(sources),
         **start_options(sources[0].start),
+        **read.options(),
     }
     if spec.run.admin_url:
         options["penstock.admin.url"] = spec.run.admin_url
@@ -117,15 +118,17 @@ def records_of(frame: DataFrame, source: Source) -> DataFrame:
 def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     """Records with their values opened: the fields, `_record`, and `_error` where it failed.
 
-    `records` has the columns of the `penstock` source, headers included. A record that was held
-    has its number of tries in `_attempt`; the column is left out where there is none.
+    `records` has the columns of the `penstock` source, headers included, and `_value` and `_error`
+    where the source opened the values. A record that was held has its number of tries in
+    `_attempt`; the column is left out where there is none.
     """
-    fields = read.schema.names
     lines = records if source.outbox is None else _outbox_lines(records, source)
     tried = F.col(ATTEMPT) if ATTEMPT in records.columns else F.lit(0)
     record = F.struct(*(F.col(name) for name in RECORD_FIELDS), tried.alias("attempt"))
     failed: Column = F.lit(None).cast("string") if source.outbox is None else F.col(UNREAD)
-    decoded = read.decode(lines.withColumn(UNREAD, failed))
+    lines = lines.withColumn(UNREAD, failed)
+    decoded = lines if VALUE in lines.columns else read.decode(lines)
+    fields = [field.name for field in decoded.schema[VALUE].dataType]  # type: ignore[attr-defined]
     return decoded.select(
         *(F.col(f"{VALUE}.`{name}`").alias(name) for name in fields),
         record.alias(RECORD),

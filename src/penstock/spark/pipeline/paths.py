@@ -29,6 +29,10 @@ class PipelinePaths:
     def checkpoint(self, query: str) -> Path:
         return self.state / "checkpoints" / query
 
+    def committed(self, query: str, batch_id: int) -> Path:
+        """The file that is there when Spark has done with a batch."""
+        return self.checkpoint(query) / "commits" / str(batch_id)
+
     def journal(self, query: str) -> Path:
         return self.state / "journal" / query
 

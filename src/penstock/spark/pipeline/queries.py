@@ -12,7 +12,9 @@ from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, rules
 from penstock.spark.pipeline.batches import BatchJob, RecordJob, RootJob, may_hold
 from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.reads import Read, read_of
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.tables import read_table
 from penstock.spark.workers import slots
@@ -58,11 +60,25 @@ class Prepared:
 
     def records(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
         """The records of all topics of a query, as a stream."""
-        options = frames.read_options(self.spec, plan, group_id=self.group_id(plan))
+        read = self.read(plan)
+        options = frames.read_options(self.spec, plan, read, group_id=self.group_id(plan))
         options["parallelism"] = str(slots(spark))
         if plan.root is None and may_hold(self.spec, plan):
             options["wakeFile"] = str(PipelinePaths(self.spec).wake_file(plan.name))
         return spark.readStream.format("penstock").options(**options).load()
+
+    def read(self, plan: QueryPlan) -> Read:
+        """What a query reads of its records.
+
+        A batch that is half written is finished by the definition that it began under: then
+        everything is read, for either to open.
+        """
+        paths = PipelinePaths(self.spec)
+        last = Journal(paths.journal(plan.name)).last()
+        older = last is not None and last.writing and last.definition != self.definition
+        if last is not None and older and not paths.committed(plan.name, last.batch_id).exists():
+            return Read(why=f"batch {last.batch_id} is finished by an older file")
+        return read_of(self.spec, plan, self.decoders)
 
     def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
         """The stream of a query's root. Rejected records are left out: a record query has them.
