@@ -38,15 +38,18 @@ CHECKED: Final = os.environ.get("PENSTOCK_KERNELS_CHECKED") == "1"
 _HERE: Final = Path(__file__).parent
 
 
-def kernel(signature: str) -> Callable[[Function], Function]:
+def kernel(signature: str, *, inlined: bool = False) -> Callable[[Function], Function]:
     """Compile a function for the types of `signature`, as in Numba's `int64(uint8[::1], int64)`.
 
-    The function may call other kernels of this package. It cannot allocate: Numba would count the
-    holders of each array at each call, which takes longer than what short kernels do.
+    The function may call other kernels of this package; one that is `inlined` becomes part of each
+    that calls it. It cannot allocate: Numba would count the holders of each array at each call,
+    which takes longer than what short kernels do.
     """
 
     def compiled(function: Function) -> Function:
-        dispatcher: Any = njit(nogil=True, boundscheck=CHECKED, _nrt=False)(function)
+        dispatcher: Any = njit(nogil=True, boundscheck=CHECKED, forceinline=inlined, _nrt=False)(
+            function
+        )
         dispatcher._cache = _Cache(function)
         dispatcher.compile(signature)
         dispatcher.disable_compile()

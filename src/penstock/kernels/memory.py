@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -39,3 +40,27 @@ def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: i
     if target_at + size > target.size or source_at + size > source.size:
         raise IndexError("a copy outside of an array")
     _copy(target, target_at, source, source_at, size)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _load(context: Any, data: Any, at: Any) -> Any:
+    """Eight bytes as a number, without a look at the bounds."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        word = ir.IntType(64)
+        place = cgutils.pointer_add(builder, made.data, arguments[1], word.as_pointer())
+        return builder.load(place, align=1)
+
+    return types.uint64(data, types.int64), generate
+
+
+@kernel("uint64(Array(uint8, 1, 'C', readonly=True), int64)", inlined=True)
+def load_word(data: Any, at: Any) -> Any:
+    """The eight bytes from `at` on, the first one lowest; what is beyond the end counts as 0."""
+    if 0 <= at <= data.size - 8:
+        return _load(data, at)
+    word = np.uint64(0)
+    for index in range(min(8, data.size - at)):
+        word |= np.uint64(data[at + index]) << np.uint64(8 * index)
+    return word

@@ -60,7 +60,7 @@ _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 CHECKED_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
-_RECORD_BYTES_MIN: Final = 7
+RECORD_BYTES_MIN: Final = 7
 """Length, attributes, two deltas, two lengths and a header count, one byte each."""
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -302,7 +302,7 @@ def _refusal(header: BatchHeader) -> str | None:
     if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
         return f"attributes {header.attributes:#06x}: clients write no control batches or horizons"
     records_bytes = header.size_bytes - HEADER_BYTES
-    if header.codec == 0 and header.record_count * _RECORD_BYTES_MIN > records_bytes:
+    if header.codec == 0 and header.record_count * RECORD_BYTES_MIN > records_bytes:
         return f"{header.record_count} records do not fit into {records_bytes} bytes"
     return _producer_refusal(header) or _timestamp_refusal(header)
 

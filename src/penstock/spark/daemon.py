@@ -30,6 +30,7 @@ _PRELOADED: Final = (
     "penstock.spark.reading",
     "penstock.spark.object_chunks",
     "penstock.spark.sink.staging",
+    "penstock.records.columnar.rows",
 )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.records.columnar.arrays import Bytes, Flags, Ints, Positions
+from penstock.records.columnar.arrays import Bytes, Ints
 
 _EVEN_ELEMENTS: Final = 1 << 16
 _UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
@@ -30,34 +30,6 @@ _evens: list[Any] = [
         [None, pa.py_buffer(np.arange(0, 2 * _EVEN_ELEMENTS, 2, dtype=np.int32))],
     )
 ]
-
-
-def binary_column(data: Bytes, at: Positions, length: Positions) -> Any:
-    """Return `data[at : at + length]` of every record as a binary array; length -1 is null.
-
-    The slices are in ascending order and do not overlap.
-    """
-    count = at.size
-    if count == 0:
-        return pa.array([], pa.binary())
-    smallest, largest = int(length.min()), int(length.max())
-    if largest == -1:
-        return pa.nulls(count, pa.binary())
-    bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0:-1:2] = at
-    if smallest < 0:
-        bounds[1::2] = at + np.maximum(length, 0)
-    else:
-        np.add(at, length, out=bounds[1::2], casting="unsafe")
-    bounds[-1] = bounds[-2]
-    laid = pa.Array.from_buffers(
-        pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-    )
-    taken = pc.call_function("array_take", [laid, _even_elements(count)], _UNCHECKED)
-    if smallest == -1:
-        _, offsets, values = taken.buffers()
-        return pa.Array.from_buffers(pa.binary(), count, [validity(length >= 0), offsets, values])
-    return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +99,6 @@ def copy_slices(bounds: Ints, base: int, owners: Any) -> tuple[memoryview, Ints]
     _, offsets, content = taken.buffers()
     ends = np.frombuffer(offsets, np.int64)[: count + 1]
     return memoryview(content).cast("B")[: int(ends[-1])], ends[:-1]
-
-
-def validity(valid: Flags) -> Any:
-    """Arrow's bitmap of a flag per element."""
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def _even_elements(count: int) -> Any:

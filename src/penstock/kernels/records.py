@@ -1,0 +1,395 @@
+"""Reads the records of batches (RecordBatch v2), one after another, into columns.
+
+The batches of a buffer are rows of a table of whole numbers, as `find_batches` fills it: where the
+records of a batch begin and end in their bytes, how many there are, and what its header says.
+Callers may move `BEGIN` and `END` to where they have unpacked a compressed batch.
+
+`read_records` follows the chain of lengths, and a record must end exactly where its length says;
+positions only grow from field to field, so every field lies inside its record. It writes the
+columns of Arrow, except bytes that are to be copied: of those it writes where they lie, and the
+bounds that they will have (`gather`, `copy_headers`).
+
+Varints are zigzag: 0, -1, 1, -2 are 0, 1, 2, 3. One that is wrong ends at `CUT` or `LONG`, which
+are beyond every end, and so is all that is read from there on.
+
+Source: Kafka's `DefaultRecord`, `DefaultRecordBatch` and `ByteUtils`; KIP-82 (headers).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.kernels.compiling import kernel
+from penstock.kernels.memory import copy_bytes, load_word
+
+BEGIN: Final = 0
+END: Final = 1
+COUNT: Final = 2
+BASE_OFFSET: Final = 3
+LAST_DELTA: Final = 4
+BASE_TIMESTAMP: Final = 5
+MAX_TIMESTAMP: Final = 6
+ATTRIBUTES: Final = 7
+CRC: Final = 8
+KEPT: Final = 9
+"""How many records of the batch were in the range that was asked for; `read_records` writes it."""
+BATCH_FIELDS: Final = 10
+
+# What `read_records` is to do.
+OFFSET: Final = 1
+TIMESTAMP: Final = 2
+KEY: Final = 4
+VALUE: Final = 8
+HEADERS: Final = 16
+VIEWS: Final = 32
+"""Keys and values as elements of Arrow's `binary_view`."""
+CONSECUTIVE: Final = 64
+"""The offset deltas of a batch must be 0, 1, 2, …"""
+
+# What it found, in `state`; counts go on from call to call.
+RECORDS: Final = 0
+NULL_KEYS: Final = 1
+NULL_VALUES: Final = 2
+HEADER_KEY_BYTES: Final = 3
+HEADER_VALUE_BYTES: Final = 4
+BATCH: Final = 5
+RECORD: Final = 6
+PLACE: Final = 7
+"""Batch, record in it and place in the bytes where a problem shows; of a gap the offset delta."""
+STATE_FIELDS: Final = 8
+
+# Problems.
+MISFIT: Final = 1
+BAD_END: Final = 2
+BAD_VARINT: Final = 3
+OUTSIDE: Final = 4
+GAP: Final = 5
+MANY_HEADERS: Final = 6
+BAD_HEADERS: Final = 7
+
+_HEADER_BYTES: Final = 61
+_LENGTH_OVERHEAD_BYTES: Final = 12
+_APPEND_TIME: Final = 0x08
+_CONTROL: Final = 0x20
+_OFFSET_MAX: Final = 2**63 - 2
+_CUT: Final = 1 << 61
+_LONG: Final = 1 << 62
+_INT: Final = 5
+_INT_MAX: Final = 2**32 - 1
+_LONG_INT: Final = 10
+_HEADER_BYTES_MIN: Final = 2
+_INLINE_MAX: Final = 12
+_WORD: Final = 8
+
+_BYTES: Final = "Array(uint8, 1, 'C', readonly=True)"
+_INTS: Final = "Array(int32, 1, 'C', readonly=True)"
+
+
+@kernel(f"int64({_BYTES}, int64, int64)", inlined=True)
+def _big_endian(data: Any, at: Any, size: Any) -> Any:
+    """A signed number of `size` bytes."""
+    value = np.int64(np.int8(data[np.uint64(at)]))
+    for index in range(1, size):
+        value = (value << 8) | np.int64(data[np.uint64(at + index)])
+    return value
+
+
+@kernel(f"int64({_BYTES}, int64, int64, int64, boolean, int64[:, ::1], int64[::1])")
+def find_batches(
+    data: Any, places: Any, start: Any, end: Any, control: bool, table: Any, state: Any
+) -> Any:
+    """Fill `table` with the whole batches that have records in [start, end); returns how many.
+
+    Counts those that `table` has no row for, too. `state[PLACE]` is where the whole batches end,
+    or, where `state[BATCH]` is 1, where a header cannot be. More than `places` batches are not
+    looked at: the count is then `places + 1`.
+    """
+    position, found, seen = 0, 0, 0
+    state[BATCH] = 0
+    while data.size - position >= _HEADER_BYTES:
+        size = _big_endian(data, position + 8, 4) + _LENGTH_OVERHEAD_BYTES
+        base_offset = _big_endian(data, position, 8)
+        last_delta = _big_endian(data, position + 23, 4)
+        count = _big_endian(data, position + 57, 4)
+        if (
+            data[position + 16] != 2
+            or (size - _HEADER_BYTES) | base_offset | last_delta | count < 0
+            or base_offset > _OFFSET_MAX - last_delta
+        ):
+            state[BATCH] = 1
+            break
+        if size > data.size - position:
+            break
+        seen += 1
+        if seen > places:
+            return seen
+        attributes = _big_endian(data, position + 21, 2)
+        wanted = base_offset < end and base_offset + last_delta >= start
+        if wanted and count and (control or not attributes & _CONTROL):
+            if found < table.shape[0]:
+                row = table[found]
+                row[BEGIN], row[END] = position + _HEADER_BYTES, position + size
+                row[COUNT], row[BASE_OFFSET], row[LAST_DELTA] = count, base_offset, last_delta
+                row[BASE_TIMESTAMP] = _big_endian(data, position + 27, 8)
+                row[MAX_TIMESTAMP] = _big_endian(data, position + 35, 8)
+                row[ATTRIBUTES] = attributes
+                row[CRC] = _big_endian(data, position + 17, 4) & _INT_MAX
+            found += 1
+        position += size
+    state[PLACE] = position
+    return found
+
+
+@kernel(f"UniTuple(int64, 2)({_BYTES}, int64, int64, int64)")
+def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
+    """A varint of more than one byte."""
+    raw, shift = np.uint64(0), np.uint64(0)
+    stop = min(end, at + bytes_max)
+    while at < stop:
+        byte = np.uint64(data[np.uint64(at)])
+        raw |= (byte & np.uint64(0x7F)) << shift
+        at += 1
+        if byte < np.uint64(0x80):
+            if bytes_max == _INT and raw > np.uint64(_INT_MAX):
+                return 0, _LONG
+            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at
+        shift += np.uint64(7)
+    return 0, _CUT if at >= end else _LONG
+
+
+@kernel(f"UniTuple(int64, 2)({_BYTES}, int64, int64, int64)", inlined=True)
+def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
+    """The varint at a place, of at most so many bytes, and the place after it."""
+    if at >= end:
+        return 0, max(at, _CUT)
+    byte = np.int64(data[np.uint64(at)])
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    if at + 1 < end:
+        second = np.int64(data[np.uint64(at + 1)])
+        if second < 0x80:
+            return ((byte & 0x7F) >> 1 | second << 6) ^ -(byte & 1), at + 2
+    return _read_more(data, at, end, bytes_max)
+
+
+@kernel(f"int64({_BYTES}, int64, int64, int64, int64[::1])")
+def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
+    """Whether so many headers fill the bytes up to `end`: 0, or what the problem is."""
+    if count * _HEADER_BYTES_MIN > end - at:
+        return MANY_HEADERS
+    keys, values = 0, 0
+    for _ in range(count):
+        length, at = _read_varint(data, at, end, _INT)
+        if length < 0:
+            return BAD_HEADERS
+        keys += length
+        length, at = _read_varint(data, at + length, end, _INT)
+        if length < -1:
+            return BAD_HEADERS
+        values += max(length, 0)
+        at += max(length, 0)
+    state[HEADER_KEY_BYTES] += keys
+    state[HEADER_VALUE_BYTES] += values
+    return BAD_HEADERS if at != end else 0
+
+
+@kernel(f"void({_BYTES}, int64, int64, int64, uint64[:, :, ::1], int64, int64)", inlined=True)
+def _put_view(
+    data: Any, at: Any, length: Any, buffer: Any, views: Any, column: Any, row: int
+) -> None:
+    """An element of a `binary_view`: up to twelve bytes as they are, more by where they lie."""
+    first: Any = load_word(data, at)
+    if length <= _INLINE_MAX:
+        second: Any = load_word(data, at + 4)
+        if length < 4:
+            first &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
+            second = np.uint64(0)
+        elif length < _INLINE_MAX:
+            second &= (np.uint64(1) << np.uint64(8 * length - 32)) - np.uint64(1)
+    else:
+        second = np.uint64(buffer) | np.uint64(at) << np.uint64(32)
+    views[column, row, 0] = np.uint64(length) | first << np.uint64(32)
+    views[column, row, 1] = second
+
+
+@kernel(
+    f"void({_BYTES}, int64, int64, int64, int64, int64, int64, uint64[:, :, ::1], int32[:, ::1],"
+    " int32[:, ::1], uint8[:, ::1], int64[::1])",
+    inlined=True,
+)
+def _put(
+    data: Any, at: Any, length: Any, wanted: Any, buffer: Any, column: Any, row: Any,
+    views: Any, bounds: Any, places: Any, valid: Any, state: Any,
+) -> None:  # fmt: skip
+    """A key (column 0) or value (column 1) of a row; a length of -1 is a null."""
+    if length < 0:
+        state[NULL_KEYS + column] += 1
+        if valid.size:
+            valid[column, row >> 3] &= ~np.uint8(1 << (row & 7))
+        length = 0
+    if not wanted & (KEY << column):
+        return
+    if wanted & VIEWS:
+        _put_view(data, at, length, buffer, views, column, row)
+    else:
+        places[column, row] = at
+        bounds[column, row + 1] = bounds[column, row] + length
+
+
+@kernel(
+    f"int64({_BYTES}, int64, int64, int64, int64, int32[:, ::1], int32[:, ::1], int64[::1])",
+    inlined=True,
+)
+def _put_headers(
+    data: Any, at: Any, end: Any, count: Any, row: Any, bounds: Any, places: Any, state: Any
+) -> Any:
+    """Where a row's headers lie, if there is room for that; returns a problem or 0."""
+    if bounds.size:
+        places[2, row] = at
+        bounds[2, row + 1] = bounds[2, row] + count
+    if count == 0:
+        return 0
+    return _walk_headers(data, at, end, count, state)
+
+
+@kernel(f"UniTuple(int64, 9)({_BYTES}, int64, int64)", inlined=True)
+def _read_fields(data: Any, at: Any, end: Any) -> tuple[Any, ...]:
+    """What stands in the record whose length ends at `at`; the first number is a problem or 0."""
+    timestamp_delta, at = _read_varint(data, at + 1, end, _LONG_INT)
+    offset_delta, at = _read_varint(data, at, end, _INT)
+    key_length, key_at = _read_varint(data, at, end, _INT)
+    value_length, value_at = _read_varint(data, key_at + max(key_length, 0), end, _INT)
+    headers, at = _read_varint(data, value_at + max(value_length, 0), end, _INT)
+    problem = 0
+    if at != end and (at > end or headers == 0):
+        problem = BAD_VARINT if at >= _LONG else BAD_END
+    elif min(key_length, value_length) < -1 or headers < 0:
+        problem = BAD_END
+    return (
+        problem, timestamp_delta, offset_delta, key_at, key_length, value_at, value_length,
+        headers, at,
+    )  # fmt: skip
+
+
+_OUTPUT: Final = (
+    "int64[:, ::1], uint64[:, :, ::1], int32[:, ::1], int32[:, ::1], uint8[:, ::1], int64[::1]"
+)
+
+
+@kernel(
+    f"UniTuple(int64, 3)({_BYTES}, int64[:, ::1], int64, int64, int64, int64, int64, int64, int64,"
+    f" int64, {_OUTPUT})",
+    inlined=True,
+)
+def _read_record(
+    data: Any, table: Any, batch: Any, record: Any, at: Any, wanted: Any, start: Any, end: Any,
+    buffer: Any, row: Any,
+    longs: Any, views: Any, bounds: Any, places: Any, valid: Any, state: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """The record at a place, into a row; returns a problem, where the record ends, the next row."""
+    length, body = _read_varint(data, at, table[batch, END], _INT)
+    record_end = body + length
+    if length < 0 or record_end > table[batch, END]:
+        return MISFIT, at, row
+    problem, timestamp, delta, key_at, key_length, value_at, value_length, headers, headers_at = (
+        _read_fields(data, body, record_end)
+    )
+    if problem:
+        return problem, body, row
+    if wanted & CONSECUTIVE and delta != record:
+        return GAP, delta, row
+    if delta < 0 or delta > table[batch, LAST_DELTA]:
+        return OUTSIDE, body, row
+    offset = table[batch, BASE_OFFSET] + delta
+    if offset < start or offset >= end:
+        return 0, record_end, row
+    if wanted & HEADERS:
+        problem = _put_headers(data, headers_at, record_end, headers, row, bounds, places, state)
+    if wanted & OFFSET:
+        longs[0, row] = offset
+    if wanted & TIMESTAMP:
+        append_time = table[batch, ATTRIBUTES] & _APPEND_TIME
+        timestamp += table[batch, BASE_TIMESTAMP]
+        longs[1, row] = table[batch, MAX_TIMESTAMP] if append_time else timestamp
+    _put(data, key_at, key_length, wanted, buffer, 0, row, views, bounds, places, valid, state)
+    _put(data, value_at, value_length, wanted, buffer, 1, row, views, bounds, places, valid, state)
+    return problem, record_end, row + 1
+
+
+@kernel(
+    f"int64({_BYTES}, int64[:, ::1], int64, int64, int64, int64, int64, int64, {_OUTPUT})",
+)
+def read_records(
+    data: Any, table: Any, low: Any, high: Any, wanted: Any, start: Any, end: Any, buffer: Any,
+    longs: Any, views: Any, bounds: Any, places: Any, valid: Any, state: Any,
+) -> Any:  # fmt: skip
+    """Read the records of the batches `low` to `high`, which lie in `data`, behind those before.
+
+    Those with an offset in [start, end) are kept. Returns 0, or what the problem is. Written, each
+    where wanted and with room for all records:
+
+        longs   offset and timestamp
+        views   key and value, as an element that names `buffer`
+        bounds  of keys, values and lists of headers among all; the first of each is 0
+        places  where key, value and headers lie in `data`
+        valid   bitmaps of keys and values, all set before; or without any room
+    """
+    row = state[RECORDS]
+    for batch in range(low, high):
+        first, at, problem = row, table[batch, BEGIN], 0
+        for record in range(table[batch, COUNT]):
+            problem, at, row = _read_record(
+                data, table, batch, record, at, wanted, start, end, buffer, row,
+                longs, views, bounds, places, valid, state,
+            )  # fmt: skip
+            if problem:
+                state[RECORD] = record
+                break
+        if problem == 0 and at != table[batch, END]:
+            problem, state[RECORD] = MISFIT, max(table[batch, COUNT] - 1, 0)
+        if problem:
+            state[BATCH], state[PLACE] = batch, at
+            return problem
+        table[batch, KEPT] = row - first
+    state[RECORDS] = row
+    return 0
+
+
+@kernel(f"void(uint8[::1], {_INTS}, {_BYTES}, {_INTS}, int64, int64)")
+def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any) -> None:
+    """Copy the bytes at `places` to where `bounds` says, of the rows `low` to `high`."""
+    for row in range(low, high):
+        copy_bytes(target, bounds[row], data, places[row], bounds[row + 1] - bounds[row])
+
+
+@kernel(
+    f"int64({_BYTES}, {_INTS}, {_INTS}, int64, int64, int32[:, ::1], uint8[::1], uint8[::1],"
+    " uint8[::1])"
+)
+def copy_headers(
+    data: Any, places: Any, lists: Any, low: Any, high: Any, bounds: Any, keys: Any, values: Any,
+    valid: Any,
+) -> Any:  # fmt: skip
+    """Copy the headers of the rows `low` to `high`, which `read_records` found; the null values.
+
+    `lists` are the bounds of each row's headers among all; `bounds` those of all keys and all
+    values in `keys` and `values`, the first of each is 0; `valid` is a bitmap, all set before.
+    """
+    nulls = 0
+    for row in range(low, high):
+        at = np.int64(places[row])
+        for index in range(lists[row], lists[row + 1]):
+            length, at = _read_varint(data, at, data.size, _INT)
+            copy_bytes(keys, bounds[0, index], data, at, length)
+            bounds[0, index + 1] = bounds[0, index] + length
+            length, at = _read_varint(data, at + length, data.size, _INT)
+            if length < 0:
+                valid[index >> 3] &= ~np.uint8(1 << (index & 7))
+                nulls += 1
+                length = 0
+            copy_bytes(values, bounds[1, index], data, at, length)
+            bounds[1, index + 1] = bounds[1, index] + length
+            at += length
+    return nulls

@@ -1,0 +1,126 @@
+"""The batches of a buffer: found, their checksums verified, unpacked where they are compressed.
+
+A table of the batches is handed on, as `kernels.records` describes it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from penstock.base.crc import Readable, crc32c
+from penstock.kernels import records as kernels
+from penstock.records.columnar.arrays import Bytes, Ints
+from penstock.records.compression import decompress
+from penstock.records.errors import CorruptBatch, RecordTooLarge
+from penstock.records.header import (
+    CHECKED_FROM,
+    CODEC_MASK,
+    HEADER_BYTES,
+    MAGIC,
+    RECORD_BYTES_MIN,
+    decode_header,
+    verify_crc,
+)
+from penstock.records.limits import BATCHES_MAX, DECOMPRESSED_BATCH_BYTES_MAX
+
+_BUFFER_BYTES_MAX: Final = 2**31 - 1
+_JOINED_BYTES: Final = 1 << 20
+"""Unpacked batches smaller than this are joined: each buffer of an array costs its readers."""
+_MAGIC_AT: Final = 16
+_NO_TABLE: Final = np.empty((0, kernels.BATCH_FIELDS), np.int64)
+
+
+class Piece(NamedTuple):
+    """Bytes in which the records of the batches `low` to `high` lie."""
+
+    data: Bytes
+    low: int
+    high: int
+
+
+def find_batches(view: memoryview, start: int, end: int, control: bool) -> Ints:
+    """The batches with records that are wanted, as the kernels' table.
+
+    Raises:
+        CorruptBatch: a header that cannot be, also in a batch that is cut after its header.
+    """
+    data = np.frombuffer(view, np.uint8)
+    state = np.zeros(kernels.STATE_FIELDS, np.int64)
+    count = kernels.find_batches(data, BATCHES_MAX, start, end, control, _NO_TABLE, state)
+    if count > BATCHES_MAX:
+        raise CorruptBatch(f"more than {BATCHES_MAX} batches in one buffer")
+    position = int(state[kernels.PLACE])
+    if state[kernels.BATCH]:
+        decode_header(view, position)
+    left = len(view) - position
+    if _MAGIC_AT < left < HEADER_BYTES and view[position + _MAGIC_AT] != MAGIC:
+        decode_header(bytes(view[position:]).ljust(HEADER_BYTES, b"\0"))
+    table = np.empty((count, kernels.BATCH_FIELDS), np.int64)
+    kernels.find_batches(data, BATCHES_MAX, start, end, control, table, state)
+    return table
+
+
+def check_crcs(view: memoryview, table: Ints) -> None:
+    """Verify the checksum of every batch.
+
+    Raises:
+        CorruptBatch: it is another one than the header says.
+    """
+    starts = table[:, kernels.BEGIN] - HEADER_BYTES
+    for position, end, expected in zip(
+        starts.tolist(), table[:, kernels.END].tolist(), table[:, kernels.CRC].tolist(), strict=True
+    ):
+        if crc32c(view[position + CHECKED_FROM : end]) != expected:
+            verify_crc(view, decode_header(view, position), position)
+
+
+def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> list[Piece]:
+    """Where the records are to be read, when all is unpacked.
+
+    Raises:
+        CorruptBatch: more records than fit, or damaged compression.
+        RecordTooLarge: more bytes than the limit.
+        UnsupportedCodec: a codec that Kafka does not define.
+    """
+    pieces = [Piece(np.frombuffer(view, np.uint8), 0, len(table))]
+    codecs = table[:, kernels.ATTRIBUTES] & CODEC_MASK
+    if codecs.any():
+        pieces = _unpack(view, table, codecs.tolist(), max_decompressed_bytes)
+    total = sum(piece.data.size for piece in pieces)
+    if total > _BUFFER_BYTES_MAX:
+        raise RecordTooLarge(
+            f"records of {total} bytes in one call; the limit is {_BUFFER_BYTES_MAX}"
+        )
+    sizes = table[:, kernels.END] - table[:, kernels.BEGIN]
+    too_many = table[:, kernels.COUNT] * RECORD_BYTES_MIN > sizes
+    if too_many.any():
+        index = int(too_many.argmax())
+        raise CorruptBatch(
+            f"batch with base offset {table[index, kernels.BASE_OFFSET]} says it has"
+            f" {table[index, kernels.COUNT]} records, in {sizes[index]} bytes"
+        )
+    return pieces
+
+
+def _unpack(
+    view: memoryview, table: Ints, codecs: list[int], max_decompressed_bytes: int
+) -> list[Piece]:
+    pieces: list[Piece] = []
+    waiting: list[Readable] = []
+    left, size, low = max_decompressed_bytes, 0, 0
+    for index, codec in enumerate(codecs):
+        begin, end = table[index, kernels.BEGIN : kernels.END + 1].tolist()
+        section: Readable = view[begin:end]
+        if codec:
+            section = decompress(codec, section, max_bytes=min(left, DECOMPRESSED_BATCH_BYTES_MAX))
+            left -= len(section)
+        waiting.append(section)
+        table[index, kernels.BEGIN], table[index, kernels.END] = size, size + len(section)
+        size += len(section)
+        if size >= _JOINED_BYTES or index + 1 == len(codecs):
+            whole = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+            pieces.append(Piece(np.frombuffer(whole, np.uint8), low, index + 1))
+            waiting, size, low = [], 0, index + 1
+    return pieces

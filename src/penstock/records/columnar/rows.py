@@ -1,0 +1,150 @@
+"""The records of some batches as columns of Arrow, read and copied by kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.kernels import records as kernels
+from penstock.records.columnar.arrays import Bytes, Ints
+from penstock.records.columnar.batches import Piece
+from penstock.records.columnar.problems import corrupt
+from penstock.records.columnar.schema import HEADERS_TYPE
+from penstock.records.errors import CorruptBatch
+from penstock.records.header import TIMESTAMP_TYPE_FLAG
+
+_BYTES_COLUMNS: Final = ("key", "value")
+_WANTED: Final = {
+    "offset": kernels.OFFSET,
+    "timestamp": kernels.TIMESTAMP,
+    "key": kernels.KEY,
+    "value": kernels.VALUE,
+    "headers": kernels.HEADERS,
+    "timestamp_type": 0,
+}
+_HEADER_FIELDS: Final = [HEADERS_TYPE.value_type.field(index) for index in range(2)]
+_NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
+
+
+class Rows:
+    """All records of some batches, as they are read piece by piece."""
+
+    def __init__(self, pieces: list[Piece], table: Ints) -> None:
+        self._pieces = pieces
+        self._table = table
+        self._state = np.zeros(kernels.STATE_FIELDS, np.int64)
+        self._ends: list[int] = []
+        self.size = 0
+
+    def read(self, columns: Sequence[str], start: int, end: int, *, views: bool) -> None:
+        """Read what the columns need.
+
+        Raises:
+            CorruptBatch: records that are not what their batch says.
+        """
+        wanted = sum({_WANTED[name] for name in columns}) | (kernels.VIEWS if views else 0)
+        room = int(self._table[:, kernels.COUNT].sum())
+        viewed = room if views else 0
+        self._views = _memory((2, viewed, 2), np.uint64) if views else None
+        self._longs = _memory((2, room), np.int64)
+        self._bounds = _memory((3, room + 1), np.int32)
+        self._bounds[:, 0] = 0
+        self._places = np.empty((3, room), np.int32)
+        self._valid = np.full((2, room // 8 + 1), 0xFF, np.uint8)
+        nowhere = np.empty((2, 0, 2), np.uint64)
+        for index, piece in enumerate(self._pieces):
+            problem = kernels.read_records(
+                piece.data, self._table, piece.low, piece.high, wanted, start, end, index,
+                self._longs, nowhere if self._views is None else self._views, self._bounds,
+                self._places, self._valid, self._state,
+            )  # fmt: skip
+            if problem:
+                raise self._corrupt(problem)
+            self._ends.append(int(self._state[kernels.RECORDS]))
+        self.size = int(self._state[kernels.RECORDS])
+
+    def _corrupt(self, problem: int) -> CorruptBatch:
+        row = self._table[self._state[kernels.BATCH]]
+        error = corrupt(problem, self._state)
+        return CorruptBatch(
+            f"batch with base offset {row[kernels.BASE_OFFSET]}, record {error.record} of"
+            f" {row[kernels.COUNT]}: {error}",
+            record=error.record,
+        )
+
+    def array(self, name: str) -> Any:
+        """A column that was wanted."""
+        if name in _BYTES_COLUMNS:
+            return self._bytes(_BYTES_COLUMNS.index(name))
+        if name == "headers":
+            return self._headers()
+        if name == "timestamp_type":
+            kinds = (self._table[:, kernels.ATTRIBUTES] & TIMESTAMP_TYPE_FLAG != 0).view(np.int8)
+            return _array(pa.int8(), self.size, kinds.repeat(self._table[:, kernels.KEPT]))
+        return _array(pa.int64(), self.size, self._longs[int(name == "timestamp")])
+
+    def _bytes(self, column: int) -> Any:
+        valid = None
+        if self._state[kernels.NULL_KEYS + column]:
+            valid = pa.py_buffer(self._valid[column])
+        if self._views is not None:
+            buffers = [valid, pa.py_buffer(self._views[column])]
+            buffers += [pa.py_buffer(piece.data) for piece in self._pieces]
+            return pa.Array.from_buffers(pa.binary_view(), self.size, buffers)
+        bounds, places = self._bounds[column], self._places[column]
+        target = _memory((int(bounds[self.size]),), np.uint8)
+        low = 0
+        for piece, high in zip(self._pieces, self._ends, strict=True):
+            if target.size:
+                kernels.gather(target, bounds, piece.data, places, low, high)
+            low = high
+        return _array(pa.binary(), self.size, bounds, target, valid=valid)
+
+    def _headers(self) -> Any:
+        lists = self._bounds[2]
+        count = int(lists[self.size])
+        pairs = _NO_HEADERS
+        if count:
+            keys = _memory((int(self._state[kernels.HEADER_KEY_BYTES]),), np.uint8)
+            values = _memory((int(self._state[kernels.HEADER_VALUE_BYTES]),), np.uint8)
+            bounds = _memory((2, count + 1), np.int32)
+            bounds[:, 0] = 0
+            valid = np.full(count // 8 + 1, 0xFF, np.uint8)
+            low, nulls = 0, 0
+            for piece, high in zip(self._pieces, self._ends, strict=True):
+                nulls += kernels.copy_headers(
+                    piece.data, self._places[2], lists, low, high, bounds, keys, values, valid
+                )
+                low = high
+            present = pa.py_buffer(valid) if nulls else None
+            columns = [
+                _text(count, bounds[0], keys),
+                _array(pa.binary(), count, bounds[1], values, valid=present),
+            ]
+            pairs = pa.StructArray.from_arrays(columns, fields=_HEADER_FIELDS)
+        offsets = _array(pa.int32(), self.size + 1, lists)
+        return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS_TYPE)
+
+
+def _memory(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array in a buffer of Arrow's."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer(pa.allocate_buffer(size), dtype).reshape(shape)
+
+
+def _array(kind: Any, size: int, *parts: Any, valid: Any = None) -> Any:
+    return pa.Array.from_buffers(kind, size, [valid, *map(pa.py_buffer, parts)])
+
+
+def _text(count: int, bounds: Any, keys: Bytes) -> Any:
+    """Keys as text; malformed UTF-8 is replaced, as Java's readers do."""
+    if keys.size == 0 or int(keys.max()) < 0x80:
+        return _array(pa.string(), count, bounds, keys)
+    array = _array(pa.binary(), count, bounds, keys)
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in array.to_pylist()], pa.string())
