@@ -35,6 +35,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.parametrize("told_to_raise", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(
     ("daemon", "data_source"),
@@ -44,14 +45,16 @@ def folder() -> Iterator[Path]:
         ("penstock.spark.daemon", "os"),
     ],
 )
-def test_a_worker_that_was_left(folder: Path, daemon: str, data_source: str, fails: bool) -> None:
+def test_a_worker_that_was_left(
+    folder: Path, daemon: str, data_source: str, fails: bool, told_to_raise: bool
+) -> None:
     (folder / f"{WORKER}.py").write_text(CODE.format(data_source=data_source, fails=fails))
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
         "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
-        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
     }
+    environment |= {"PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"} if told_to_raise else {}
     with subprocess.Popen(
         [sys.executable, "-m", daemon, WORKER],
         stdin=subprocess.PIPE,

@@ -23,6 +23,9 @@ from typing import Any, Final
 CLOSED: Final = 1
 """Any code but 0: the worker waits until its socket is closed, and ends."""
 
+_RAISE_ON_FLUSH: Final = "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"
+"""Spark tells workers of tasks to raise what they cannot flush, and not those of its planner."""
+
 _LEFT: Final = (BrokenPipeError, ConnectionResetError)
 _PRELOADED: Final = (
     "pyspark.worker",
@@ -72,9 +75,8 @@ def hush_planner() -> None:
     """
     main = sys.modules["__main__"]
     if getattr(main.__spec__, "name", "") == "pyspark.daemon":
-        vars(main)["traceback"] = SimpleNamespace(
-            print_exc=_print_exception, format_exc=traceback.format_exc
-        )
+        os.environ[_RAISE_ON_FLUSH] = "1"
+        vars(main)["traceback"] = SimpleNamespace(print_exc=_print_exception)
 
 
 def _print_exception() -> None:
@@ -86,5 +88,6 @@ if __name__ == "__main__":
     from pyspark import daemon
 
     preload()
+    os.environ[_RAISE_ON_FLUSH] = "1"
     daemon.worker = quietly(daemon.worker)
     daemon.manager()

@@ -120,6 +120,15 @@ def test_a_line_for_phases_that_matter(phase: Phase) -> None:
     assert told((after,), (after,)) == []
 
 
+def test_the_rate_of_a_query_that_has_ended_is_that_of_all_its_batches() -> None:
+    counts = {"batches": 2, "rows": 3_000, "busy_ms": 1_500}
+    last = replace(ORDERS, batch_rows=1_000, batch_ms=1_000, counts=counts, phase="ended")
+    batch, ended = told((), (last,))
+    assert (batch["rows_per_second"], ended["rows_per_second"]) == (1_000.0, 2_000.0)
+    assert shown(last)[3].startswith("orders ended 7 2,000")
+    assert described(replace(last, counts={}))["rows_per_second"] == 0.0
+
+
 @pytest.mark.parametrize("phase", ["starting", "running", "idle"])
 def test_no_line_for_other_phases(phase: Phase) -> None:
     assert told((WINDOWS,), (replace(WINDOWS, phase=phase),)) == []

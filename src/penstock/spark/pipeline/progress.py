@@ -13,9 +13,9 @@ between two looks share a line, whose totals have them all.
      "written": {"lake": 7997}}
 
 `event` is `batch`, or the phase that a query came to: `restarting`, `failed` or `ended`.
-`rows_per_second` is that of the batch in `batch_rows` and `batch_ms`; on the live table and the
-status page, a query at rest has none. Numbers from `batches` on are totals since the process
-started.
+`rows_per_second` of an event `batch` is that of the batch in `batch_rows` and `batch_ms`.
+Elsewhere, on the live table and on the status page, a query at rest has none, and one that has
+ended that of all its batches. Numbers from `batches` on are totals since the process started.
 """
 
 from __future__ import annotations
@@ -110,8 +110,10 @@ def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[st
             events.append(state.phase)
         for event in events:
             head = {"time_ms": now_ms, "pipeline": pipeline, "event": event}
-            rate = {"rows_per_second": round(state.batch_rows_per_second, 1)}
-            told.append(json.dumps(head | described(state) | rate))
+            line = head | described(state)
+            if event == "batch":  # its own, whatever the query has come to meanwhile
+                line["rows_per_second"] = round(state.batch_rows_per_second, 1)
+            told.append(json.dumps(line))
     return told
 
 

@@ -52,5 +52,8 @@ class QueryState:
 
     @property
     def rows_per_second(self) -> float:
-        """That of the last batch; of a query at rest none."""
+        """That of the last batch; of a query at rest none; of one that is over, that of all."""
+        if self.phase in ("ended", "failed"):
+            busy_ms = self.counts.get(BUSY_MS, 0)
+            return self.counts.get(ROWS, 0) * MILLISECONDS / busy_ms if busy_ms else 0.0
         return self.batch_rows_per_second if self.phase == "running" else 0.0
