@@ -39,6 +39,7 @@ ALL = (
     "record_validation",
     "columnar_client",
     "broker_peer",
+    "pipelines",
     "spark_source",
     "spark_pipelines",
     "spark_pipelines_1kib",

@@ -33,7 +33,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import psutil
@@ -112,26 +112,35 @@ class Work:
         return self.rows / (self.client_cpu_seconds + self.broker_cpu_seconds) / 1e6
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bed:
-    """Running brokers, a session, and a directory for what a part makes."""
+AnyWork = TypeVar("AnyWork", bound=Work)
 
-    spark: SparkSession
+
+@dataclass(frozen=True, kw_only=True)
+class Brokers:
+    """Penstock and Apache Kafka, running, and a directory for what a benchmark makes."""
+
     penstock: PenstockProcess
     kafka: ApacheKafka
     directory: Path
-    scale: Scale
-
-    @cached_property
-    def pool(self) -> pa.Table:
-        """The records that the data repeat."""
-        return records(self.scale.pool_records, self.scale.value_bytes)
 
     def clients(self) -> Iterator[Client]:
         """A client of each broker in turn."""
         for bootstrap in (self.penstock.bootstrap, self.kafka.bootstrap):
             with Client(bootstrap) as client:
                 yield client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bed(Brokers):
+    """Both brokers, and a session of this process."""
+
+    spark: SparkSession
+    scale: Scale
+
+    @cached_property
+    def pool(self) -> pa.Table:
+        """The records that the data repeat."""
+        return records(self.scale.pool_records, self.scale.value_bytes)
 
     def fill(self) -> None:
         """Write the data and the small topic that warms everything up, into both brokers."""
@@ -218,8 +227,8 @@ def scale(value_bytes: int, *, quick: bool) -> Scale:
 
 
 @contextmanager
-def bed(wanted: Scale) -> Iterator[Bed]:
-    """Brokers and session, started now, gone with all their data at the end.
+def brokers(needed_bytes: float) -> Iterator[Brokers]:
+    """Both brokers, started now, gone with all their data at the end.
 
     Raises:
         ConnectorMissing: the jars of the connector or of Apache Kafka cannot be had.
@@ -230,7 +239,7 @@ def bed(wanted: Scale) -> Iterator[Bed]:
         directory = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=parent))
         )
-        _check_disk(directory, wanted)
+        _check_disk(directory, needed_bytes)
         spark_connector.connector_jars()  # says what is missing before anything is started
         penstock = PenstockProcess(directory / "penstock", configs=BROKER_CONFIGS).start()
         stack.callback(penstock.stop)
@@ -242,21 +251,35 @@ def bed(wanted: Scale) -> Iterator[Bed]:
             raise spark_connector.ConnectorMissing(
                 f"Apache Kafka cannot be fetched (profile `kafka` of compat/jars/pom.xml): {error}"
             ) from error
-        spark = stack.enter_context(
-            spark_connector.connector_session(directory, cores=CORES, memory=JAVA_MEMORY)
+        yield Brokers(penstock=penstock, kafka=kafka, directory=directory)
+
+
+@contextmanager
+def bed(wanted: Scale) -> Iterator[Bed]:
+    """Brokers and session; raises as `brokers` does."""
+    needed = wanted.records * (wanted.value_bytes + 40) * DISK_FACTOR
+    with (
+        brokers(needed) as both,
+        spark_connector.connector_session(both.directory, cores=CORES, memory=JAVA_MEMORY) as spark,
+    ):
+        yield Bed(
+            spark=spark,
+            penstock=both.penstock,
+            kafka=both.kafka,
+            directory=both.directory,
+            scale=wanted,
         )
-        yield Bed(spark=spark, penstock=penstock, kafka=kafka, directory=directory, scale=wanted)
 
 
 def in_turns(
-    contenders: Mapping[str, Callable[[], Work]], *, runs: int, agree: bool = True
-) -> dict[str, list[Work]]:
+    contenders: Mapping[str, Callable[[], AnyWork]], *, runs: int, agree: bool = True
+) -> dict[str, list[AnyWork]]:
     """Every contender's runs, taken in turns: A B A B.
 
     Raises:
         RuntimeError: contenders that have to `agree` gave different answers.
     """
-    found: dict[str, list[Work]] = {name: [] for name in contenders}
+    found: dict[str, list[AnyWork]] = {name: [] for name in contenders}
     for _ in range(runs):
         for name, contender in contenders.items():
             found[name].append(contender())
@@ -270,7 +293,7 @@ def in_turns(
     return found
 
 
-def middle(works: Sequence[Work], of: Callable[[Work], float]) -> float:
+def middle(works: Sequence[AnyWork], of: Callable[[AnyWork], float]) -> float:
     """The median of one figure."""
     return statistics.median(of(work) for work in works)
 
@@ -328,12 +351,11 @@ def _binary(cells: np.ndarray) -> pa.Array:
     )
 
 
-def _check_disk(directory: Path, wanted: Scale) -> None:
-    needed = wanted.records * (wanted.value_bytes + 40) * DISK_FACTOR
+def _check_disk(directory: Path, needed_bytes: float) -> None:
     free = shutil.disk_usage(directory).free
-    if free < needed:
+    if free < needed_bytes:
         raise RuntimeError(
-            f"{wanted.records:,} records of {wanted.size_name} need {needed / 1e9:.0f} GB in "
-            f"{directory.parent}, and {free / 1e9:.0f} GB are free: choose a smaller "
-            "PENSTOCK_BENCH_SCALE, or another PENSTOCK_BENCH_DIR"
+            f"these records need {needed_bytes / 1e9:.0f} GB in {directory.parent}, and "
+            f"{free / 1e9:.0f} GB are free: choose a smaller PENSTOCK_BENCH_SCALE, or another "
+            "PENSTOCK_BENCH_DIR"
         )

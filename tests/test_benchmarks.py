@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from benchmarks import __main__ as bench
 from benchmarks.harness import RECORDED, ROOT, SCRATCH
+from benchmarks.pipelines import FILES, SINKS
 from rich.console import Console
+
+from penstock.spark.pipeline.parsing import survey
 
 WORKS = """
 from benchmarks.harness import Row
@@ -66,3 +69,8 @@ def test_only_what_is_recorded_goes_to_the_repository() -> None:
     assert ROOT / "benchmarks" / "results" == RECORDED
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert f"{SCRATCH.relative_to(ROOT).parts[0]}/" in ignored
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_the_pipeline_files_of_the_main_job_are_valid(sink: str) -> None:
+    assert not survey(FILES / f"{sink}.toml").problems

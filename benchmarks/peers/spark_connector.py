@@ -37,12 +37,25 @@ def connector_jars() -> list[Path]:
     Raises:
         ConnectorMissing: Maven is not installed, or reaches no repository that has them.
     """
+    return _fetched("spark", "Kafka")
+
+
+def delta_jars() -> list[Path]:
+    """Spark's connector for Delta tables.
+
+    Raises:
+        ConnectorMissing: as `connector_jars` does.
+    """
+    return _fetched("delta", "Delta")
+
+
+def _fetched(profile: str, called: str) -> list[Path]:
     try:
-        return [path for path in jars("spark") if path.suffix == ".jar"]
+        return [path for path in jars(profile) if path.suffix == ".jar"]
     except PartMissing as error:
         raise ConnectorMissing(
-            "Spark's Kafka connector cannot be fetched (profile `spark` of compat/jars/pom.xml), "
-            f"so this benchmark has no peer: {error}"
+            f"Spark's {called} connector cannot be fetched (profile `{profile}` of "
+            f"compat/jars/pom.xml), so this benchmark has no peer: {error}"
         ) from error
 
 

@@ -1,0 +1,64 @@
+"""The pipeline files beside this one, as one writes them by hand with Spark's Kafka connector.
+
+    spark-submit hand_written.py SINK TRIGGER BOOTSTRAP TOPIC OUT CHECKPOINT
+
+SINK is `table` (append, by Delta's connector), `upsert` or `topic`. TRIGGER is `once` or `now`.
+Delta's connector has no merge for this Spark yet, so the upsert is the `deltalake` package's.
+At the end it prints what Spark says of its batches.
+"""
+
+import json
+import sys
+
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.window import Window
+
+SCHEMA = "id bigint, customer string, amount decimal(12,2), at timestamp, note string"
+
+sink, trigger, bootstrap, topic, out, checkpoint = sys.argv[1:]
+
+
+def append(batch: DataFrame, batch_id: int) -> None:
+    writer = batch.write.format("delta").mode("append")
+    writer.option("txnAppId", "orders").option("txnVersion", batch_id).save(out)
+
+
+def upsert(batch: DataFrame, batch_id: int) -> None:
+    newest_first = Window.partitionBy("id").orderBy(F.desc("at"))
+    numbered = batch.withColumn("number", F.row_number().over(newest_first))
+    rows = numbered.where("number = 1").drop("number").toArrow()
+    if not DeltaTable.is_deltatable(out):
+        write_deltalake(out, rows)
+        return
+    merge = DeltaTable(out).merge(
+        rows, "target.id = source.id", source_alias="source", target_alias="target"
+    )
+    merge.when_matched_update_all("source.at >= target.at").when_not_matched_insert_all().execute()
+
+
+spark = SparkSession.builder.appName("orders").getOrCreate()
+records = (
+    spark.readStream.format("kafka")
+    .option("kafka.bootstrap.servers", bootstrap)
+    .option("subscribe", topic)
+    .option("startingOffsets", "earliest")
+    .load()
+)
+orders = (
+    records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("order"))
+    .select("order.*")
+    .where("amount >= 0")
+    .select("id", F.sha2("customer", 256).alias("customer"), "amount", "at")
+)
+if sink == "topic":
+    writer = orders.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka")
+    writer = writer.option("kafka.bootstrap.servers", bootstrap).option("topic", out)
+else:
+    writer = orders.writeStream.foreachBatch(append if sink == "table" else upsert)
+if trigger == "once":
+    writer = writer.trigger(availableNow=True)
+query = writer.option("checkpointLocation", checkpoint).start()
+query.awaitTermination()
+print(json.dumps([json.loads(progress.json) for progress in query.recentProgress]))
