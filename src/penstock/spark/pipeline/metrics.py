@@ -48,7 +48,10 @@ BATCH_COUNT: Final = _counter("batches_total", "Batches finished.")
 BATCH_TIME: Final = _counter("batch_seconds_total", "Time that finished batches took together.")
 LAST_BATCH: Final = _gauge("last_batch_seconds", "Time that the last batch took.")
 LAST_BATCH_ROWS: Final = _gauge("last_batch_rows", "Rows that the last batch read.")
-RATE: Final = _gauge("rows_per_second", "Rows read in a second of the last batch; 0 when idle, of all batches in the end.")
+RATE: Final = _gauge(
+    "rows_per_second",
+    "Rows read in a second of the last batch; 0 when idle, of all batches in the end.",
+)
 LAG: Final = _gauge(
     "lag_records", "Records that were there when the last batch was planned, and not taken."
 )
