@@ -37,14 +37,14 @@ def _spoiled() -> dict[str, tuple[bytes, int, int, str]]:
     plain = b"\0" + varint(0)
     return {
         # name: section, count, record where it shows, what the message says
-        "zeros": (bytes(60), 3, 2, "do not fill it"),
-        "text": (b"this is no record at all, " * 4, 3, 2, "do not fill it"),
+        "zeros": (bytes(60), 3, 0, "does not end"),
+        "text": (b"this is no record at all, " * 4, 3, 0, "does not end"),
         "trailing bytes": (first + second + third + b"\0\0\0", 3, 2, "do not fill it"),
         "one record too few": (first + second + bytes(0), 3, 2, "do not fill it"),
         "one record too many": (first + second + third, 2, 1, "do not fill it"),
         "a length too long": (first + varint(90) + second[1:] + third, 3, 1, "do not fill it"),
-        "a length too short": (first + varint(9) + second[1:] + third, 3, 2, "do not fill it"),
-        "a negative length": (first + varint(-4) + second[1:] + third, 3, 2, "do not fill it"),
+        "a length too short": (first + varint(9) + second[1:] + third, 3, 1, "does not end"),
+        "a negative length": (first + varint(-4) + second[1:] + third, 3, 1, "do not fill it"),
         "a key beyond its record": (
             first + framed(plain + varint(1) + varint(70) + b"kkk") + third, 3, 1, "does not end"
         ),

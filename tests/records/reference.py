@@ -6,7 +6,14 @@ import struct
 from dataclasses import dataclass, field, replace
 
 from penstock.base.crc import crc32c
+from penstock.base.errors import PenstockError
 from penstock.records.compression import compress, decompress
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+class Wrong(Exception):
+    """Bytes that are no batches, or whose records are not what their header says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +107,22 @@ class Reader:
         self.position = 0
 
     def take(self, count: int) -> bytes:
-        assert 0 <= count <= len(self.data) - self.position
+        if not 0 <= count <= len(self.data) - self.position:
+            raise Wrong("cut")
         start, self.position = self.position, self.position + count
         return self.data[start : self.position]
 
-    def varint(self) -> int:
-        raw = shift = 0
-        while True:
+    def varint(self, bits: int = 32) -> int:
+        raw = 0
+        for place in range((bits + 6) // 7):
             byte = self.take(1)[0]
-            raw |= (byte & 0x7F) << shift
-            shift += 7
+            raw |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:
-                break
-        return (raw >> 1) ^ -(raw & 1)
+                if bits == 32 and raw >> 32:
+                    break
+                raw %= 1 << 64
+                return (raw >> 1) ^ -(raw & 1)
+        raise Wrong("varint")
 
     def nullable(self) -> bytes | None:
         count = self.varint()
@@ -123,16 +133,69 @@ def decode_record(reader: Reader, base_offset: int, base_timestamp: int) -> Reco
     length = reader.varint()
     end = reader.position + length
     reader.take(1)
-    timestamp = base_timestamp + reader.varint()
+    timestamp = base_timestamp + reader.varint(64)
+    timestamp = (timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
     offset = base_offset + reader.varint()
     key, value = reader.nullable(), reader.nullable()
     headers: list[tuple[str, bytes | None]] = []
-    for _ in range(reader.varint()):
+    count = reader.varint()
+    if count < 0:
+        raise Wrong("header count")
+    for _ in range(count):
         name = reader.nullable()
-        assert name is not None
-        headers.append((name.decode(), reader.nullable()))
-    assert reader.position == end
+        if name is None:
+            raise Wrong("a header without a key")
+        headers.append((name.decode(errors="replace"), reader.nullable()))
+    if reader.position != end:
+        raise Wrong("end")
     return Record(offset, timestamp, key, value, tuple(headers))
+
+
+def read(data: bytes, *, control: bool = False, unpacked_max: int = 1 << 30) -> list[Record]:
+    """What a reader of these bytes is to see, whatever they are; checksums are not looked at.
+
+    Raises:
+        Wrong: the bytes are to be refused.
+    """
+    found: list[Record] = []
+    for section, header in split(data):
+        base, _, _, _, _, attributes, last, first, latest, *_, count = header
+        if not count or (attributes & 0x20 and not control):
+            continue
+        if attributes & 7:
+            try:
+                section = bytes(decompress(attributes & 7, section, max_bytes=unpacked_max))
+            except PenstockError as error:
+                raise Wrong("compression") from error
+            unpacked_max -= len(section)
+        reader = Reader(section)
+        for _ in range(count):
+            record = decode_record(reader, base, first)
+            if not 0 <= record.offset - base <= last:
+                raise Wrong("offset")
+            found.append(replace(record, timestamp=latest) if attributes & 8 else record)
+        if reader.position != len(section):
+            raise Wrong("bytes left over")
+    return found
+
+
+def split(data: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
+    """The records and the header of every batch; one that is cut at the end is left out."""
+    found: list[tuple[bytes, tuple[int, ...]]] = []
+    position = 0
+    while len(data) - position >= HEADER.size:
+        header = HEADER.unpack_from(data, position)
+        base, length, _, magic, _, _, last, *_, count = header
+        end = position + 12 + length
+        if magic != 2 or length < 49 or min(base, last, count) < 0 or base + last > 2**63 - 2:
+            raise Wrong("header")
+        if end > len(data):
+            return found
+        found.append((data[position + HEADER.size : end], header))
+        position = end
+    if len(data) - position > 16 and data[position + 16] != 2:
+        raise Wrong("magic")
+    return found
 
 
 def decode(data: bytes) -> list[Batch]:

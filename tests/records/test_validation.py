@@ -14,73 +14,28 @@ from penstock.records.columnar import decode_batches
 from penstock.records.columnar.validation import check_records
 from penstock.records.limits import (
     REFUSED_RECORDS_NAMED_MAX,
-    STEPPED_RECORDS_MAX,
     VALIDATED_BATCH_BYTES_MAX,
-    VALIDATED_HEADERS_MAX,
 )
 from tests.records.nonsense import GOOD, KEYLESS, SPOILED, TIME_MS, framed, sealed
-from tests.records.reference import Record, encode_record, varint
+from tests.records.reference import (
+    Reader,
+    Record,
+    Wrong,
+    decode_record,
+    encode_record,
+    varint,
+)
 from tests.records.strategies import records
 
 
-class Wrong(Exception):
-    """The slow walk found the records not to be what the header says."""
-
-
-class Walk:
-    """The obvious way: byte by byte, record by record."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def varint(self, bits: int) -> int:
-        raw = 0
-        for place in range((bits + 6) // 7):
-            if self.at >= len(self.data):
-                raise Wrong("cut")
-            byte = self.data[self.at]
-            self.at += 1
-            raw |= (byte & 0x7F) << (7 * place)
-            if byte < 0x80:
-                if bits == 32 and raw >= 1 << 32:
-                    break
-                return (raw >> 1) ^ -(raw & 1)
-        raise Wrong("varint")
-
-    def blob(self, least: int) -> None:
-        size = self.varint(32)
-        if size < least:
-            raise Wrong("length")
-        self.at += max(size, 0)
-
-    def record(self, offset_delta: int) -> None:
-        length = self.varint(32)
-        end = self.at + length
-        self.at += 1
-        self.varint(64)
-        if self.varint(32) != offset_delta:
-            raise Wrong("offset")
-        self.blob(-1)
-        self.blob(-1)
-        headers = self.varint(32)
-        if headers < 0 or headers > len(self.data):
-            raise Wrong("header count")
-        for _ in range(headers):
-            self.blob(0)
-            self.blob(-1)
-        if self.at != end:
-            raise Wrong("end")
-
-
 def is_right(section: bytes, count: int) -> bool:
-    walk = Walk(section)
+    """The obvious way: byte by byte, record by record."""
+    reader = Reader(section)
     try:
-        for number in range(count):
-            walk.record(number)
+        right = all(decode_record(reader, 0, 0).offset == number for number in range(count))
     except Wrong:
         return False
-    return walk.at == len(section)
+    return right and reader.position == len(section)
 
 
 def accepts(data: bytes, *, keyed: bool = False) -> bool:
@@ -150,7 +105,7 @@ def test_what_is_wrong_is_named_with_its_record(name: str, codec: int) -> None:
     assert refused.value.records == (record,)
 
 
-@pytest.mark.parametrize("count", [2, STEPPED_RECORDS_MAX + 1, 300, 40_000])
+@pytest.mark.parametrize("count", [2, 33, 300, 40_000])
 @pytest.mark.parametrize("place", [0, 0.5, 1])
 def test_the_record_at_fault_is_found_in_batches_of_any_size(count: int, place: float) -> None:
     at = int(place * (count - 1))
@@ -197,22 +152,20 @@ def test_what_is_opened_is_bounded() -> None:
     bomb = sealed(encode_record(Record(0, TIME_MS, None, value), 0, TIME_MS), 1, codec=4)
     with pytest.raises(RecordTooLarge, match=str(VALIDATED_BATCH_BYTES_MAX)):
         check_records(bomb, decode_header(bomb))
-    headers = VALIDATED_HEADERS_MAX + 1
-    many = framed(b"\0\0\0\1\1" + varint(headers) + b"\0\1" * headers)
-    data = sealed(many, 1)
-    with pytest.raises(
-        InvalidRecord, match=f"record 0 of 1: more than {VALIDATED_HEADERS_MAX} headers"
-    ):
-        check_records(data, decode_header(data))
 
 
 def test_a_broker_loads_no_arrow_for_it() -> None:
     code = (
-        "import sys, penstock.records.columnar.validation\n"
-        "print([name for name in ('numpy', 'pyarrow') if name in sys.modules])"
+        "import sys\n"
+        "from penstock.records import decode_header\n"
+        "from penstock.records.columnar.validation import check_records\n"
+        "print([name for name in ('numpy', 'numba', 'pyarrow') if name in sys.modules])\n"
+        f"batch = bytes.fromhex('{sealed(GOOD[0], 1).hex()}')\n"
+        "check_records(batch, decode_header(batch))\n"
+        "print([name for name in ('numpy', 'numba', 'pyarrow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['numpy']"
+    assert done.stdout.splitlines() == ["[]", "['numpy', 'numba']"]
 
 
 @pytest.mark.parametrize("name", ["records", "records.columnar", "broker.server", "client"])

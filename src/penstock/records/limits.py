@@ -31,12 +31,5 @@ PRODUCER_BATCHES_MAX: Final = 5
 VALIDATED_BATCH_BYTES_MAX: Final = 64 << 20
 """What a compressed batch may unpack to in a broker that looks inside before it stores it."""
 
-VALIDATED_HEADERS_MAX: Final = 1 << 20
-"""Headers among 16,384 records of such a batch; each may cost half a microsecond."""
-
 REFUSED_RECORDS_NAMED_MAX: Final = 100
 """Records of a refused batch that its answer names."""
-
-STEPPED_RECORDS_MAX: Final = 32
-STEPPED_BYTES_MAX: Final = 64 << 10
-"""Up to here a plain batch is stepped through: columns cost as much as some 40 records."""

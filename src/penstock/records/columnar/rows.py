@@ -11,8 +11,8 @@ import pyarrow as pa
 from penstock.kernels import records as kernels
 from penstock.records.columnar.arrays import Bytes, Ints
 from penstock.records.columnar.batches import Piece
-from penstock.records.columnar.problems import corrupt
 from penstock.records.columnar.schema import HEADERS_TYPE
+from penstock.records.columnar.walk import corrupt
 from penstock.records.errors import CorruptBatch
 from penstock.records.header import TIMESTAMP_TYPE_FLAG
 

@@ -1,0 +1,61 @@
+"""The records of one batch, read without keeping any, and in words what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.base.crc import Readable
+from penstock.kernels import records as kernels
+from penstock.records.columnar.arrays import Ints
+from penstock.records.errors import CorruptBatch
+
+_OFFSET_MAX: Final = 2**63 - 1
+_DELTA_MAX: Final = 2**31 - 1
+_NOTHING: Final = (
+    np.empty((2, 0), np.int64),
+    np.empty((2, 0, 2), np.uint64),
+    np.empty((3, 0), np.int32),
+    np.empty((3, 0), np.int32),
+)
+"""Room for no column."""
+_NO_BITMAPS: Final = np.empty((2, 0), np.uint8)
+_REASONS: Final = {
+    kernels.MISFIT: "the records of a batch do not fill it, as shows at byte {place}",
+    kernels.BAD_END: "it does not end where its length says, it begins at byte {place}",
+    kernels.BAD_VARINT: "a varint of it has too many bytes or bits, it begins at byte {place}",
+    kernels.OUTSIDE: "its offset lies outside its batch",
+    kernels.GAP: "its offset delta is {place}, {record} was expected",
+    kernels.MANY_HEADERS: "it says it has more headers than fit into it",
+    kernels.BAD_HEADERS: "the headers of a record do not fill it",
+}
+
+
+def corrupt(problem: int, state: Any) -> CorruptBatch:
+    """The error for a problem that `read_records` returned, without the name of the batch."""
+    record = max(int(state[kernels.RECORD]), 0)
+    reason = _REASONS[problem].format(place=int(state[kernels.PLACE]), record=record)
+    return CorruptBatch(reason, record=record)
+
+
+def walk(section: Readable, count: int, *, keyed: bool) -> Ints:
+    """Check that a section has so many consecutive records; if `keyed`, those without a key.
+
+    Raises:
+        CorruptBatch: with the record at fault.
+    """
+    table = np.zeros((1, kernels.BATCH_FIELDS), np.int64)
+    table[0, kernels.END], table[0, kernels.COUNT] = len(section), count
+    table[0, kernels.LAST_DELTA] = _DELTA_MAX
+    valid = np.full((2, count // 8 + 1), 0xFF, np.uint8) if keyed else _NO_BITMAPS
+    state = np.zeros(kernels.STATE_FIELDS, np.int64)
+    problem = kernels.read_records(
+        np.frombuffer(section, np.uint8), table, 0, 1, kernels.CONSECUTIVE | kernels.HEADERS,
+        0, _OFFSET_MAX, 0, *_NOTHING, valid, state,
+    )  # fmt: skip
+    if problem:
+        raise corrupt(problem, state)
+    if not keyed or not state[kernels.NULL_KEYS]:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.unpackbits(valid[0], count=count, bitorder="little") == 0)
