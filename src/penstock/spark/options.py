@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -225,10 +225,11 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
     )
 
 
-def value_options(value_format: ValueFormat) -> dict[str, str]:
-    """The options that say a format."""
-    said = {info.name: getattr(value_format, info.attribute, None) for info in describe(Values)}
-    return {name: str(value) for name, value in said.items() if value is not None}
+def value_options(value_format: ValueFormat, fields: Sequence[str] | None = None) -> dict[str, str]:
+    """The options that say a format, and the fields that are wanted."""
+    wanted = None if fields is None else json.dumps(fields)
+    given = {info.name: getattr(value_format, info.attribute, wanted) for info in describe(Values)}
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def named_as_option(error: InvalidFormat) -> InvalidOption:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from penstock.spark.pipeline import frames
 from penstock.spark.pipeline.analysis import plan
 from penstock.spark.pipeline.graph import queries
 from penstock.spark.pipeline.journal import Entry, Journal
+from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.queries import Prepared
-from penstock.spark.pipeline.reads import read_of
+from penstock.spark.pipeline.reads import Read, read_of
+from penstock.spark.pipeline.spec import RECORD_FIELDS, PipelineSpec
 from tests.formats.avro.reference import encode
 from tests.spark.pipeline.conftest import Pipeline
 from tests.spark.pipeline.test_batches import header
@@ -41,6 +44,11 @@ def payments(numbers: Iterable[int]) -> list[tuple[str, bytes]]:
 def avro(pipeline: Pipeline, name: str = "payment") -> str:
     (pipeline.folder / f"{name}.avsc").write_text(json.dumps(SCHEMA))
     return f'format = "avro"\n        schema_file = "{name}.avsc"'
+
+
+def look(spec: PipelineSpec) -> Read:
+    (query,) = queries(spec, ())
+    return read_of(spec, query, frames.decoders(spec, {}), query.sources, whole=False)
 
 
 def test_rows_dead_letters_and_what_waits(pipeline: Pipeline) -> None:
@@ -104,17 +112,84 @@ def test_who_opens_the_values(pipeline: Pipeline) -> None:
         on_invalid = "drop"
     """
     found = plan(pipeline.write(text), pipeline.spark).queries
-    assert [query.values for query in found] == ["the source, where it reads them"]
+    (said,) = found[0].values
+    assert said == "the source, where it reads them (n); of the record: topic"
     other = avro(pipeline, "other")
     spec = pipeline.write(
         text.replace(f'topic = "two"\n        {opened}', f'topic = "two"\n{other}')
     )
-    (query,) = queries(spec, ())
-    read = read_of(spec, query, frames.decoders(spec, {}))
+    read = look(spec)
     assert (read.value_format, "several formats" in str(read)) == (None, True)
     plain = replace(spec.sources["two"], value_format=ValueFormat(kind="text"))
     spec = replace(spec, sources={**spec.sources, "two": plain})
-    assert "only Spark opens" in str(read_of(spec, query, frames.decoders(spec, {})))
+    assert "only Spark opens" in str(look(spec))
+
+
+FILE = """
+    [run]
+    bootstrap = "localhost:9092"
+    [source.one]
+    topic = "one"
+    format = "avro"
+    schema_file = "payment.avsc"
+    [step.rows]
+    sql = "SQL"
+    [sink.out]
+    from = "rows"
+    SINK
+    [errors]
+    on_invalid = "drop"
+    dead_letters = "dead"
+"""
+
+
+@pytest.mark.parametrize(
+    ("sql", "more", "columns", "fields"),
+    [
+        ("select N as x from one", "", "partition", ["n"]),
+        ("select count(*) as x from one", "", "partition", ["n"]),
+        ("select n, account from one", "", "partition", None),
+        ("select o.* from one o", "", None, None),
+        ("select n from one pivot (sum(n) for account in ('a', 'b'))", "", None, None),
+        ("select n, _record.offset from one", "", None, ["n"]),
+        ("select n from one", "[source.one.expect]\nx = 'account is null'", "partition", None),
+        (
+            "select account from one",
+            "[source.one.expect]\nx = {that = 'account > 3', otherwise = 'fail'}",
+            "topic,partition,offset",
+            ["account"],
+        ),
+        (
+            "select n from one",
+            "[source.one.expect]\nx = {that = 'n > 3', otherwise = 'dead-letter'}",
+            None,
+            ["n"],
+        ),
+        ("select n from one", "[step.rows.expect]\nx = '_record.key is null'", None, ["n"]),
+        ("select n from one", "[sink.more]\nfrom = 'one'\ntable = 't'", "partition", None),
+        (
+            "select n from one",
+            "[sink.more]\nfrom = 'one'\ntopic = 't'\nkey = 'n'\nvalue = 'account'\nordered = true",
+            "topic,partition,offset",
+            None,
+        ),
+        (
+            "select n from one",
+            "[sink.more]\nfrom = 'one'\ntopic = 't'\nvalue = 'cast(n as string)'",
+            "partition",
+            ["n"],
+        ),
+    ],
+)
+def test_what_is_read(
+    tmp_path: Path, sql: str, more: str, columns: str | None, fields: list[str] | None
+) -> None:
+    (tmp_path / "payment.avsc").write_text(json.dumps(SCHEMA))
+    file = FILE.replace("SQL", sql).replace("SINK", "table = 'rows'") + more
+    (tmp_path / "pipeline.toml").write_text(file)
+    read = look(load(tmp_path))
+    assert ",".join(read.columns) == (columns or ",".join(RECORD_FIELDS))
+    assert read.fields == (None if fields is None else tuple(fields))
 
 
 def test_a_batch_that_is_half_written_is_read_for_both_definitions(pipeline: Pipeline) -> None:
@@ -131,15 +206,15 @@ def test_a_batch_that_is_half_written_is_read_for_both_definitions(pipeline: Pip
     spec = pipeline.write(text)
     (query,) = queries(spec, ())
     now = Prepared(spec=spec, decoders=frames.decoders(spec, {}), definition="now")
-    assert now.read(query).value_format is not None
+    assert now.read(query, query.sources).value_format is not None
     journal = Journal(PipelinePaths(spec).journal(query.name))
     entry = Entry(batch_id=0, query_id=None, now_ms=0, definition="before")
     journal.begin(entry)
-    assert now.read(query).value_format is not None
+    assert now.read(query, query.sources).value_format is not None
     journal.write(entry)
-    assert "batch 0 is finished by an older file" in str(now.read(query))
-    assert replace(now, definition="before").read(query).value_format is not None
+    assert "batch 0 is finished by an older file" in str(now.read(query, query.sources))
+    assert replace(now, definition="before").read(query, query.sources).value_format is not None
     done = PipelinePaths(spec).committed(query.name, 0)
     done.parent.mkdir(parents=True)
     done.touch()
-    assert now.read(query).value_format is not None
+    assert now.read(query, query.sources).value_format is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.pipeline.sql_views import ViewRead, views_read
+from penstock.spark.pipeline.sql_views import ViewRead, views_read, words_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,3 +121,26 @@ def test_spark_finds_the_same(spark: SparkSession) -> None:
         defined = set(re.findall(r"\b(\w+)(?:\([^()]*\))? as \(", sql)) if "with" in sql else set()
         assert reads <= names, sql
         assert names - reads <= defined, sql
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from a", "select o.* from o", "select count(o.*) from o", "table a",
+        "select id from a natural join b", "select id from a pivot (sum(x) for y in ('p'))",
+        "from a |> where x > 1 |> select x", "select hash(*) from a", "select `a|b` from a",
+        "select identifier('i' || 'd') from a", "select 'x", "show tables",
+    ],
+)  # fmt: skip
+def test_what_may_read_columns_without_naming_them(sql: str) -> None:
+    assert words_of(sql) is None
+
+
+def test_the_words_of_sql() -> None:
+    found = words_of("select a.ID, `b c`, x * 2 as y, count(*), v:p.q from t join u using (z)")
+    assert found is not None
+    assert found >= {"id", "b c", "x", "v", "p", "q", "z"}
+    found = words_of("amount >= 0 and \"name\" <> 'Other'")
+    assert found is not None
+    assert found >= {"amount", "name", "other"}
+    assert words_of("") is None

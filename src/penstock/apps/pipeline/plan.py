@@ -66,7 +66,7 @@ def _query(spec: PipelineSpec, one: PlannedQuery, *, explain: bool) -> dict[str,
         "group": one.group_id,
         "checkpoint": str(one.checkpoint),
         "output_mode": one.output_mode,
-        "values": one.values,
+        "values": list(one.values),
         "sources": [_source(spec, name) for name in one.sources],
         "offsets": [
             {"topic": topic, "partition": partition, "offset": offset}
@@ -155,7 +155,8 @@ def _query_lines(query: dict[str, Any]) -> Iterator[str]:
     for source in query["sources"]:
         yield f"  reads     {source['name']}: {_reads(source)}"
         yield from _rules(source["rules"])
-    yield f"  opens     values by {query['values']}"
+    for read in query["values"]:
+        yield f"  opens     values by {read}"
     yield f"  from      {_stands(query)}"
     for table in query["tables"]:
         yield f"  reads     {table['name']}: table {table['table']}, as of each batch"

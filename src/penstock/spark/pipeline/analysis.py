@@ -9,7 +9,7 @@ adds is told from what it reads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
-from penstock.spark.pipeline.queries import group_id, output_mode
+from penstock.spark.pipeline.queries import group_id, output_mode, whole
 from penstock.spark.pipeline.reads import read_of
 from penstock.spark.pipeline.spec import (
     HOLDING,
@@ -82,7 +82,7 @@ class PlannedQuery:
     sinks: tuple[str, ...]
     output_mode: str
     checkpoint: Path
-    values: str
+    values: tuple[str, ...]
     explain: str
 
 
@@ -443,9 +443,15 @@ def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Planned
         sinks=one.sinks,
         output_mode=output_mode(spec, one),
         checkpoint=PipelinePaths(spec).checkpoint(one.name),
-        values=str(read_of(spec, one, analysis.decoders)),
+        values=tuple(_reads(spec, one, analysis)),
         explain="\n".join(f"{name}\n{analysis.explained[name]}" for name in steps),
     )
+
+
+def _reads(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Iterator[str]:
+    """What is read of the records of each stream of a query."""
+    for names in (one.sources,) if one.root is None else [(name,) for name in one.sources]:
+        yield str(read_of(spec, one, analysis.decoders, names, whole=whole(spec, one)))
 
 
 def _line(error: Exception) -> int:

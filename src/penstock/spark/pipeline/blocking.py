@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark.pipeline.frames import RECORD_FIELDS
 from penstock.spark.pipeline.retry_store import FOLLOW, SCHEMA
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
-from penstock.spark.pipeline.spec import HOLDING, RECORD
+from penstock.spark.pipeline.spec import HOLDING, RECORD, RECORD_FIELDS
 
 BEFORE_ALL: Final = -1
 REJECT_SCHEMA: Final = pa.schema(

@@ -22,13 +22,11 @@ from pyspark.sql.types import StructType
 from penstock.base.errors import InvalidError
 from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
-from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.reads import Read
 from penstock.spark.pipeline.rules import judged
-from penstock.spark.pipeline.spec import RECORD, PipelineSpec, Source, Step
+from penstock.spark.pipeline.spec import RECORD, RECORD_FIELDS, PipelineSpec, Source, Step
 from penstock.spark.schema import COLUMN_NAMES, ERROR, HEADERS, VALUE, spark_schema
 
-RECORD_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 ATTEMPT: Final = "_attempt"
 UNREAD: Final = "_unread"
 MILLISECONDS: Final = 1_000
@@ -66,10 +64,9 @@ def decoders(spec: PipelineSpec, inferred: Mapping[str, str]) -> dict[str, Decod
 
 
 def read_options(
-    spec: PipelineSpec, plan: QueryPlan, read: Read, *, group_id: str
+    spec: PipelineSpec, sources: Sequence[Source], read: Read, *, group_id: str
 ) -> dict[str, str]:
-    """The options of format `penstock` for all topics of a query."""
-    sources = [spec.sources[name] for name in plan.sources]
+    """The options of format `penstock` for the topics of a query's sources."""
     options = {
         "bootstrap": spec.run.bootstrap,
         "groupId": group_id,
@@ -118,13 +115,18 @@ def records_of(frame: DataFrame, source: Source) -> DataFrame:
 def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     """Records with their values opened: the fields, `_record`, and `_error` where it failed.
 
-    `records` has the columns of the `penstock` source, headers included, and `_value` and `_error`
-    where the source opened the values. A record that was held has its number of tries in
-    `_attempt`; the column is left out where there is none.
+    `records` has columns of the `penstock` source, and `_value` and `_error` where the source
+    opened the values. What it lacks of `_record` is null. A record that was held has its number of
+    tries in `_attempt`; the column is left out where there is none.
     """
     lines = records if source.outbox is None else _outbox_lines(records, source)
     tried = F.col(ATTEMPT) if ATTEMPT in records.columns else F.lit(0)
-    record = F.struct(*(F.col(name) for name in RECORD_FIELDS), tried.alias("attempt"))
+    kinds = {field.name: field.dataType for field in spark_schema(RECORD_FIELDS)}
+    parts = [
+        F.col(name) if name in lines.columns else F.lit(None).cast(kind).alias(name)
+        for name, kind in kinds.items()
+    ]
+    record = F.struct(*parts, tried.alias("attempt"))
     failed: Column = F.lit(None).cast("string") if source.outbox is None else F.col(UNREAD)
     lines = lines.withColumn(UNREAD, failed)
     decoded = lines if VALUE in lines.columns else read.decode(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,8 @@ class Prepared:
         job: BatchJob = (RecordJob if plan.root is None else RootJob)(
             spec=spec, plan=plan, decoders=self.decoders, definition=self.definition
         )
-        frame = self.records(spark, plan) if plan.root is None else self.root(spark, plan)
+        alone = plan.root is None
+        frame = self.records(spark, plan, plan.sources) if alone else self.root(spark, plan)
         writer = (
             frame.writeStream.queryName(plan.name)
             .outputMode(output_mode(spec, plan))
@@ -58,17 +59,18 @@ class Prepared:
             writer = writer.trigger(processingTime=spec.run.trigger)
         return writer.start()
 
-    def records(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
-        """The records of all topics of a query, as a stream."""
-        read = self.read(plan)
-        options = frames.read_options(self.spec, plan, read, group_id=self.group_id(plan))
+    def records(self, spark: SparkSession, plan: QueryPlan, names: Sequence[str]) -> DataFrame:
+        """The records of the topics of some of a query's sources, as a stream."""
+        sources = [self.spec.sources[name] for name in names]
+        read = self.read(plan, names)
+        options = frames.read_options(self.spec, sources, read, group_id=self.group_id(plan))
         options["parallelism"] = str(slots(spark))
-        if plan.root is None and may_hold(self.spec, plan):
+        if whole(self.spec, plan):
             options["wakeFile"] = str(PipelinePaths(self.spec).wake_file(plan.name))
         return spark.readStream.format("penstock").options(**options).load()
 
-    def read(self, plan: QueryPlan) -> Read:
-        """What a query reads of its records.
+    def read(self, plan: QueryPlan, names: Sequence[str]) -> Read:
+        """What a query reads of the records of some of its sources.
 
         A batch that is half written is finished by the definition that it began under: then
         everything is read, for either to open.
@@ -78,7 +80,7 @@ class Prepared:
         older = last is not None and last.writing and last.definition != self.definition
         if last is not None and older and not paths.committed(plan.name, last.batch_id).exists():
             return Read(why=f"batch {last.batch_id} is finished by an older file")
-        return read_of(self.spec, plan, self.decoders)
+        return read_of(self.spec, plan, self.decoders, names, whole=whole(self.spec, plan))
 
     def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
         """The stream of a query's root. Rejected records are left out: a record query has them.
@@ -91,11 +93,7 @@ class Prepared:
             views[name] = read_table(spark, self.spec.sources[name].table or "")
         for name in plan.sources:
             source = self.spec.sources[name]
-            one = QueryPlan(
-                name=plan.name, root=name, sources=(name,), tables=(), streamed=(), batched=(),
-                sinks=(),
-            )  # fmt: skip
-            records = self.records(spark, one)
+            records = self.records(spark, plan, (name,))
             judged = frames.source_view(
                 records, source, self.decoders[name], on_error=self.spec.errors.on_invalid
             )
@@ -110,6 +108,11 @@ class Prepared:
         for name in views:
             spark.catalog.dropTempView(name)
         return views[plan.root or ""]
+
+
+def whole(spec: PipelineSpec, plan: QueryPlan) -> bool:
+    """Whether a query needs all of every record: what is held is kept as it came."""
+    return plan.root is None and may_hold(spec, plan)
 
 
 def group_id(spec: PipelineSpec, plan: QueryPlan) -> str:

@@ -1,56 +1,177 @@
 """What a query reads of its records, and who opens their values.
 
 The source opens them where it reads, in its Python worker, if all topics of the query have values
-of one format that it can open; then the bytes of a value need not travel through Spark. Otherwise
-Spark opens them, from those bytes.
+of one format that it can open; otherwise Spark does, from the bytes. What no step, rule or sink of
+the query names is left out: columns of the record, and, where the source opens the values, fields.
+Fields are still checked: a value is rejected for any of them.
+
+A name counts if it is a word of the SQL. Where SQL says `*`, or Python gets the view, all count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.formats import ValueFormat
 from penstock.spark.formats.binary import BinaryDecoder
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.options import value_options
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.schema import COLUMN_NAMES
+from penstock.spark.pipeline.spec import (
+    KEEPING,
+    RECORD,
+    RECORD_FIELDS,
+    PipelineSpec,
+    Sink,
+    Source,
+    Step,
+    TopicSink,
+)
+from penstock.spark.pipeline.sql_views import words_of
+
+_PLACE: Final = ("topic", "partition", "offset")
+_LEAST: Final = ("partition",)
+"""What is read where nothing is needed: it costs nothing."""
+
+Words = frozenset[str] | None
+"""Names that SQL may mean, in small letters; None for any name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What the source of a query gives: columns, and values of a format that it opens.
+    """What the source of a query gives: columns, and the fields of values that it opens.
 
-    Without a format Spark opens the values; `why` says why.
+    Without a format Spark opens the values; `why` says why. `fields` are None for all.
     """
 
-    columns: tuple[str, ...] = COLUMN_NAMES
+    columns: tuple[str, ...] = RECORD_FIELDS
     value_format: ValueFormat | None = None
+    fields: tuple[str, ...] | None = None
     why: str = ""
 
     def options(self) -> dict[str, str]:
         """The options of format `penstock` that ask for it."""
         found = {"columns": ",".join(self.columns)}
-        return found if self.value_format is None else found | value_options(self.value_format)
+        if self.value_format is None:
+            return found
+        return found | value_options(self.value_format, self.fields)
 
     def __str__(self) -> str:
-        return f"Spark: {self.why}" if self.why else "the source, where it reads them"
+        """Who opens the values, and what else is read."""
+        fields = "" if self.fields is None else f" ({', '.join(self.fields)})"
+        opened = f"Spark: {self.why}" if self.why else f"the source, where it reads them{fields}"
+        return f"{opened}; of the record: {', '.join(self.columns)}"
 
 
-def read_of(spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]) -> Read:
-    """What a query reads."""
-    made = [decoders[name] for name in plan.sources]
+def read_of(
+    spec: PipelineSpec,
+    plan: QueryPlan,
+    decoders: Mapping[str, Decoder],
+    names: Sequence[str],
+    *,
+    whole: bool,
+) -> Read:
+    """What a query reads of the topics of some of its sources.
+
+    Args:
+        whole: whether all of a record is needed, as it is where records may be held.
+    """
+    found = _opened(spec, decoders, names)
+    if whole or any(spec.sources[name].outbox is not None for name in names):
+        return found
+    needed = _columns(spec, plan, names)
+    if found.value_format is None:
+        needed.add("value")
+    else:
+        fields = _fields(spec, plan, names, decoders[names[0]].schema.names)
+        found = replace(found, fields=fields)
+    columns = tuple(name for name in RECORD_FIELDS if name in needed)
+    return replace(found, columns=columns or _LEAST)
+
+
+def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence[str]) -> Read:
+    """Who opens the values."""
+    sources = [spec.sources[name] for name in names]
+    made = [decoders[name] for name in names]
     formats = [one.value_format for one in made if isinstance(one, BinaryDecoder)]
-    sources = [spec.sources[name] for name in plan.sources]
     if any(source.outbox is not None for source in sources):
         return Read(why="an outbox has the values in other files")
-    plain = [source for source in sources if source.value_format.kind in {"raw", "text"}]
-    if len(plain) == len(sources):
+    if all(source.value_format.kind in {"raw", "text"} for source in sources):
         return Read(why="there is nothing to open")
     if len(formats) < len(made):
         return Read(why="the schema has parts that only Spark opens")
     if any(one != formats[0] for one in formats):
         return Read(why="the query's topics have values of several formats")
     return Read(value_format=formats[0])
+
+
+def _fields(
+    spec: PipelineSpec, plan: QueryPlan, names: Sequence[str], known: Sequence[str]
+) -> tuple[str, ...] | None:
+    """The fields of values that something in the query may name; None for all of them."""
+    found: set[str] = set()
+    for name in names:
+        for words in _words(spec, plan, name):
+            if words is None:
+                return None
+            found |= words
+    fields = tuple(name for name in known if name.lower() in found) or tuple(known[:1])
+    return None if len(fields) == len(known) else fields
+
+
+def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
+    """The names of columns that what reads a source's view may mean."""
+    source = spec.sources[name]
+    yield frozenset(word.lower() for word in (*source.deduplicate, source.time or ""))
+    yield from (words_of(rule.condition) for rule in source.rules)
+    for step in _steps(spec, plan):
+        if name in step.inputs:
+            yield None if step.sql is None else words_of(step.sql)
+    for sink in _sinks(spec, plan):
+        if sink.view == name:
+            yield from _sink_words(sink)
+
+
+def _sink_words(sink: Sink) -> Iterator[Words]:
+    """What a sink may mean besides `_record`, which it leaves out where it takes all columns."""
+    if not isinstance(sink.to, TopicSink) or sink.to.value is None:
+        yield None
+    yield from map(words_of, _expressions(sink))
+
+
+def _columns(spec: PipelineSpec, plan: QueryPlan, names: Sequence[str]) -> set[str]:
+    """The columns of the record that are needed."""
+    steps, sinks = _steps(spec, plan), _sinks(spec, plan)
+    sources = [spec.sources[name] for name in names]
+    parts: list[Source | Step] = [*sources, *steps]
+    texts = [step.sql or "" for step in steps]
+    texts += [rule.condition for part in parts for rule in part.rules]
+    texts += [text for sink in sinks for text in _expressions(sink)]
+    named = any(words is None or RECORD in words for words in map(words_of, texts))
+    # A query with a stateful root leaves out what is rejected: a record query sees to that.
+    fates = {rule.otherwise for part in parts for rule in part.rules if plan.root is None}
+    if plan.root is None and any(source.can_fail for source in sources):
+        fates.add(spec.errors.on_invalid)
+    if named or fates & KEEPING or any(step.python for step in steps):
+        return set(RECORD_FIELDS)
+    ordered = any(isinstance(sink.to, TopicSink) and sink.to.ordered for sink in sinks)
+    if ordered or "fail" in fates:
+        return set(_PLACE)
+    return {"topic"} if len(names) > 1 else set()
+
+
+def _expressions(sink: Sink) -> list[str]:
+    if not isinstance(sink.to, TopicSink):
+        return []
+    given = (sink.to.value, sink.to.key, sink.to.partition, sink.to.headers)
+    return [text for text in given if text is not None]
+
+
+def _steps(spec: PipelineSpec, plan: QueryPlan) -> list[Step]:
+    return [spec.steps[name] for name in (*plan.streamed, *plan.batched)]
+
+
+def _sinks(spec: PipelineSpec, plan: QueryPlan) -> list[Sink]:
+    return [spec.sinks[name] for name in plan.sinks]

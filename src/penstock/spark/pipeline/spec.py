@@ -52,6 +52,8 @@ ADMIN: Final = "http://127.0.0.1:9644"
 
 RECORD: Final = "_record"
 """The column with the record that a row came from."""
+RECORD_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+"""What `_record` has of the record itself."""
 HOLDING: Final[frozenset[Otherwise]] = frozenset({"park", "retry"})
 KEEPING: Final[frozenset[Otherwise]] = frozenset({"dead-letter", "park", "retry"})
 """What needs the record itself, and so the column `_record`."""

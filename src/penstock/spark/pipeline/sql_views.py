@@ -9,6 +9,9 @@ neither. Within its own definition such a name still means the view, as in
 `with orders as (select * from orders where …) select * from orders`. Names are compared without
 regard to case, as Spark does.
 
+Also, which columns a text may read: only those whose names are words of it, unless it says `*` or
+something else that goes by all columns.
+
 The text is read by sqlglot, as the dialect that has Spark's grammar and the paths of Variant
 (`order:amount::double`). What Spark takes and sqlglot does not is put in other tokens before:
 `group by window(…)`, and TABLE in the place of a query. Of a text that sqlglot does not take at all
@@ -31,6 +34,9 @@ _ALL_OF: Final = (
     (TokenType.SELECT, "select"), (TokenType.STAR, "*"), (TokenType.FROM, "from"),
 )  # fmt: skip
 _OPEN: Final = TokenType.L_PAREN
+_BY_ALL: Final = frozenset({"natural", "pivot", "unpivot", "identifier", "|>"})
+_PATTERN: Final = frozenset("*+?|()[]")
+"""In a quoted name, which Spark can be told to take for a regular expression."""
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are no queries
 
 
@@ -75,6 +81,26 @@ def _tokens(tokens: Sequence[Token]) -> Iterator[Token]:
             yield tokens[at + 1]
         for part, text in _ALL_OF:
             yield Token(part, text, line=token.line, start=token.start, end=token.end)
+
+
+def words_of(sql: str) -> frozenset[str] | None:
+    """The words of a query or an expression, in small letters: it reads no column but these.
+
+    None where it may read columns that it does not name: by `*`, or by what goes by all columns.
+    """
+    try:
+        tokens = list(_tokens(_DIALECT.tokenize(sql)))
+        trees = _DIALECT.parser().parse(tokens, sql)
+    except (TokenError, ParseError, RecursionError):
+        return None
+    words = frozenset(token.text.lower() for token in tokens)
+    if words & _BY_ALL or any(tree is None or tree.find(exp.Command) for tree in trees):
+        return None
+    quoted = [token.text for token in tokens if token.token_type == TokenType.IDENTIFIER]
+    if any(set(text) & _PATTERN for text in quoted):
+        return None
+    stars = [star for tree in trees if tree is not None for star in tree.find_all(exp.Star)]
+    return words if all(isinstance(star.parent, exp.Count) for star in stars) else None
 
 
 _Name = tuple[int, str, int]
