@@ -313,6 +313,14 @@ def test_a_run_from_plan_to_stop_and_on(
     assert (lines[1]["batch_id"], lines[1]["rows"], lines[2]["lag_records"]) == (2, 10, 0)
     for line in lines[1:]:
         assert line["rows_per_second"] == round(10_000 / line["batch_ms"], 1) > 0
+    # Nothing is left to do, and that takes no Spark.
+    idle = penstock("run", *where, "--once", PATH="/nowhere", JAVA_HOME="")
+    assert (idle.returncode, idle.stderr) == (0, "")
+    lines = [json.loads(line) for line in idle.stdout.splitlines()]
+    assert [(line["event"], line.get("admin"), line.get("rows")) for line in lines] == [
+        ("started", None, None),
+        ("ended", None, 0),
+    ]
 
 
 def stopped(bare: Run, where: tuple[str, ...]) -> None:

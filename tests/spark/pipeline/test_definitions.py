@@ -77,3 +77,20 @@ def test_files_are_kept_as_they_were(tmp_path: Path) -> None:
         kept.load("nowhere", spec.run)
     with pytest.raises(CorruptError, match="no query other"):
         kept.load(first, spec.run).plan("other")
+
+
+def test_the_present_one_is_known_while_nothing_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / "pipeline.toml").write_text(TEXT)
+    (folder / "steps.py").write_text("def same(a):\n    return a\n")
+    (folder / "a.avsc").write_text("{}")
+    spec = load(folder)
+    plans = queries(spec, ())
+    kept = Definitions(tmp_path / "kept")
+    assert kept.settled(spec, {}) is None
+    kept.settle(kept.keep(spec, plans), {"a": "n bigint"})
+    assert kept.settled(spec, {"a": "n bigint"}) == plans
+    assert kept.settled(spec, {"a": "n int"}) is None
+    (folder / "steps.py").write_text("def same(a):\n    return a.limit(0)\n")
+    assert kept.settled(spec, {"a": "n bigint"}) is None

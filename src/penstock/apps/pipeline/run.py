@@ -5,6 +5,9 @@ where the status page is:
 
     {"time_ms": …, "pipeline": "orders", "event": "started", "admin": "http://127.0.0.1:41234", …}
 
+With --once and nothing to do the queries have ended at once: Spark is not started, and `admin` is
+null.
+
 SIGINT and SIGTERM stop the queries between two of their steps, with status 0; a second one ends
 the process at once, which costs nothing but the work of the batch under way. A query that failed
 for good ends the run with status 1 and one line that names the query and the cause.
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.pipeline.admin import Run
-    from penstock.spark.pipeline.progress import Display
+    from penstock.spark.pipeline.progress import Display, States
     from penstock.spark.pipeline.runner import PipelineRunner
     from penstock.spark.pipeline.spec import PipelineSpec
 
@@ -68,7 +71,9 @@ def run(
     A pipeline goes on where it stopped. The status page has /status, /metrics, /livez, /readyz.
     """
     from penstock.apps.pipeline.spark import parse_settings, running_session
+    from penstock.spark.pipeline.at_rest import at_rest
     from penstock.spark.pipeline.broker_check import check_topics
+    from penstock.spark.pipeline.queries import ONCE
 
     if master is not None and remote is not None:
         raise click.UsageError("give --master or --remote, not both")
@@ -79,6 +84,9 @@ def run(
         spec = replace(spec, run=replace(spec.run, trigger="once"))
     _refuse_a_second(spec)
     check_topics(spec)
+    if spec.run.trigger == ONCE and (states := at_rest(spec)):
+        _show_at_rest(spec, states, json_lines=state.json, master=remote or master)
+        return
     set_up("text", "warning")
     stop = threading.Event()
     _stop_on_signals(stop)
@@ -101,6 +109,29 @@ def _refuse_a_second(spec: PipelineSpec) -> None:
         )
 
 
+def _show_at_rest(
+    spec: PipelineSpec, states: States, *, json_lines: bool, master: str | None
+) -> None:
+    """What a run shows that finds nothing to do: no status page, and Spark is not started."""
+    display = _display(_facts(spec, master), None, json_lines=json_lines)
+    display.show(states)
+    display.close()
+
+
+def _facts(spec: PipelineSpec, master: str | None) -> Run:
+    from penstock.spark.pipeline.admin import Run
+
+    return Run(
+        pipeline=spec.name,
+        file=str(spec.file),
+        state_directory=str(spec.run.state),
+        version=__version__,
+        pid=os.getpid(),
+        started_ms=SYSTEM_CLOCK.now_ms(),
+        master=master or "local[*]",
+    )
+
+
 def _run(
     spec: PipelineSpec,
     spark: SparkSession,
@@ -110,19 +141,11 @@ def _run(
     json_lines: bool,
     master: str | None,
 ) -> None:
-    from penstock.spark.pipeline.admin import AdminPage, Run, build_app
+    from penstock.spark.pipeline.admin import AdminPage, build_app
     from penstock.spark.pipeline.progress import Watcher
     from penstock.spark.pipeline.runner import PipelineRunner
 
-    facts = Run(
-        pipeline=spec.name,
-        file=str(spec.file),
-        state_directory=str(spec.run.state),
-        version=__version__,
-        pid=os.getpid(),
-        started_ms=SYSTEM_CLOCK.now_ms(),
-        master=master or "local[*]",
-    )
+    facts = _facts(spec, master)
     runner = PipelineRunner(spec, spark)
     page = AdminPage(build_app(facts, runner.states), address)
     host, port = page.start()
@@ -146,7 +169,7 @@ def _start_and_wait(runner: PipelineRunner, facts: Run, admin: str, stop: thread
         runner.stop()
 
 
-def _display(facts: Run, admin: str, *, json_lines: bool) -> Display:
+def _display(facts: Run, admin: str | None, *, json_lines: bool) -> Display:
     from penstock.spark.pipeline.progress import LineDisplay, TableDisplay
 
     if json_lines or not sys.stdout.isatty():
@@ -156,7 +179,8 @@ def _display(facts: Run, admin: str, *, json_lines: bool) -> Display:
     from rich.console import Console
 
     click.echo(f"pipeline {facts.pipeline}: {facts.file}")
-    return TableDisplay(Console(), f"pipeline {facts.pipeline}: {admin}/status")
+    page = "" if admin is None else f": {admin}/status"
+    return TableDisplay(Console(), f"pipeline {facts.pipeline}{page}")
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -7,8 +7,10 @@ began, and definitions are kept beside the journal:
 
     <state>/definitions/<digest>/definition.json    the pipeline and its queries
     <state>/definitions/<digest>/<number>-<name>    the Python and schema files that it names
+    <state>/definitions/present.json                which one runs, and the schemas it inferred
 
-The digest is over all of it. A definition is written once and never changed.
+The digest is over all of it. A definition is written once and never changed. While the file says
+what the present one says, its queries need not be looked for again.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from penstock import __version__
 from penstock.base.errors import CorruptError
 from penstock.base.files import write_durably
 from penstock.formats import ValueFormat
@@ -28,6 +31,7 @@ from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.spec import PipelineSpec
 
 NAME: Final = "definition.json"
+PRESENT: Final = "present.json"
 _KIND: Final = "_kind"
 _ENTRIES: Final = "_entries"
 _PATH: Final = "_path"
@@ -93,17 +97,37 @@ class Definitions:
 
     def keep(self, spec: PipelineSpec, plans: Sequence[QueryPlan]) -> str:
         """Write a definition down, if it is a new one; returns its digest."""
-        contents = [path.read_bytes() for path in _files(spec)]
-        # Where the brokers and the state are, and how fast it runs, makes no rows.
-        plain = dataclasses.replace(spec, run=_NOWHERE)
-        body = json.dumps([_packed(plain), _packed(tuple(plans))], sort_keys=True).encode()
-        digest = hashlib.sha256(b"\0".join([body, *contents])).hexdigest()[:32]
+        digest, body, contents = _written(spec, plans)
         folder = self._folder / digest
         if not (folder / NAME).exists():
             for number, (path, content) in enumerate(zip(_files(spec), contents, strict=True)):
                 write_durably(folder / f"{number}-{path.name}", content)
             write_durably(folder / NAME, body)
         return digest
+
+    def settle(self, digest: str, inferred: Mapping[str, str]) -> None:
+        """Note that this definition runs, with these inferred schemas: Spark took it."""
+        path, body = self._folder / PRESENT, _present(digest, inferred)
+        if not path.exists() or path.read_bytes() != body:
+            write_durably(path, body)
+
+    def settled(
+        self, spec: PipelineSpec, inferred: Mapping[str, str]
+    ) -> tuple[QueryPlan, ...] | None:
+        """The queries of a pipeline that says what it said when it last ran; else None.
+
+        Raises:
+            CorruptError: as `load`.
+        """
+        try:
+            said = (self._folder / PRESENT).read_bytes()
+            digest = json.loads(said)["digest"]
+        except (OSError, ValueError, KeyError):
+            return None
+        plans = self.load(digest, spec.run).plans
+        if said != _present(digest, inferred) or digest != _written(spec, plans)[0]:
+            return None
+        return plans
 
     def folder(self, digest: str) -> Path:
         """Where a definition lies, if it was kept."""
@@ -126,6 +150,20 @@ class Definitions:
             raise CorruptError(
                 f"{folder / NAME}: the definition that a batch began under cannot be read: {error}"
             ) from error
+
+
+def _written(spec: PipelineSpec, plans: Sequence[QueryPlan]) -> tuple[str, bytes, list[bytes]]:
+    """A definition's digest, its text and the contents of its files."""
+    contents = [path.read_bytes() for path in _files(spec)]
+    # Where the brokers and the state are, and how fast it runs, makes no rows.
+    plain = dataclasses.replace(spec, run=_NOWHERE)
+    body = json.dumps([_packed(plain), _packed(tuple(plans))], sort_keys=True).encode()
+    return hashlib.sha256(b"\0".join([body, *contents])).hexdigest()[:32], body, contents
+
+
+def _present(digest: str, inferred: Mapping[str, str]) -> bytes:
+    facts = {"digest": digest, "version": __version__, "inferred": dict(inferred)}
+    return json.dumps(facts, sort_keys=True).encode()
 
 
 _NOWHERE: Final = language.RunOptions(bootstrap="", admin_url=None, state=Path())

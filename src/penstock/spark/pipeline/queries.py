@@ -31,10 +31,6 @@ class Prepared:
     decoders: Mapping[str, Decoder]
     definition: str
 
-    def group_id(self, plan: QueryPlan) -> str:
-        """The consumer group that a query shows its progress as."""
-        return group_id(self.spec, plan)
-
     def start(self, spark: SparkSession, plan: QueryPlan) -> StreamingQuery:
         """Start a query, or let it go on from its checkpoint.
 
@@ -61,12 +57,8 @@ class Prepared:
 
     def records(self, spark: SparkSession, plan: QueryPlan, names: Sequence[str]) -> DataFrame:
         """The records of the topics of some of a query's sources, as a stream."""
-        sources = [self.spec.sources[name] for name in names]
-        read = self.read(plan, names)
-        options = frames.read_options(self.spec, sources, read, group_id=self.group_id(plan))
+        options = stream_options(self.spec, plan, names, self.read(plan, names))
         options["parallelism"] = str(slots(spark))
-        if whole(self.spec, plan):
-            options["wakeFile"] = str(PipelinePaths(self.spec).wake_file(plan.name))
         return spark.readStream.format("penstock").options(**options).load()
 
     def read(self, plan: QueryPlan, names: Sequence[str]) -> Read:
@@ -113,6 +105,17 @@ class Prepared:
 def whole(spec: PipelineSpec, plan: QueryPlan) -> bool:
     """Whether a query needs all of every record: what is held is kept as it came."""
     return plan.root is None and may_hold(spec, plan)
+
+
+def stream_options(
+    spec: PipelineSpec, plan: QueryPlan, names: Sequence[str], read: Read
+) -> dict[str, str]:
+    """The options of a stream of records; how many read it at once is left open."""
+    sources = [spec.sources[name] for name in names]
+    options = frames.read_options(spec, sources, read, group_id=group_id(spec, plan))
+    if whole(spec, plan):
+        options["wakeFile"] = str(PipelinePaths(spec).wake_file(plan.name))
+    return options
 
 
 def group_id(spec: PipelineSpec, plan: QueryPlan) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, ClassVar, Final
 
@@ -101,11 +102,13 @@ class PipelineRunner:
             files = {step.python.file for step in self._spec.steps.values() if step.python}
             ship(self._spark, sorted(files))
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
-            found = plans(self._spec, self._spark, inferred)
+            definitions = Definitions(self._paths.definitions)
+            found = self._plans(definitions, inferred)
+            definition = definitions.keep(self._spec, found)
             self._prepared = Prepared(
                 spec=self._spec,
                 decoders=frames.decoders(self._spec, inferred),
-                definition=Definitions(self._paths.definitions).keep(self._spec, found),
+                definition=definition,
             )
             self._spark.streams.addListener(self._book)
             self._running = [_Running(plan=plan) for plan in found]
@@ -114,6 +117,7 @@ class PipelineRunner:
                 running.seen_batch = -1 if last is None else last.batch_id - (not last.done)
                 joining.note_at_rest(self._spec, running.plan, now_ms=self._clock.now_ms())
                 self._begin(running)
+            definitions.settle(definition, inferred)
         except BaseException:
             self.stop()
             raise
@@ -146,6 +150,17 @@ class PipelineRunner:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _plans(
+        self, definitions: Definitions, inferred: Mapping[str, str]
+    ) -> tuple[QueryPlan, ...]:
+        """The queries; Spark is not asked again about text that it has taken as it is."""
+        spec = self._spec
+        others = any(one.table for one in spec.sources.values()) or any(
+            one.python for one in spec.steps.values()
+        )
+        known = None if others else definitions.settled(spec, inferred)
+        return known or plans(spec, self._spark, inferred)
 
     def _begin(self, running: _Running) -> None:
         if self._prepared is None:

@@ -39,6 +39,12 @@ def kept(spec: PipelineSpec) -> dict[str, str]:
     return found
 
 
+def missing(spec: PipelineSpec) -> bool:
+    """Whether a schema has still to be inferred."""
+    wanted = [one for one in spec.sources.values() if one.value_format.schema == INFER]
+    return len(kept(spec)) < len(wanted)
+
+
 def inferred(spec: PipelineSpec, spark: SparkSession, *, keep: bool) -> dict[str, str]:
     """The schemas of all sources that leave them to be inferred, as DDL.
 

@@ -200,7 +200,7 @@ def checkpoint_positions(checkpoint: Path) -> tuple[Positions, ...]:
 
     Source: Spark's `OffsetSeqLog`: a version, a line of metadata, a line for each source.
     """
-    done = _numbers(checkpoint / "commits")
+    done = numbers(checkpoint / "commits")
     if not done:
         return ()
     try:
@@ -214,7 +214,8 @@ def checkpoint_positions(checkpoint: Path) -> tuple[Positions, ...]:
         return ()
 
 
-def _numbers(folder: Path) -> list[int]:
+def numbers(folder: Path) -> list[int]:
+    """The batches that a folder of Spark's checkpoint has a file of."""
     if not folder.is_dir():
         return []
     return [int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit()]

@@ -1,0 +1,73 @@
+"""Whether a run to the end of the log has nothing to do, told without starting Spark.
+
+A pipeline that is started every few minutes often finds nothing new, and Spark's session alone
+costs seconds. All that a run goes by is at hand without it: the definition that ran last
+(`definitions.py`), what its batches did (`journal.py`), where Spark's checkpoint stands, and the
+source's own reader, which says where a run would end. Whatever is not as the last run left it is
+Spark's to see to, and to tell of.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from penstock.base.errors import PenstockError
+from penstock.spark.options import parse
+from penstock.spark.pipeline import schemas
+from penstock.spark.pipeline.batches import may_hold
+from penstock.spark.pipeline.definitions import Definitions
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.journal import Journal
+from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.queries import group_id, stream_options
+from penstock.spark.pipeline.reads import Read
+from penstock.spark.pipeline.retry_store import ReleaseBox
+from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.pipeline.state import QueryState
+from penstock.spark.pipeline.status import checkpoint_positions, numbers
+from penstock.spark.positions import Positions
+from penstock.spark.stream import PenstockStreamReader
+
+_LOGS: Final = ("offsets", "commits")
+"""Of Spark's checkpoint: the batches that began, and those that ended."""
+
+
+def at_rest(spec: PipelineSpec) -> tuple[QueryState, ...]:
+    """The ended queries of a pipeline that has nothing to do; none when it may have something."""
+    try:
+        plans = Definitions(PipelinePaths(spec).definitions).settled(spec, schemas.kept(spec))
+        if plans is None or schemas.missing(spec) or not all(_rests(spec, one) for one in plans):
+            return ()
+    except (PenstockError, OSError):
+        return ()
+    return tuple(
+        QueryState(query=one.name, group_id=group_id(spec, one), phase="ended") for one in plans
+    )
+
+
+def _rests(spec: PipelineSpec, plan: QueryPlan) -> bool:
+    """Whether the last batch is done, nothing waits, and nothing came since."""
+    places = PipelinePaths(spec)
+    last = Journal(places.journal(plan.name)).last()
+    if plan.root is not None or last is None or not last.done:
+        return False
+    checkpoint = places.checkpoint(plan.name)
+    if any(max(numbers(checkpoint / name), default=-1) != last.batch_id for name in _LOGS):
+        return False
+    if may_hold(spec, plan) and (last.held or ReleaseBox(places.releases(plan.name)).pending()):
+        return False
+    stands = checkpoint_positions(checkpoint)
+    return len(stands) == 1 and _at_end(spec, plan, stands[0])
+
+
+def _at_end(spec: PipelineSpec, plan: QueryPlan, stands: Positions) -> bool:
+    """Whether the source would read nothing from here."""
+    reader = PenstockStreamReader(parse(stream_options(spec, plan, plan.sources, Read())))
+    try:
+        reader.prepareForTriggerAvailableNow()
+        start = stands.to_json()
+        return reader.latestOffset(start, ReadAllAvailable()) is start
+    finally:
+        reader.stop()
