@@ -17,35 +17,26 @@ from typing import Final
 
 import numpy as np
 
-from penstock.formats.vectorised.cursor import Cursors
+from penstock.formats.values import REASONS, Values
 
 MAGIC: Final = b"\x00"
 HEADER_BYTES: Final = 5
 TOO_SHORT: Final = f"shorter than the {HEADER_BYTES} bytes of the confluent framing"
 NO_MAGIC: Final = "does not start with the magic byte 0 of the confluent framing"
-_INDEXES: Final = "message indexes: "
+PLACES: Final = ("", "message indexes: ")
+"""The first places of every format: the value as a whole, and the indexes in its header."""
+WORDS: Final = (
+    "", "ends too early", "a number of more than 64 bits", TOO_SHORT, NO_MAGIC,
+    "the value is of another message",
+)  # fmt: skip
+"""The first reasons of every format, by the numbers that kernels give them."""
 
 
-def skip_header(cursors: Cursors) -> None:
-    """Move the cursors behind magic and schema id; those without them fail."""
-    cursors.fail(cursors.good & (cursors.end - cursors.position < HEADER_BYTES), TOO_SHORT)
-    first = cursors.octets.data[cursors.position]
-    cursors.fail(cursors.good & (first != MAGIC[0]), NO_MAGIC)
-    cursors.advance(np.where(cursors.good, HEADER_BYTES, 0), "")
+def skip_header(values: Values, indexes: tuple[int, ...] = ()) -> None:
+    """Move the values behind their headers; those without them, or with other indexes, fail."""
+    from penstock.kernels.frames import skip_frames
 
-
-def skip_indexes(cursors: Cursors, expected: tuple[int, ...]) -> None:
-    """Move the cursors behind the indexes; those with other ones fail."""
-    count = cursors.zigzag(_INDEXES)
-    if expected == (0,):
-        rows = np.flatnonzero(cursors.good & (count != 0))
-    else:
-        rows = np.arange(len(cursors))
-    if not rows.size:
-        return
-    part = cursors.at(rows)
-    wrong = f"{_INDEXES}the value is of another message"
-    part.fail(part.good & (count[rows] != len(expected)), wrong)
-    for index in expected:
-        part.fail(part.good & (part.zigzag(_INDEXES) != index), wrong)
-    cursors.put(rows, part)
+    skip_frames(
+        values.data, values.starts, values.ends, values.problems, np.array(indexes, np.int64),
+        HEADER_BYTES, REASONS,
+    )  # fmt: skip

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-STEPS_MAX: Final = 65_536
-"""Steps over one array or message: items that are not of plain numbers are found one step each."""
 DEPTH_MAX: Final = 32
 """How deep a schema may nest."""
 BATCH_BYTES_MAX: Final = (1 << 31) - (1 << 16)

@@ -9,15 +9,15 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.formats import framing
-from penstock.formats.avro import decode as avro
 from penstock.formats.avro import schema as avro_schema
+from penstock.formats.avro.columns import column_of_schema
 from penstock.formats.errors import InvalidFormat
-from penstock.formats.protobuf import decode as protobuf
+from penstock.formats.protobuf.columns import column_of_message
 from penstock.formats.protobuf.descriptors import indexes_of, load_message
 from penstock.formats.protobuf.schema import Message, message_of
 from penstock.formats.schema_files import read_json, read_schema_file
 from penstock.formats.value_format import Framing, ValueFormat
-from penstock.formats.vectorised.cursor import Cursors
+from penstock.formats.values import Values
 
 
 class Reader(Protocol):
@@ -38,13 +38,15 @@ class AvroReader:
     framed: Framing = "none"
 
     def arrow_type(self) -> pa.DataType:
-        return avro.arrow_type(self.record)
+        return column_of_schema(self.record).type
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        cursors = Cursors.of(values)
+        from penstock.formats.avro.decode import decode
+
+        found = Values.of(values)
         if self.framed == "confluent":
-            framing.skip_header(cursors)
-        return avro.decode(self.record, cursors)
+            framing.skip_header(found)
+        return decode(self.record, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +56,15 @@ class ProtobufReader:
     framed: Framing = "none"
 
     def arrow_type(self) -> pa.DataType:
-        return protobuf.arrow_type(self.message)
+        return column_of_message(self.message).type
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        cursors = Cursors.of(values)
+        from penstock.formats.protobuf.decode import decode
+
+        found = Values.of(values)
         if self.framed == "confluent":
-            framing.skip_header(cursors)
-            framing.skip_indexes(cursors, self.indexes)
-        return protobuf.decode(self.message, cursors)
+            framing.skip_header(found, self.indexes)
+        return decode(self.message, found)
 
 
 def avro_reader(value_format: ValueFormat) -> AvroReader:

@@ -12,6 +12,9 @@ from numba.extending import intrinsic
 
 from penstock.kernels.compiling import kernel
 
+int64: Any = np.int64
+"""A byte as a number that can be below zero: Numba takes what is made of bytes for unsigned."""
+
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _copy(context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:

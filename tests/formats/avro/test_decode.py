@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -10,19 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.avro.decode import arrow_type, decode
+from penstock.base.errors import InvalidError
+from penstock.formats import leaves
+from penstock.formats.avro.columns import column_of_schema
+from penstock.formats.avro.decode import decode
 from penstock.formats.avro.schema import parse
-from penstock.formats.vectorised.cursor import Cursors
+from penstock.formats.values import Values
 from tests.formats.avro.reference import encode, expected, long, records, sized
 from tests.formats.protobuf.messages import damaged
 
 
 def decoded(schema: Any, content: list[bytes | None]) -> tuple[list[Any], list[str | None]]:
     node = parse(schema)
-    values, errors = decode(node, Cursors.of(pa.array(content, pa.binary())))
+    values, errors = decode(node, Values.of(pa.array(content, pa.binary())))
     values.validate(full=True)
     errors.validate(full=True)
-    assert values.type == arrow_type(node)
+    assert values.type == column_of_schema(node).type
     return values.to_pylist(), errors.to_pylist()
 
 
@@ -73,14 +77,14 @@ def test_damage_never_raises_and_stays_where_it_is(data: Any) -> None:
     pieces = damaged(content, data.draw(st.integers(0, 10_000)), 30)
     mixed = [piece for each in pieces for piece in (good, each)]
     node = parse(schema)
-    found, errors = decode(node, Cursors.of(pa.array([*mixed, good], pa.binary())))
+    found, errors = decode(node, Values.of(pa.array([*mixed, good], pa.binary())))
     found.validate(full=True)
     said = errors.to_pylist()
     assert found.take(pa.array(range(0, len(found), 2))).to_pylist() == [whole] * (len(pieces) + 1)
     assert not any(said[0::2])
     for number, each in enumerate(pieces):
         # As text: damage makes dates that Python's own type cannot hold.
-        alone, reason = decode(node, Cursors.of(pa.array([each], pa.binary())))
+        alone, reason = decode(node, Values.of(pa.array([each], pa.binary())))
         assert alone.to_string() == found.slice(2 * number + 1, 1).to_string()
         assert reason.to_pylist() == [said[2 * number + 1]]
         assert alone[0].is_valid == (not said[2 * number + 1])
@@ -97,7 +101,7 @@ def test_nothing_and_no_values() -> None:
 
 def test_a_slice_of_an_array_is_read_from_its_offset() -> None:
     values = pa.array([b"\x02", b"\x04", None, b"\x06"], pa.binary())[1:]
-    found, errors = decode(parse(record(a="long")), Cursors.of(values))
+    found, errors = decode(parse(record(a="long")), Values.of(values))
     assert found.to_pylist() == [{"a": 2}, None, {"a": 3}]
     assert errors.null_count == 3
 
@@ -147,15 +151,34 @@ def test_errors_say_the_field_and_the_reason(schema: Any, content: bytes, error:
     assert (found, errors) == ([None], [error])
 
 
-def test_items_found_one_by_one_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.formats.avro import blocks
+def test_columns_grow_as_long_as_there_is_more() -> None:
+    """Few values with many items and long texts, each more than was guessed, and one that fails."""
+    schema = record(
+        a={"type": "array", "items": "string"},
+        b={"type": "array", "items": {"type": "fixed", "name": "U", "size": 16,
+                                      "logicalType": "uuid"}},
+        c={"type": "map", "values": {"type": "array", "items": "long"}},
+        d="string",
+    )  # fmt: skip
+    given_values = [
+        {
+            "a": [f"{n} " * n for n in range(100 * size)],
+            "b": [str(uuid.UUID(int=n)) for n in range(100 * size)],
+            "c": [(str(n), list(range(n))) for n in range(30 * size)],
+            "d": "x" * 10_000 * size,
+        }
+        for size in (1, 3, 0, 2)
+    ]
+    content = [encode(schema, value, 50) for value in given_values]
+    found, errors = decoded(schema, [*content[:2], content[1][:-1], *content[2:]])
+    assert errors == [None, None, "field d: ends too early", None, None]
+    assert [found[0], found[1], *found[3:]] == [expected(schema, value) for value in given_values]
 
-    monkeypatch.setattr(blocks, "STEPS_MAX", 4)
-    schema = record(a={"type": "array", "items": "string"})
-    four = long(4) + sized(b"x") * 4 + long(0)
-    five = long(5) + sized(b"x") * 5 + long(0)
-    split = (long(1) + sized(b"x")) * 5 + long(0)
-    _, errors = decoded(schema, [four, five, split])
-    assert errors == [None, "field a: more than 4 items", "field a: more than 4 blocks"]
-    plain = record(a={"type": "array", "items": "long"})
-    assert decoded(plain, [long(5) + b"\x02" * 5 + long(0)])[1] == [None]
+
+def test_more_text_than_arrow_can_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaves, "BATCH_BYTES_MAX", 2_500)
+    schema = record(a={"type": "array", "items": {"type": "fixed", "name": "U", "size": 16,
+                                                  "logicalType": "uuid"}})  # fmt: skip
+    items = [str(uuid.UUID(int=n)) for n in range(100)]
+    with pytest.raises(InvalidError, match="more than 2500 bytes of one column"):
+        decoded(schema, [encode(schema, {"a": items})])

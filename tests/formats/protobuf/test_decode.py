@@ -12,9 +12,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.protobuf.decode import arrow_type, decode
+from penstock.formats.protobuf.columns import column_of_message
+from penstock.formats.protobuf.decode import decode
 from penstock.formats.protobuf.schema import message_of
-from penstock.formats.vectorised.cursor import Cursors
+from penstock.formats.values import Values
 from tests.formats.protobuf.messages import comparable, damaged, descriptor, expected, values
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
@@ -27,9 +28,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def decoded(of: Any, content: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
     message = message_of(of)
-    found, errors = decode(message, Cursors.of(pa.array(content, pa.binary())))
+    found, errors = decode(message, Values.of(pa.array(content, pa.binary())))
     found.validate(full=True)
-    assert found.type == arrow_type(message)
+    assert found.type == column_of_message(message).type
     return found, errors.to_pylist()
 
 
@@ -150,3 +151,18 @@ def test_damaged_it_agrees_with_the_library(shop: Path, data: Any) -> None:
     assert rows[0::2] == [expected(good)] * len(pieces)
     for number, piece in enumerate(pieces):
         agrees(of, piece, rows[2 * number + 1], errors[2 * number + 1])
+
+
+def test_columns_grow_as_long_as_there_is_more(shop: Path) -> None:
+    of = descriptor(shop, "shop.All")
+    made = message_factory.GetMessageClass(of)
+    messages = []
+    for size in (1, 3, 0, 2):
+        message = made(rs=["x" * n for n in range(100 * size)], ri=range(500 * size))
+        for number in range(100 * size):
+            message.rm.add(a=number, b="y" * number).deep.names.extend(["z"] * (number % 5))
+        messages.append(message)
+    content = [message.SerializeToString() for message in messages]
+    found, errors = decoded(of, [*content, content[1][:-1]])
+    assert errors == [None] * len(messages) + ["ends too early"]
+    assert comparable(found) == [*(expected(message) for message in messages), None]

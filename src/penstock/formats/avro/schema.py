@@ -44,6 +44,9 @@ class Primitive:
     logical: str | None = None
 
 
+NULL: Final = Primitive(kind="null")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
     size_bytes: int
@@ -169,7 +172,7 @@ class _Parser:
         if any(isinstance(branch, list) for branch in document):
             raise _refused(where, "is a union within a union")
         branches = tuple(self.node(branch, where, space, depth + 1) for branch in document)
-        nulls = [branch for branch in branches if branch == Primitive(kind="null")]
+        nulls = [branch for branch in branches if branch == NULL]
         if len(nulls) > 1:
             raise _refused(where, "is a union with null twice")
         return Union(branches=branches)

@@ -1,230 +1,150 @@
-"""Protobuf's wire format, vectorised over all values of a batch.
+"""Protobuf's wire format: a message type made tables that a kernel reads every value by.
 
-    decoded, errors = decode(message, cursors)
+    decoded, errors = decode(message, values)
 
-The pieces of all fields are found first (`scan.py`), then each field is read for all messages
-together; nested messages and items are cursors of their own. Of a field that is not repeated and
-comes several times the last one counts; for a nested message, which Protobuf would merge, that is
-an error of the value. Of a oneof the member written last counts. A piece of another wire type than
-the field's is an unknown field, but for numbers, which may be packed or not as the writer likes.
-Two things are refused that some libraries let through: groups among the unknown fields, and
-numbers of ten bytes with more than 64 bits.
+`kernels/protobuf.py` says what counts where fields come again, and what is in the tables. Two
+things are refused that some libraries let through: groups among the unknown fields, and numbers of
+ten bytes with more than 64 bits.
 
 Source: the Protocol Buffers guide "Encoding".
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.formats.protobuf.scalars import read_scalar, scalar_type, zero
-from penstock.formats.protobuf.scan import WIRE_MASK, Pieces, scan
-from penstock.formats.protobuf.schema import (
-    FIXED64,
-    SIZED,
-    VARINT,
-    Field,
-    Message,
-    Scalar,
-)
-from penstock.formats.vectorised import arrays
-from penstock.formats.vectorised.cursor import ENDS_EARLY, Cursors, Longs, numbered
+from penstock.formats.columns import Column
+from penstock.formats.framing import PLACES, WORDS
+from penstock.formats.leaves import Leaves
+from penstock.formats.limits import DEPTH_MAX
+from penstock.formats.protobuf.columns import column_of_field, column_of_message
+from penstock.formats.protobuf.schema import Field, Message, Scalar
+from penstock.formats.values import Values
+from penstock.kernels import protobuf as kernel
 
-_MICROS: Final = 1_000_000
-_SECONDS_MAX: Final = (2**63 - 1) // _MICROS - 1
-_SPECIAL_TYPES: Final = {"timestamp": arrays.TIMESTAMP, "duration": pa.int64()}
-Found = dict[int, Pieces]
+_KINDS: Final = {
+    "int32": kernel.SIGNED_32, "sfixed32": kernel.SIGNED_32, "enum": kernel.SIGNED_32,
+    "float": kernel.SIGNED_32, "sint32": kernel.ZIGZAG_32,
+    "uint32": kernel.UNSIGNED_32, "fixed32": kernel.UNSIGNED_32,
+    "int64": kernel.SIGNED_64, "sfixed64": kernel.SIGNED_64, "double": kernel.SIGNED_64,
+    "sint64": kernel.ZIGZAG_64, "uint64": kernel.UNSIGNED_64, "fixed64": kernel.UNSIGNED_64,
+    "bool": kernel.BOOLEAN, "string": kernel.STRING, "bytes": kernel.BYTES,
+}  # fmt: skip
+_SPECIAL: Final = {"timestamp": kernel.TIMESTAMP, "duration": kernel.DURATION}
+_WORDS: Final = {
+    **dict(enumerate(WORDS)),
+    kernel.NO_TAG: "a tag without a field number",
+    kernel.GROUP: "has a group",
+    kernel.WIRE_6: "has wire type 6, which there is not",
+    kernel.WIRE_7: "has wire type 7, which there is not",
+    kernel.NO_TEXT: "text is not UTF-8",
+    kernel.AGAIN: "the message comes more than once",
+    kernel.NO_TIMESTAMP: "does not fit a timestamp",
+    kernel.NO_DURATION: "does not fit a duration",
+}
+_TABLES_MAX: Final = 64
 
 
-def decode(message: Message, cursors: Cursors) -> tuple[pa.StructArray, pa.StringArray]:
-    """Decode the values at the cursors, and say what is wrong with those that cannot be.
+def decode(message: Message, values: Values) -> tuple[pa.StructArray, pa.StringArray]:
+    """Decode values, and say what is wrong with those that cannot be.
 
-    Shapes: one struct of `arrow_type(message)` and one error per value, in order; both are null
+    Shapes: one struct of the message's column and one error per value, in order; both are null
     where there is no value.
     """
-    columns = _fields(message, cursors, "")
-    names = [field.name for field in message.fields]
-    made = arrays.structs(names, columns, cursors.problem != 0)
-    return made, cursors.problems.texts(cursors.problem)
+    tables = _tables(message)
+    leaves = Leaves(root=tables.root, rows=len(values), text_bytes=values.size_bytes)
+    messages = np.array(tables.messages, np.int64)
+    fields = np.array(tables.fields, np.int64)
+    seen, last = np.zeros((2, len(fields)), np.int64)
+    frames = np.zeros((DEPTH_MAX + 2, kernel.FRAME_WIDTH), np.int64)
+    row, full = 0, 0
+    while row < len(values):
+        row, full = kernel.read_protobuf(
+            messages, fields, leaves.table, leaves.valid, leaves.words, leaves.octets,
+            leaves.marks, seen, last, frames,
+            values.data, values.starts, values.ends, values.problems, row,
+        )  # fmt: skip
+        if row < len(values):
+            leaves.grow(full)
+    return leaves.array(), values.texts(tables.words)
 
 
-def arrow_type(message: Message) -> pa.DataType:
-    """The type of the column that a message becomes."""
-    if message.special == "wrapper":
-        return _type_of(message.fields[0].holds)
-    if message.special is not None:
-        return _SPECIAL_TYPES[message.special]
-    return pa.struct([pa.field(field.name, _field_type(field)) for field in message.fields])
+@dataclass(slots=True)
+class _Tables:
+    """The kernel's tables of messages and fields, and the places of both in words."""
+
+    root: Column
+    messages: list[list[int]] = field(default_factory=list)
+    fields: list[list[int]] = field(default_factory=list)
+    groups: dict[tuple[int, str], int] = field(default_factory=dict)
+    places: dict[int, str] = field(default_factory=dict)
+    items: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def words(self, place: int, reason: int) -> str:
+        return f"{self._place(place)}{_WORDS[reason]}"
+
+    def _place(self, place: int) -> str:
+        if place < len(PLACES):
+            return PLACES[place]
+        number = place - len(PLACES)
+        if number < len(self.messages):
+            return self.places[number]
+        number, item = divmod(number - len(self.messages), 2)
+        return self.items[number][item]
+
+    def add(self, message: Message, column: int, where: str) -> int:
+        """Add a message and all that it holds; its number."""
+        number, first = len(self.messages), len(self.fields)
+        special = _SPECIAL.get(message.special or "", kernel.STRUCT)
+        self.places[number] = _label(where)
+        self.messages.append([first, first + len(message.fields), column, special, -1])
+        self.fields += [[] for _ in message.fields]
+        columns = {}
+        column += 1
+        for each in message.fields:
+            columns[each.name] = column
+            column += column_of_field(each).size
+        ordered = sorted(message.fields, key=lambda each: each.number)
+        for at, each in enumerate(ordered, first):
+            inner = f"{where}.{each.name}" if where else each.name
+            self.fields[at] = self._field(each, at, columns[each.name], number, inner)
+        return number
+
+    def _field(self, each: Field, at: int, column: int, message: int, where: str) -> list[int]:
+        holds = each.holds
+        within = where + ("{}" if each.is_map else "[]") if each.repeated else where
+        self.items[at] = (_label(where), _label(within))
+        target = column + 1 if each.repeated else column
+        group = -1
+        if each.oneof is not None:
+            group = self.groups.setdefault((message, each.oneof), len(self.groups))
+        flags = kernel.REPEATED * each.repeated + kernel.PRESENCE * each.presence
+        if isinstance(holds, Scalar):
+            flags += kernel.PACKABLE * (each.repeated and holds.packable)
+            return [each.number, holds.wire, _KINDS[holds.kind], target, -1, group, flags]
+        inner = self.add(holds, target, within)
+        value = holds.fields[-1]
+        if each.is_map and isinstance(value.holds, Message):
+            first, behind = self.messages[inner][: kernel.BEHIND + 1]
+            self.messages[inner][kernel.WHOLE] = next(
+                number
+                for number in range(first, behind)
+                if self.fields[number][kernel.NUMBER] == value.number
+            )
+        return [each.number, holds.wire, 0, target, inner, group, flags]
 
 
-def _type_of(holds: Scalar | Message) -> pa.DataType:
-    return scalar_type(holds) if isinstance(holds, Scalar) else arrow_type(holds)
+def _label(where: str) -> str:
+    return f"field {where}: " if where else ""
 
 
-def _field_type(field: Field) -> pa.DataType:
-    if field.is_map and isinstance(field.holds, Message):
-        key, value = field.holds.fields
-        return pa.map_(_type_of(key.holds), _type_of(value.holds))
-    return pa.list_(_type_of(field.holds)) if field.repeated else _type_of(field.holds)
-
-
-def _fields(message: Message, cursors: Cursors, where: str) -> list[pa.Array]:
-    """A column per field; cursors end at their ends."""
-    found = scan(cursors, f"field {where}: " if where else "")
-    found = {field.number: _fitting(field, found) for field in message.fields}
-    columns: dict[str, pa.Array] = {}
-    for field in message.fields:
-        at = f"{where}.{field.name}" if where else field.name
-        reader = _repeated if field.repeated else _single
-        columns[field.name] = reader(field, found[field.number], cursors, at)
-    _keep_last_of_oneofs(message, found, columns, len(cursors))
-    return list(columns.values())
-
-
-def _fitting(field: Field, found: Found) -> Pieces:
-    pieces = found.get(field.number, _NONE)
-    wire = pieces.tag & WIRE_MASK
-    fits = wire == field.holds.wire
-    if field.repeated and isinstance(field.holds, Scalar) and field.holds.packable:
-        fits |= wire == SIZED
-    return pieces if fits.all() else pieces.of(np.flatnonzero(fits))
-
-
-def _keep_last_of_oneofs(
-    message: Message, found: Found, columns: dict[str, pa.Array], count: int
-) -> None:
-    """Take away the values of members that another member was written after.
-
-    They have been read all the same: a value with a broken part is broken, whatever replaced it.
-    """
-    groups: dict[str, list[Field]] = {}
-    for field in message.fields:
-        if field.oneof is not None:
-            groups.setdefault(field.oneof, []).append(field)
-    for members in groups.values():
-        written = {member.name: _last_written(found[member.number], count) for member in members}
-        last = np.max(list(written.values()), axis=0)
-        for name, own in written.items():
-            replaced = (own >= 0) & (own < last)
-            if replaced.any():
-                columns[name] = columns[name].take(pa.array(np.arange(count), mask=replaced))
-
-
-def _last_written(pieces: Pieces, count: int) -> Longs:
-    """Where the last piece of each cursor starts; -1 for those that have none."""
-    last = np.full(count, -1, np.int64)
-    np.maximum.at(last, pieces.owner, pieces.start)
-    return last
-
-
-def _single(field: Field, pieces: Pieces, cursors: Cursors, where: str) -> pa.Array:
-    count = len(cursors)
-    index = np.full(count, -1, np.int64)
-    index[pieces.owner] = np.arange(pieces.owner.size)
-    rows = np.flatnonzero(index >= 0)
-    if isinstance(field.holds, Message) and rows.size != pieces.owner.size:
-        times = np.bincount(pieces.owner, minlength=count)
-        cursors.fail(times > 1, f"field {where}: the message comes more than once")
-    elif rows.size != pieces.owner.size:
-        _check_all(field.holds, pieces.ordered(), cursors, where)
-    last = index[rows]
-    part = cursors.within(pieces.start[last], pieces.end[last])
-    values = _read(field.holds, part, where)
-    cursors.inherit(rows, part)
-    made = arrays.spread(values, rows, count)
-    if field.presence or isinstance(field.holds, Message) or rows.size == count:
-        return made
-    return pc.fill_null(made, zero(field.holds))
-
-
-def _check_all(holds: Scalar | Message, pieces: Pieces, cursors: Cursors, where: str) -> None:
-    """Fail the cursors with a broken piece, among those too that a later one replaces."""
-    part = cursors.within(pieces.start, pieces.end)
-    _read(holds, part, where)
-    cursors.inherit(pieces.owner, part)
-
-
-def _repeated(field: Field, pieces: Pieces, cursors: Cursors, where: str) -> pa.Array:
-    pieces = pieces.ordered()
-    owner, start, end = pieces.owner, pieces.start, pieces.end
-    if isinstance(field.holds, Scalar) and field.holds.packable:
-        owner, start, end = _unpacked(field.holds, pieces, cursors, where)
-    part = cursors.within(start, end)
-    counts = np.bincount(owner, minlength=len(cursors))
-    if field.is_map and isinstance(field.holds, Message):
-        keys, values = _entries(field.holds, part, f"{where}{{}}")
-        cursors.inherit(owner, part)
-        return arrays.maps(counts, keys, values)
-    values = _read(field.holds, part, f"{where}[]")
-    cursors.inherit(owner, part)
-    return arrays.lists(counts, values)
-
-
-def _entries(entry: Message, part: Cursors, where: str) -> tuple[pa.Array, pa.Array]:
-    """Keys and values; what an entry leaves out is zero or empty."""
-    keys, values = _fields(entry, part, where)
-    key, value = entry.fields
-    if isinstance(key.holds, Scalar):
-        keys = pc.fill_null(keys, zero(key.holds))
-    if isinstance(value.holds, Scalar):
-        return keys, pc.fill_null(values, zero(value.holds))
-    if values.null_count:
-        # A message that was left out is one with nothing in it.
-        at = np.full(1, part.octets.sink, np.int64)
-        empty = _read(value.holds, part.within(at, at), where)
-        both = pa.concat_arrays([values, empty])
-        index = np.arange(len(values))
-        index[values.is_null().to_numpy(zero_copy_only=False)] = len(values)
-        values = both.take(pa.array(index))
-    return keys, values
-
-
-def _unpacked(
-    scalar: Scalar, pieces: Pieces, cursors: Cursors, where: str
-) -> tuple[Longs, Longs, Longs]:
-    """Owner, start and end of each number, packed or not."""
-    packed = (pieces.tag & WIRE_MASK) == SIZED
-    start = np.where(packed, pieces.start, 0)
-    end = np.where(packed, pieces.end, 0)
-    wrong = np.zeros(len(cursors), np.bool_)
-    if scalar.wire == VARINT:
-        ends = cursors.octets.varint_ends
-        wrong[pieces.owner] |= packed & (end > start) & (cursors.octets.data[end - 1] >= 0x80)
-        first = np.searchsorted(ends, start)
-        counts = np.where(packed, np.searchsorted(ends, end) - first, 1)
-    else:
-        size = 8 if scalar.wire == FIXED64 else 4
-        wrong[pieces.owner[packed & ((end - start) % size != 0)]] = True
-        counts = np.where(packed, (end - start) // size, 1)
-    # A message that fails is null as a whole: its numbers may be anything.
-    cursors.fail(wrong, f"field {where}: {ENDS_EARLY}")
-    piece, number = numbered(counts)
-    if scalar.wire == VARINT:
-        before = ends[np.maximum(first[piece] + number - 1, 0)] + 1
-        begin = np.where(number == 0, pieces.start[piece], before)
-    else:
-        begin = pieces.start[piece] + number * size
-    return pieces.owner[piece], begin, pieces.end[piece]
-
-
-def _read(holds: Scalar | Message, part: Cursors, where: str) -> pa.Array:
-    if isinstance(holds, Scalar):
-        return read_scalar(holds, part, f"field {where}: ")
-    columns = _fields(holds, part, where)
-    match holds.special:
-        case None:
-            return arrays.structs([field.name for field in holds.fields], columns)
-        case "wrapper":
-            return columns[0]
-    seconds, nanos = (column.to_numpy(zero_copy_only=False) for column in columns)
-    far = (seconds > _SECONDS_MAX) | (seconds < -_SECONDS_MAX)
-    part.fail(far, f"field {where}: does not fit a {holds.special}")
-    micros = np.where(far, 0, seconds) * _MICROS + np.trunc(nanos / 1000).astype(np.int64)
-    return arrays.as_type(micros.astype(np.int64), _SPECIAL_TYPES[holds.special])
-
-
-_NONE: Final = Pieces(*(np.zeros(0, np.int64) for _ in range(4)))
+@lru_cache(_TABLES_MAX)
+def _tables(message: Message) -> _Tables:
+    tables = _Tables(column_of_message(message))
+    tables.add(message, 0, "")
+    return tables

@@ -1,0 +1,63 @@
+"""The columns that values become: a tree that kernels fill and `leaves.py` makes Arrow of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+TIMESTAMP: Final = pa.timestamp("us", "UTC")
+TIMESTAMP_NTZ: Final = pa.timestamp("us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a tree, and what its values are.
+
+    `names` are those of an enum, which is kept as their index, or as one of `numbers` where it has
+    some. A list or map has its item or entry as its only part, a struct its fields. Parts of what
+    is none of these are read with it and not handed out; but a column with the type of its only
+    part is that part, where it is there at all.
+    """
+
+    type: pa.DataType
+    parts: tuple[Column, ...] = ()
+    names: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many columns it is with all its parts."""
+        return 1 + sum(part.size for part in self.parts)
+
+
+def column_of(data_type: pa.DataType) -> Column:
+    """The column of an Arrow type, with its parts."""
+    if pa.types.is_struct(data_type):
+        return struct_of([(part.name, column_of(part.type)) for part in data_type])
+    if pa.types.is_map(data_type):
+        return map_of(column_of(data_type.key_type), column_of(data_type.item_type))
+    if pa.types.is_list(data_type):
+        return list_of(column_of(data_type.value_type))
+    return Column(type=data_type)
+
+
+def struct_of(parts: list[tuple[str, Column]]) -> Column:
+    made = pa.struct([pa.field(name, part.type) for name, part in parts])
+    return Column(type=made, parts=tuple(part for _, part in parts))
+
+
+def list_of(item: Column) -> Column:
+    return Column(type=pa.list_(item.type), parts=(item,))
+
+
+def map_of(key: Column, value: Column) -> Column:
+    """A map; of entries with equal keys the last one stays."""
+    made = pa.map_(key.type, value.type)
+    entry = pa.struct([made.key_field, made.item_field])
+    return Column(type=made, parts=(Column(type=entry, parts=(key, value)),))
+
+
+def enum_of(names: tuple[str, ...], numbers: tuple[int, ...] = ()) -> Column:
+    return Column(type=pa.string(), names=names, numbers=numbers)

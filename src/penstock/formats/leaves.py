@@ -1,0 +1,232 @@
+"""The memory of columns, which kernels fill, and the Arrow arrays that it becomes.
+
+`kernels/columns.py` says how entries lie in memory. The memory is taken here, by a guess, and more
+of it whenever a kernel says that a column is full. What has the width that Arrow wants is not
+copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.errors import InvalidError
+from penstock.formats.columns import Column
+from penstock.formats.limits import BATCH_BYTES_MAX
+from penstock.kernels import columns as kernel
+
+Longs = npt.NDArray[np.int64]
+
+_ENTRIES_MIN: Final = 64
+_TEXT_BYTES_MIN: Final = 1 << 10
+_NARROW: Final = {1: np.uint8, 8: np.int8, 16: np.int16, 32: np.int32}
+"""The words of types of few bits, by how many."""
+
+
+@dataclass(slots=True)
+class Leaves:
+    """The memory of a tree of columns for a number of rows, filled by a kernel."""
+
+    root: Column
+    rows: int
+    text_bytes: int
+    """About how many bytes of text to expect in all."""
+    table: Longs = field(init=False)
+    marks: Longs = field(init=False)
+    valid: npt.NDArray[np.uint8] = field(init=False)
+    words: Longs = field(init=False)
+    octets: npt.NDArray[np.uint8] = field(init=False)
+    _columns: list[Column] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        behind: list[int] = []
+        _number(self.root, self._columns, behind)
+        self.table = np.zeros((len(behind), kernel.TABLE_WIDTH), np.int64)
+        self.marks = np.zeros((len(behind), 2), np.int64)
+        self.table[:, kernel.KIND] = [_kind(column) for column in self._columns]
+        self.table[:, kernel.BEHIND] = behind
+        self.table[:, kernel.ROOM] = self.rows
+        texts = self.table[:, kernel.KIND] == kernel.TEXT
+        share = max(2 * self.text_bytes // max(1, int(texts.sum())), _TEXT_BYTES_MIN)
+        self.table[texts, kernel.TEXT_ROOM] = min(share, BATCH_BYTES_MAX)
+        for number in np.flatnonzero(self.table[:, kernel.KIND] == kernel.ITEMS):
+            self._widen(int(number) + 1, max(self.rows, _ENTRIES_MIN))
+        self._take()
+
+    def grow(self, column: int) -> None:
+        """Take more memory for what a kernel has found full: the items here, or the text here.
+
+        Raises:
+            InvalidError: the text of the column takes more bytes than Arrow can count.
+        """
+        if column and self.table[column - 1, kernel.KIND] == kernel.ITEMS:
+            self._widen(column, 2 * int(self.table[column, kernel.ROOM]))
+        if self.table[column, kernel.KIND] == kernel.TEXT:
+            room = int(self.table[column, kernel.TEXT_ROOM])
+            if room >= BATCH_BYTES_MAX:
+                raise InvalidError(
+                    f"a batch of values has more than {BATCH_BYTES_MAX} bytes of one column: "
+                    "lower spark.sql.execution.arrow.maxRecordsPerBatch"
+                )
+            self.table[column, kernel.TEXT_ROOM] = min(2 * room, BATCH_BYTES_MAX)
+        before, valid, words, octets = self.table.copy(), self.valid, self.words, self.octets
+        self._take()
+        for old, new in zip(before.tolist(), self.table.tolist(), strict=True):
+            count, used = old[kernel.COUNT], old[kernel.USED]
+            at, to = old[kernel.AT], new[kernel.AT]
+            self.valid[to : to + count] = valid[at : at + count]
+            self.words[to : to + 2 * count + 1] = words[at : at + 2 * count + 1]
+            at, to = old[kernel.TEXT_AT], new[kernel.TEXT_AT]
+            self.octets[to : to + used] = octets[at : at + used]
+
+    def _widen(self, first: int, room: int) -> None:
+        """Give the columns that have one entry per entry of `first` room for more."""
+        behind = int(self.table[first, kernel.BEHIND])
+        column = first
+        while column < behind:
+            self.table[column, kernel.ROOM] = room
+            items = self.table[column, kernel.KIND] == kernel.ITEMS
+            column = int(self.table[column, kernel.BEHIND]) if items else column + 1
+
+    def _take(self) -> None:
+        # Two words and one are more than an entry of any kind takes; untouched pages cost nothing.
+        sizes = 2 * self.table[:, kernel.ROOM] + 1
+        self.table[:, kernel.AT] = np.cumsum(sizes) - sizes
+        self.valid = np.empty(int(sizes.sum()), np.uint8)
+        self.words = np.empty(int(sizes.sum()), np.int64)
+        self.words[self.table[:, kernel.AT]] = 0
+        sizes = self.table[:, kernel.TEXT_ROOM]
+        self.table[:, kernel.TEXT_AT] = np.cumsum(sizes) - sizes
+        self.octets = np.empty(int(sizes.sum()), np.uint8)
+
+    def array(self, number: int = 0) -> pa.Array:
+        """What is in a column now, as Arrow."""
+        column = self._columns[number]
+        count = int(self.table[number, kernel.COUNT])
+        if pa.types.is_null(column.type):
+            return pa.nulls(count)
+        missing = self._missing(number, count)
+        words = self._words(number, count)
+        kind = self.table[number, kernel.KIND]
+        if kind == kernel.ITEMS:
+            return self._items(column, number, missing, words)
+        if kind == kernel.TEXT:
+            at, used = (int(self.table[number, place]) for place in (kernel.TEXT_AT, kernel.USED))
+            octets = pa.py_buffer(self.octets[at : at + used])
+            return _array(column.type, count, missing, _narrow(words, 32), octets)
+        if kind == kernel.PARTS:
+            return self._parts(column, number, missing)
+        if column.names:
+            return _names(column, words, missing)
+        return _array(column.type, count, missing, _narrow(words, column.type.bit_width))
+
+    def _missing(self, number: int, count: int) -> npt.NDArray[np.bool_] | None:
+        at = int(self.table[number, kernel.AT])
+        missing = self.valid[at : at + count] == 0
+        return missing if missing.any() else None
+
+    def _words(self, number: int, count: int) -> Longs:
+        at = int(self.table[number, kernel.AT])
+        kind = int(self.table[number, kernel.KIND])
+        size = 2 * count if kind == kernel.PAIR else count
+        return self.words[at : at + size + (kind in (kernel.TEXT, kernel.ITEMS))]
+
+    def _items(self, column: Column, number: int, missing: Any, words: Longs) -> pa.Array:
+        made = _array(
+            column.type, words.size - 1, missing, _narrow(words, 32), part=self.array(number + 1)
+        )
+        return _last_of_keys(made) if pa.types.is_map(column.type) else made
+
+    def _parts(self, column: Column, number: int, missing: Any) -> pa.Array:
+        count = int(self.table[number, kernel.COUNT])
+        parts = []
+        behind = number + 1
+        for _ in column.parts:
+            parts.append(self.array(behind))
+            behind = int(self.table[behind, kernel.BEHIND])
+        if pa.types.is_struct(column.type):
+            return pa.Array.from_buffers(column.type, count, [_bits(missing)], children=parts)
+        if missing is None:
+            return parts[0]
+        return pc.if_else(pa.array(missing), pa.scalar(None, column.type), parts[0])
+
+
+def _kind(column: Column) -> int:
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return kernel.ITEMS
+    if pa.types.is_struct(kind) or pa.types.is_null(kind) or len(column.parts) == 1:
+        return kernel.PARTS
+    if pa.types.is_decimal(kind):
+        return kernel.PAIR
+    texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    return kernel.TEXT if texts and not column.names else kernel.WORD
+
+
+def _number(column: Column, columns: list[Column], behind: list[int]) -> None:
+    number = len(columns)
+    columns.append(column)
+    behind.append(0)
+    for part in column.parts:
+        _number(part, columns, behind)
+    behind[number] = len(columns)
+
+
+def _array(
+    data_type: pa.DataType, count: int, missing: Any, words: Any, *octets: Any, part: Any = None
+) -> pa.Array:
+    return pa.Array.from_buffers(
+        data_type, count, [_bits(missing), pa.py_buffer(words), *octets],
+        children=None if part is None else [part],
+    )  # fmt: skip
+
+
+def _bits(missing: npt.NDArray[np.bool_] | None) -> Any:
+    return None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+
+
+def _narrow(words: Longs, bits: int) -> Any:
+    """Words as the values of a type of fewer bits."""
+    if bits not in _NARROW:
+        return words
+    made = words.astype(_NARROW[bits])
+    return np.packbits(made, bitorder="little") if bits == 1 else made
+
+
+def _names(column: Column, words: Longs, missing: Any) -> pa.Array:
+    """The names of an enum's words; numbers without a name as their digits."""
+    index, known = words, None
+    if column.numbers:
+        numbers = np.array(column.numbers, np.int64)
+        index = np.minimum(np.searchsorted(numbers, words), numbers.size - 1)
+        known = numbers[index] == words
+    names = pa.array(column.names, pa.string()).take(pa.array(index, mask=missing))
+    if known is None or known.all():
+        return names
+    digits = pa.array(words, mask=missing).cast(pa.string())
+    return pc.if_else(pa.array(known), names, digits)
+
+
+def _last_of_keys(values: pa.MapArray) -> pa.MapArray:
+    """Maps with only the last of the entries that have equal keys."""
+    offsets = values.offsets.to_numpy()
+    counts = np.diff(offsets)
+    owner = np.repeat(np.arange(counts.size), counts)
+    codes = values.keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    order = np.lexsort((codes, owner))
+    same = (np.diff(owner[order]) == 0) & (np.diff(codes[order]) == 0)
+    if not same.any():
+        return values
+    keep = np.ones(owner.size, np.bool_)
+    keep[order[:-1][same]] = False
+    offsets = np.concatenate([[0], np.cumsum(keep)])[offsets].astype(np.int32)
+    kept = pa.array(np.flatnonzero(keep))
+    mask = values.is_null() if values.null_count else None
+    return pa.MapArray.from_arrays(
+        pa.array(offsets), values.keys.take(kept), values.items.take(kept), mask=mask
+    )

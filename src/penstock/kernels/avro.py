@@ -1,0 +1,252 @@
+"""Avro's binary encoding, read into columns by a program that a schema has become.
+
+A datum has no tags: the schema alone says what comes next. The steps of a program are rows of
+
+    OPERATION  what to do
+    COLUMN     where to put what is read
+    FIRST      a size, a count, a step to go to
+    SECOND, THIRD  both halves of the smallest number that a decimal may not reach
+
+A union is a BRANCH followed by as many JUMPs as it has branches. The items of an array and the
+entries of a map are read by the steps between BLOCK and a JUMP back to it. A block cannot count
+more items than it has bytes left, so that a number in the data never decides how much memory is
+taken.
+
+Source: the Avro 1.12 specification, "Binary Encoding".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.kernels.columns import (
+    COLUMNS,
+    COUNT,
+    READ,
+    ROOM,
+    mark_row,
+    put_items,
+    put_nothing,
+    put_pair,
+    put_parts,
+    put_text,
+    put_word,
+    undo_row,
+)
+from penstock.kernels.compiling import kernel
+from penstock.kernels.memory import int64, load_word
+from penstock.kernels.numbers import load_half, read_decimal, widened
+from penstock.kernels.utf8 import is_utf8
+from penstock.kernels.uuids import put_uuid
+from penstock.kernels.varints import ENDS_EARLY, read_zigzag
+
+OPERATION, COLUMN, FIRST, SECOND, THIRD = range(5)
+STEP_WIDTH: Final = 5
+INT, LONG, MILLIS, ENUM = 0, 1, 2, 3
+BOOLEAN, FLOAT, WIDE_FLOAT, DOUBLE = 4, 5, 6, 7
+BYTES, STRING, UUID, DECIMAL = 8, 9, 10, 11
+STRUCT, NOTHING, JUMP, BRANCH, LIST, BLOCK, END = 12, 13, 14, 15, 16, 17, 18
+NESTING_MAX: Final = 64
+
+(
+    NO_BOOLEAN, NO_INT, NO_TIMESTAMP, NO_SYMBOL, NO_BRANCH, BELOW_ZERO, NO_TEXT, NO_DECIMAL,
+    FOLLOWS,
+) = range(6, 15)  # fmt: skip
+REASONS: Final = 32
+_FULL: Final = 31
+_INT_MAX: Final = 2**31 - 1
+_MILLIS_MAX: Final = (2**63 - 1) // 1000
+_PROGRAM: Final = "int64[:, ::1]"
+
+
+@kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)", inlined=True)
+def _read_branch(data: Any, at: int, end: int, count: int) -> tuple[int, int]:
+    """How many steps to go to the jump of the branch."""
+    value, at = read_zigzag(data, at, end)
+    if at < 0:
+        return 0, at
+    return (1 + value, at) if 0 <= value < count else (0, -NO_BRANCH)
+
+
+@kernel(
+    f"int64({_PROGRAM}, int64[:, ::1], int64, {READ}, int64, int64, int64[::1], int64)",
+    inlined=True,
+)
+def _next_item(
+    program: Any, table: Any, step: int, data: Any, at: int, end: int, left: Any, depth: int
+) -> int:  # fmt: skip
+    """Count one item off, -1 for the end of them; reads the heads of blocks."""
+    if left[depth] == 0:
+        count, at = read_zigzag(data, at, end)
+        if at >= 0 and count < 0:
+            size, at = read_zigzag(data, at, end)
+            # The smallest number has no opposite; it stays below zero.
+            count = -count
+            if at >= 0 and (size < 0 or size > end - at or count < 0):
+                return -ENDS_EARLY
+        if at < 0:
+            return at
+        if count > (end - at) // program[step, SECOND]:
+            return -ENDS_EARLY
+        left[depth] = count
+    left[depth] -= 1
+    item = program[step, COLUMN]
+    return at if left[depth] < 0 or table[item, COUNT] < table[item, ROOM] else -_FULL
+
+
+@kernel("UniTuple(int64, 2)(int64, int64, int64)", inlined=True)
+def _checked(operation: int, value: int, count: int) -> tuple[int, int]:
+    """The number to put, and what is wrong with it."""
+    if operation == INT and (value > _INT_MAX or value < -_INT_MAX - 1):
+        return 0, NO_INT
+    if operation == MILLIS:
+        if value > _MILLIS_MAX or value < -_MILLIS_MAX:
+            return 0, NO_TIMESTAMP
+        return value * 1000, 0
+    if operation == ENUM and (value < 0 or value >= count):
+        return 0, NO_SYMBOL
+    return value, 0
+
+
+@kernel(
+    f"int64({_PROGRAM}, int64[:, ::1], uint8[::1], int64[::1], int64, {READ}, int64, int64)",
+    inlined=True,
+)
+def _put_plain(
+    program: Any, table: Any, valid: Any, words: Any, step: int, data: Any, at: int, end: int
+) -> int:
+    """Put a value that takes as many bytes as its type says."""
+    operation = program[step, OPERATION]
+    size = 1 if operation == BOOLEAN else 8 if operation == DOUBLE else 4
+    if size > end - at:
+        return -ENDS_EARLY
+    if operation == BOOLEAN:
+        word = int64(data[at])
+        if word > 1:
+            return -NO_BOOLEAN
+    elif operation == DOUBLE:
+        word = int64(load_word(data, at))
+    else:
+        word = load_half(data, at)
+        if operation == WIDE_FLOAT:
+            word = widened(word)
+    put_word(table, valid, words, program[step, COLUMN], word)
+    return at + size
+
+
+@kernel(f"int64({_PROGRAM}, {COLUMNS}, int64, {READ}, int64, int64)", inlined=True)
+def _put_sized(
+    program: Any, table: Any, valid: Any, words: Any, octets: Any, step: int,
+    data: Any, at: int, end: int,
+) -> int:  # fmt: skip
+    """Put bytes that have their length before them, or in the program where it is above zero."""
+    operation, column = program[step, OPERATION], program[step, COLUMN]
+    size = program[step, FIRST]
+    if size == 0:
+        size, at = read_zigzag(data, at, end)
+        if at < 0 or size < 0:
+            return at if at < 0 else -BELOW_ZERO
+    if size > end - at:
+        return -ENDS_EARLY
+    if operation == DECIMAL:
+        low, high, fits = read_decimal(data, at, size, program[step, SECOND], program[step, THIRD])
+        put_pair(table, valid, words, column, low, high)
+        return at + size if fits else -NO_DECIMAL
+    if operation == UUID:
+        fits = put_uuid(table, valid, words, octets, column, data, at)
+    elif operation == STRING and not is_utf8(data, at, at + size):
+        return -NO_TEXT
+    else:
+        fits = put_text(table, valid, words, octets, column, data, at, size)
+    return at + size if fits else -_FULL
+
+
+@kernel(f"int64({_PROGRAM}, {COLUMNS}, int64, {READ}, int64, int64)", inlined=True)
+def _put(
+    program: Any, table: Any, valid: Any, words: Any, octets: Any, step: int,
+    data: Any, at: int, end: int,
+) -> int:  # fmt: skip
+    """Put one value without parts; the place behind it."""
+    operation = program[step, OPERATION]
+    if operation <= ENUM:
+        value, at = read_zigzag(data, at, end)
+        if at >= 0:
+            value, problem = _checked(operation, value, program[step, FIRST])
+            put_word(table, valid, words, program[step, COLUMN], value)
+            return -problem if problem else at
+        return at
+    if operation <= DOUBLE:
+        return _put_plain(program, table, valid, words, step, data, at, end)
+    return _put_sized(program, table, valid, words, octets, step, data, at, end)
+
+
+@kernel(
+    f"UniTuple(int64, 2)({_PROGRAM}, {COLUMNS}, {READ}, int64, int64, int64[::1])", inlined=True
+)
+def _read(
+    program: Any, table: Any, valid: Any, words: Any, octets: Any, data: Any, at: int, end: int,
+    left: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Run the program over one value; the last step, and the problem there."""
+    step, depth = 0, -1
+    while at >= 0:
+        operation = program[step, OPERATION]
+        if operation < STRUCT:
+            at = _put(program, table, valid, words, octets, step, data, at, end)
+            step += at >= 0
+        elif operation == STRUCT:
+            put_parts(table, valid, program[step, COLUMN])
+            step += 1
+        elif operation == JUMP:
+            step = program[step, FIRST]
+        elif operation == BRANCH:
+            branch, at = _read_branch(data, at, end, program[step, FIRST])
+            step += branch
+        elif operation == LIST:
+            depth += 1
+            left[depth] = 0
+            step += 1
+        elif operation == BLOCK:
+            at = _next_item(program, table, step, data, at, end, left, depth)
+            if at >= 0 and left[depth] < 0:
+                put_items(table, valid, words, program[step, COLUMN] - 1)
+                depth -= 1
+                step = program[step, FIRST]
+            else:
+                step += at >= 0
+        elif operation == NOTHING:
+            put_nothing(table, valid, words, program[step, COLUMN])
+            step += 1
+        else:
+            return step, 0 if at == end else FOLLOWS
+    return step, -at
+
+
+@kernel(
+    f"UniTuple(int64, 2)({_PROGRAM}, {COLUMNS}, int64[:, ::1], {READ}, int64[::1], int64[::1],"
+    " int64[::1], int64, int64[::1])"
+)
+def read_avro(
+    program: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
+    data: Any, starts: Any, ends: Any, problems: Any, row: int, left: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Read values from `row` on; the row reached, and the column that is full unless all are read.
+
+    A value with a problem, before or now, is null.
+    """
+    while row < starts.size:
+        if problems[row] == 0:
+            mark_row(table, marks)
+            step, problem = _read(
+                program, table, valid, words, octets, data, starts[row], ends[row], left
+            )
+            if problem == _FULL:
+                undo_row(table, marks)
+                return row, program[step, COLUMN]
+            if problem:
+                undo_row(table, marks)
+                problems[row] = (step + 2) * REASONS + problem
+        if problems[row] != 0:
+            put_nothing(table, valid, words, 0)
+        row += 1
+    return row, 0

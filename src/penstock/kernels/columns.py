@@ -1,0 +1,138 @@
+"""Values put into columns, one after the other, in memory that the caller has given.
+
+A schema is a tree of columns, numbered from the root down, each before its parts. The table has a
+row for each:
+
+    KIND       WORD, PAIR, TEXT, ITEMS or PARTS
+    AT         where its entries begin: entry n is valid[AT + n] and words[AT + n]
+    ROOM       how many entries there is room for
+    TEXT_AT    TEXT: where its bytes begin, in octets
+    TEXT_ROOM  TEXT: how many bytes there is room for
+    COUNT      entries so far
+    USED       TEXT: bytes so far
+    BEHIND     the number after its last part
+
+An entry's word is a number, or the bits of one. A PAIR has two words, the lower half first. TEXT
+and ITEMS have offsets, from words[AT], which is 0: entry n ends where words[AT + n + 1] says. The
+items are the column that follows. PARTS have no words.
+
+The columns of a tree that are not items of one list have the same number of entries; there is room
+for all of them where there is for the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.kernels.compiling import kernel
+from penstock.kernels.memory import copy_bytes
+
+KIND, AT, ROOM, TEXT_AT, TEXT_ROOM, COUNT, USED, BEHIND = range(8)
+TABLE_WIDTH: Final = 8
+WORD, PAIR, TEXT, ITEMS, PARTS = range(5)
+READ: Final = "Array(uint8, 1, 'C', readonly=True)"
+COLUMNS: Final = "int64[:, ::1], uint8[::1], int64[::1], uint8[::1]"
+"""Table, validity (a byte per entry), words, octets."""
+
+
+@kernel("void(int64[:, ::1], int64[:, ::1])")
+def mark_row(table: Any, marks: Any) -> None:
+    """Remember how far the columns are."""
+    for column in range(table.shape[0]):
+        marks[column, 0] = table[column, COUNT]
+        marks[column, 1] = table[column, USED]
+
+
+@kernel("void(int64[:, ::1], int64[:, ::1])")
+def undo_row(table: Any, marks: Any) -> None:
+    """Forget what was put since `mark_row`."""
+    for column in range(table.shape[0]):
+        table[column, COUNT] = marks[column, 0]
+        table[column, USED] = marks[column, 1]
+
+
+@kernel("void(int64[:, ::1], uint8[::1], int64[::1], int64)", inlined=True)
+def put_nothing(table: Any, valid: Any, words: Any, column: int) -> None:
+    """Put a null into a column and its parts."""
+    behind = table[column, BEHIND]
+    while column < behind:
+        count = table[column, COUNT]
+        at = table[column, AT]
+        kind = table[column, KIND]
+        table[column, COUNT] = count + 1
+        valid[at + count] = 0
+        if kind == TEXT:
+            words[at + count + 1] = table[column, USED]
+        elif kind == PAIR:
+            words[at + 2 * count] = 0
+            words[at + 2 * count + 1] = 0
+        elif kind == WORD:
+            words[at + count] = 0
+        elif kind == ITEMS:
+            words[at + count + 1] = table[column + 1, COUNT]
+            column = table[column, BEHIND] - 1
+        column += 1
+
+
+@kernel("void(int64[:, ::1], uint8[::1], int64)", inlined=True)
+def put_parts(table: Any, valid: Any, column: int) -> None:
+    """Put an entry whose parts are put by themselves."""
+    count = table[column, COUNT]
+    valid[table[column, AT] + count] = 1
+    table[column, COUNT] = count + 1
+
+
+@kernel("void(int64[:, ::1], uint8[::1], int64[::1], int64, int64)", inlined=True)
+def put_word(table: Any, valid: Any, words: Any, column: int, value: int) -> None:
+    at = table[column, AT] + table[column, COUNT]
+    valid[at] = 1
+    words[at] = value
+    table[column, COUNT] += 1
+
+
+@kernel("void(int64[:, ::1], uint8[::1], int64[::1], int64, int64, int64)", inlined=True)
+def put_pair(table: Any, valid: Any, words: Any, column: int, low: int, high: int) -> None:
+    count = table[column, COUNT]
+    at = table[column, AT]
+    valid[at + count] = 1
+    words[at + 2 * count] = low
+    words[at + 2 * count + 1] = high
+    table[column, COUNT] = count + 1
+
+
+@kernel("void(int64[:, ::1], uint8[::1], int64[::1], int64)", inlined=True)
+def put_items(table: Any, valid: Any, words: Any, column: int) -> None:
+    """Put an entry of the items that were put since the last one."""
+    count = table[column, COUNT]
+    at = table[column, AT]
+    valid[at + count] = 1
+    words[at + count + 1] = table[column + 1, COUNT]
+    table[column, COUNT] = count + 1
+
+
+@kernel(f"boolean({COLUMNS}, int64, {READ}, int64, int64)", inlined=True)
+def set_text(
+    table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int, size: int
+) -> bool:
+    """Make bytes of `data` the next entry, not counted yet; False where there is no room."""
+    count = table[column, COUNT]
+    entry = table[column, AT] + count
+    start = words[entry]
+    if start + size > table[column, TEXT_ROOM]:
+        return False
+    copy_bytes(octets, table[column, TEXT_AT] + start, data, at, size)
+    valid[entry] = 1
+    words[entry + 1] = start + size
+    table[column, USED] = start + size
+    return True
+
+
+@kernel(f"boolean({COLUMNS}, int64, {READ}, int64, int64)", inlined=True)
+def put_text(
+    table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int, size: int
+) -> bool:
+    """Put bytes of `data`; False where there is no room for them."""
+    done: bool = set_text(table, valid, words, octets, column, data, at, size)
+    if done:
+        table[column, COUNT] += 1
+    return done

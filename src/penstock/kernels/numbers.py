@@ -1,0 +1,64 @@
+"""Numbers of other sizes than a word, as the words of columns."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from penstock.kernels.columns import READ
+from penstock.kernels.compiling import kernel
+from penstock.kernels.memory import int64
+
+_WORD_BYTES: Final = 8
+_PAIR_BYTES: Final = 16
+_SIGN: Final = -(2**63)
+
+
+@kernel(f"int64({READ}, int64)", inlined=True)
+def load_half(data: Any, at: int) -> int:
+    """The signed number of 32 bits, little endian, at any place."""
+    low = int64(data[at]) | int64(data[at + 1]) << 8 | int64(data[at + 2]) << 16
+    return (low | int64(data[at + 3]) << 24) << 32 >> 32  # type: ignore[no-any-return]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _widened(context: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = builder.trunc(arguments[0], ir.IntType(32))
+        value = builder.fpext(builder.bitcast(half, ir.FloatType()), ir.DoubleType())
+        return builder.bitcast(value, ir.IntType(64))
+
+    return types.int64(bits), generate
+
+
+@kernel("int64(int64)", inlined=True)
+def widened(bits: int) -> int:
+    """The bits of a float as those of the double of the same value."""
+    return _widened(bits)  # type: ignore[no-any-return]
+
+
+@kernel(f"Tuple((int64, int64, boolean))({READ}, int64, int64, int64, int64)")
+def read_decimal(
+    data: Any, at: int, size: int, bound_low: int, bound_high: int
+) -> tuple[int, int, bool]:
+    """Both halves of a big-endian number in two's complement, and whether it is below a bound.
+
+    The bound is of its absolute value. What does not fit is 0.
+    """
+    if size > _PAIR_BYTES:
+        return 0, 0, False
+    low = high = -1 if size > 0 and data[at] >= 0x80 else 0
+    for place in range(at, at + size):
+        high = high << 8 | (low >> 56 & 0xFF)
+        low = low << 8 | int64(data[place])
+    absolute_low, absolute_high = low, high
+    if high < 0:
+        absolute_low, absolute_high = -low, ~high + (low == 0)
+    # Compared without their signs: turning the highest bit over keeps the order.
+    below = (absolute_high ^ _SIGN) < (bound_high ^ _SIGN) or (
+        absolute_high == bound_high and (absolute_low ^ _SIGN) < (bound_low ^ _SIGN)
+    )
+    return (low, high, True) if below else (0, 0, False)
