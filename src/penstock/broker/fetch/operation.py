@@ -312,11 +312,9 @@ class FetchOperation:
                 answer.preferred_replica = nearer
                 return answer
         offset = partition.offset
-        if offset == end:
-            return None
         first = self._size == 0
         limit = min(partition.max_bytes, budget)
-        if limit <= 0 and not first:
+        if offset == end or (limit <= 0 and not first):
             return None
         place, read = (0, 0, 0, 0), None
         if reads is not None:
