@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -124,6 +126,42 @@ def test_rotates_the_first_partition() -> None:
     assert sorted(firsts) == [0, 1, 2]
     assert subject.request(2, leaders) is None
     assert subject.without_leader({0: 1}) == [1, 2]
+
+
+def test_a_second_request_leaves_only_for_partitions_that_are_behind() -> None:
+    """A broker may hold back its answer to the first, and answers in order."""
+    cursors = {p: Cursor(0, None) for p in range(5)}
+    subject = FetchCore(topic="orders", cursors=cursors)
+    leaders = dict.fromkeys(range(5), 1)
+    first = subject.request(1, leaders)
+    assert first is not None
+    assert sorted(first.positions) == [0, 1, 2, 3, 4]
+    assert subject.request(1, leaders, [first]) is None
+    for partition in (0, 1, 2):
+        cursors[partition].readable = 7
+    first = subject.request(1, leaders)
+    assert first is not None
+    second = subject.request(1, leaders, [first])
+    assert second is not None
+    assert sorted([*first.positions, *second.positions]) == [0, 1, 2, 3, 4]
+    assert list(second.positions) == [2]
+    assert subject.request(1, leaders, [first, second]) is None
+    assert subject.behind
+    for partition in (0, 1, 2):
+        cursors[partition].position = 7
+    assert not subject.behind
+    assert subject.request(1, leaders, [second]) is None
+
+
+def test_only_what_may_be_read_counts_as_behind() -> None:
+    subject = core(0, None)
+    answer = replace(fetched(batch(0, 10)), last_stable_offset=10)
+    subject.isolation = 1
+    subject.advance(answer)
+    assert not subject.behind
+    subject.isolation = 0
+    subject.advance(answer)
+    assert subject.behind
 
 
 def test_the_request_is_what_the_schema_says() -> None:

@@ -8,7 +8,9 @@ connections through a pool, every reader and writer has its own while it runs.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -344,9 +346,8 @@ class Client(AdminCalls, GroupCalls):
             )
             if left == 0:
                 return
-            reader = Reader(self._session, core, bounds)
-            for runs in reader.runs():
-                for run in runs:
+            with closing(Reader(self._session, core, bounds).runs()) as answers:
+                for run in chain.from_iterable(answers):
                     for batch in _decoded(topic, run, columns, schema):
                         taken = batch if left is None else batch.slice(0, left)
                         if taken.num_rows:
@@ -354,7 +355,6 @@ class Client(AdminCalls, GroupCalls):
                         if left is not None:
                             left -= taken.num_rows
                         if left == 0:
-                            reader.close()
                             return
 
         return read(left)

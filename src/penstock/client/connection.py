@@ -15,7 +15,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client import limits
 from penstock.client.errors import Disconnected, InvalidArgument, MalformedResponse, TimedOut
@@ -27,6 +27,9 @@ from penstock.client.protocol import (
     make_call,
     read_response,
 )
+
+if TYPE_CHECKING:
+    from penstock.client.frames import Frames
 
 _LENGTH: Final = struct.Struct(">i")
 _TIMEVAL: Final = struct.Struct("@ll")
@@ -183,10 +186,10 @@ class Connection:
             self.close()
             raise
 
-    def receive_frame(self, buffer: Buffer | None) -> tuple[Call, memoryview]:
-        """Read the next answer's frame, into `buffer` when one is given.
+    def receive_frame(self, frames: Frames | None) -> tuple[Call, memoryview]:
+        """Read the next answer's frame, into memory of `frames` when they are given.
 
-        Without a buffer the frame lies in memory of its own or, when small, in the connection's,
+        Without them the frame lies in memory of its own or, when small, in the connection's,
         which the next call of this method overwrites.
 
         Raises:
@@ -204,7 +207,7 @@ class Connection:
                     f"{self.where} answered {call.api.name} with a frame of {length} bytes;"
                     f" the limit is {limits.RESPONSE_BYTES_MAX}: is it a Kafka listener?"
                 )
-            frame = self._target(length, buffer)
+            frame = self._target(length, frames)
             self._read(frame)
             check_correlation(call, frame, self.where)
         except BlockingIOError:
@@ -223,9 +226,9 @@ class Connection:
         self.under_way.popleft()
         return call, frame
 
-    def _target(self, length: int, buffer: Buffer | None) -> memoryview:
-        if buffer is not None:
-            return buffer.view(length)
+    def _target(self, length: int, frames: Frames | None) -> memoryview:
+        if frames is not None:
+            return frames.take(length)
         return self._small[:length] if length <= _SMALL_BYTES else memoryview(bytearray(length))
 
     def _read(self, target: memoryview) -> None:
@@ -235,22 +238,3 @@ class Connection:
             if count == 0:
                 raise Disconnected(f"{self.where} closed the connection")
             done += count
-
-
-class Buffer:
-    """Memory that one answer after another is read into; it grows to the largest.
-
-    Fresh memory costs twenty times a copy into memory that was used before, so a reader that
-    copies what it keeps gives the same buffer to every fetch.
-    """
-
-    __slots__ = ("_memory",)
-
-    def __init__(self) -> None:
-        self._memory = bytearray(1 << 20)
-
-    def view(self, size_bytes: int) -> memoryview:
-        if size_bytes > len(self._memory):
-            # Views of the old memory stay valid; it is replaced, not resized.
-            self._memory = bytearray(size_bytes + size_bytes // 8)
-        return memoryview(self._memory)[:size_bytes]

@@ -21,13 +21,13 @@ Source: `FetchResponse.json`, version 12; KIP-98 for the aborted index.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.client import limits
 from penstock.client.errors import MalformedResponse
-from penstock.records.positions import READ_UNCOMMITTED
+from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags
 
@@ -93,15 +93,23 @@ class Run:
 
 @dataclass(slots=True)
 class Cursor:
-    """Where a reader stands in a partition; `end` None follows the log for ever."""
+    """Where a reader stands in a partition; `end` None follows the log for ever.
+
+    `readable` is where what can be read ended when the partition was last heard of.
+    """
 
     position: int
     end: int | None
-    high_watermark: int = -1
+    readable: int = -1
 
     @property
     def done(self) -> bool:
         return self.end is not None and self.position >= self.end
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more to read, so that a broker answers at once."""
+        return self.position < self.readable and not self.done
 
 
 @dataclass(slots=True)
@@ -124,20 +132,39 @@ class FetchCore:
         """Partitions that have more to read and nobody to ask."""
         return [p for p, cursor in self.cursors.items() if not cursor.done and p not in leaders]
 
-    def request(self, node_id: int, leaders: Mapping[int, int]) -> FetchRequest | None:
+    @property
+    def behind(self) -> bool:
+        """Whether some broker will answer at once."""
+        return any(cursor.behind for cursor in self.cursors.values())
+
+    def request(
+        self,
+        node_id: int,
+        leaders: Mapping[int, int],
+        under_way: Collection[FetchRequest] = (),
+    ) -> FetchRequest | None:
         """The next request to a broker, or None when it leads nothing that is wanted.
 
         The first partition changes every time, so that a broker that fills its answer in order
-        serves all of them.
+        serves all of them. A broker answers in order, too, and may hold an answer back until there
+        are records: a second request leaves while one is `under_way` only for other partitions of
+        which some are behind, and the first leaves it half of those that are.
         """
+        asked = {p for request in under_way for p in request.positions}
         wanted = [
-            p for p, cursor in self.cursors.items() if leaders.get(p) == node_id and not cursor.done
+            p
+            for p, cursor in self.cursors.items()
+            if leaders.get(p) == node_id and not cursor.done and p not in asked
         ]
-        if not wanted:
+        behind = [p for p in wanted if self.cursors[p].behind]
+        if not wanted or (under_way and not behind):
             return None
         self._turn += 1
         start = self._turn % len(wanted)
         wanted = wanted[start:] + wanted[:start]
+        if not under_way:
+            left = set(behind[(len(behind) + 1) // 2 :])
+            wanted = [p for p in wanted if p not in left]
         positions = {p: self.cursors[p].position for p in wanted}
         return FetchRequest(node_id=node_id, positions=positions, body=self._body(positions))
 
@@ -157,7 +184,8 @@ class FetchCore:
         More than one run is returned only when batches of aborted transactions lie between.
         """
         cursor = self.cursors[fetched.partition]
-        cursor.high_watermark = fetched.high_watermark
+        committed = self.isolation == READ_COMMITTED
+        cursor.readable = fetched.last_stable_offset if committed else fetched.high_watermark
         if not len(fetched.records) or cursor.done:
             return []
         start = cursor.position

@@ -1,21 +1,24 @@
 """Reads a topic: the shell around the fetch core.
 
-Every broker that leads something wanted has one fetch under way. When an answer is in, its batch
-headers move the positions, the next fetch leaves, and only then is the answer opened: the broker
-reads and sends while this side decodes. Answers of a broker are read into one buffer over and
-over; decoding copies what it keeps.
+Every broker that leads something wanted has a fetch under way; while it is behind with several
+partitions, two. When an answer is in, its batch headers move the positions, the next fetch leaves,
+and only then is the answer opened: the broker reads and sends while this side decodes. While there
+is much to come, the next answer is received by a thread, and what waits is bounded: one answer is
+decoded, one is received, and the socket holds what the kernel gives it.
 """
 
 from __future__ import annotations
 
 import select
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.client import limits
-from penstock.client.connection import Buffer, Connection
+from penstock.client.connection import Connection
 from penstock.client.errors import (
     BrokersUnreachable,
     MessageTooLarge,
@@ -33,6 +36,7 @@ from penstock.client.fetch import (
     Run,
     read_fetch,
 )
+from penstock.client.frames import Frames
 from penstock.client.protocol import make_call
 from penstock.client.session import Session
 
@@ -58,25 +62,53 @@ class Reader:
         self._core = core
         self._bounds = bounds
         self._connections: dict[int, Connection] = {}
-        self._requests: dict[int, FetchRequest] = {}
-        self._sent_ms: dict[int, float] = {}
-        self._buffers: dict[int, Buffer] = {}
+        self._requests: dict[int, deque[FetchRequest]] = {}
+        self._heard_ms: dict[int, float] = {}
+        self._frames = Frames()
+        self._stopped = False
         self._leaders = session.leaders(core.topic)
         self._failures = 0
         self._failed_ms = 0.0
         self._retry_at_ms = 0.0
 
-    def runs(self) -> Iterator[Sequence[Run]]:
+    def runs(self) -> Generator[Sequence[Run]]:
         """Yield what each answer holds, until every position has reached its end.
 
-        The runs are views that the next step overwrites: decode or copy them before going on.
+        The runs are views of memory that stays as it is for as long as anything looks at it.
 
         Raises:
             PenstockError: an error of a partition that no retry mends.
         """
+        answers = self._answers()
+        thread: ThreadPoolExecutor | None = None
+        try:
+            runs = next(answers, None)
+            while runs is not None:
+                if not (self._core.behind and _size(runs) >= limits.READ_AHEAD_BYTES_MIN):
+                    yield runs
+                    runs = next(answers, None)
+                    continue
+                thread = thread or ThreadPoolExecutor(1, "penstock-reader")
+                coming = thread.submit(next, answers, None)
+                yield runs
+                runs = coming.result()
+        finally:
+            if thread is not None:
+                self._stop()
+                thread.shutdown()
+            answers.close()
+
+    def _stop(self) -> None:
+        """End what the thread may wait for; what is under way is lost."""
+        self._stopped = True
+        for connection in list(self._connections.values()):
+            if connection.oldest_call is not None:
+                connection.shut_down()
+
+    def _answers(self) -> Generator[Sequence[Run]]:
         last_ms = self._session.now_ms()
         try:
-            while not self._core.done:
+            while not self._core.done and not self._stopped:
                 self._send_all()
                 left_ms, found = self._left_ms(last_ms), False
                 for node_id in self._ready(max(0.0, left_ms)):
@@ -89,9 +121,9 @@ class Reader:
                 if left_ms <= 0 and not found:
                     return
         finally:
-            self.close()
+            self._close()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Give the connections back; one with a fetch under way is closed."""
         for connection in self._connections.values():
             self._session.pool.give_back(connection)
@@ -127,9 +159,15 @@ class Reader:
             self._failed(error)
 
     def _send(self, node_id: int) -> None:
-        request = self._core.request(node_id, self._leaders)
-        if request is None:
-            return
+        """Send what may be under way to a broker."""
+        under_way = self._requests.get(node_id, ())
+        while len(under_way) < limits.FETCHES_UNDER_WAY:
+            request = self._core.request(node_id, self._leaders, under_way)
+            if request is None or not self._send_one(node_id, request):
+                return
+            under_way = self._requests[node_id]
+
+    def _send_one(self, node_id: int, request: FetchRequest) -> bool:
         try:
             connection = self._connections.get(node_id)
             if connection is None:
@@ -146,9 +184,12 @@ class Reader:
             )
         except RetriableError as error:
             self._lost(node_id, error)
-            return
-        self._requests[node_id] = request
-        self._sent_ms[node_id] = self._session.now_ms()
+            return False
+        under_way = self._requests.setdefault(node_id, deque())
+        if not under_way:
+            self._heard_ms[node_id] = self._session.now_ms()
+        under_way.append(request)
+        return True
 
     def _ready(self, wait_ms: float) -> list[int]:
         """Brokers whose answer has begun to come."""
@@ -170,20 +211,22 @@ class Reader:
     def _check_overdue(self, node_id: int) -> None:
         """Give a connection up whose broker is silent although it is still there."""
         limit_ms = self._session.request_timeout_ms
-        if self._session.now_ms() - self._sent_ms[node_id] > limit_ms:
+        if self._session.now_ms() - self._heard_ms[node_id] > limit_ms:
             where = self._connections[node_id].where
             self._lost(node_id, TimedOut(f"{where} did not answer Fetch within {limit_ms} ms"))
 
     def _receive(self, node_id: int) -> list[Run]:
         connection = self._connections[node_id]
-        buffer = self._buffers.setdefault(node_id, Buffer())
         try:
-            call, frame = connection.receive_frame(buffer)
+            call, frame = connection.receive_frame(self._frames)
         except RetriableError as error:
             self._lost(node_id, error)
             return []
         error_code, partitions = read_fetch(frame, call.response_header_bytes, connection.where)
-        request = self._requests.pop(node_id)
+        self._heard_ms[node_id] = self._session.now_ms()
+        request = self._requests[node_id].popleft()
+        if not self._requests[node_id]:
+            del self._requests[node_id]
         if error_code:
             self._refused(error_code, f"fetch from topic {self._core.topic!r}")
         runs: list[Run] = []
@@ -245,6 +288,10 @@ class Reader:
         self._retry_at_ms = now_ms + pause * 1000
 
 
+def _size(runs: Sequence[Run]) -> int:
+    return sum([len(run.data) for run in runs])
+
+
 def _out_of_range(topic: str, fetched: FetchedPartition, position: int) -> OffsetOutOfRange:
     known = fetched.log_start_offset >= 0 and fetched.high_watermark >= 0
     bounds = f", which holds {fetched.log_start_offset} to {fetched.high_watermark}"
@@ -281,7 +328,7 @@ def fetch_once(
                 client_id=connection.client_id,
             )
         )
-        call, frame = connection.receive_frame(Buffer())
+        call, frame = connection.receive_frame(Frames())
         error_code, partitions = read_fetch(frame, call.response_header_bytes, connection.where)
     finally:
         session.pool.give_back(connection)
