@@ -51,7 +51,7 @@ def test_nothing_is_overwritten_under_a_view() -> None:
     chance = random.Random(14)
     frames = Frames()
     held: list[tuple[int, list[Any]]] = []
-    for number in range(400):
+    for number in range(200):
         size = chance.choice((100, SIZE, SIZE + 5, 2 * SIZE, 3 * SIZE))
         frame = frames.take(size)
         frame[:] = bytes([number % 251]) * size
@@ -63,4 +63,4 @@ def test_nothing_is_overwritten_under_a_view() -> None:
             held.pop(chance.randrange(len(held)))
         for filled, left in held:
             for view in left:
-                assert set(bytes(view)) <= {filled}
+                assert (np.frombuffer(view, np.uint8) == filled).all()

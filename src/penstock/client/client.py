@@ -63,6 +63,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 DEFAULT_COLUMNS: Final = ("partition", *RECORD_COLUMNS)
 _EXTRA_COLUMNS: Final = {"partition": pa.int32(), "timestamp_type": pa.int8()}
+_VIEWED: Final = ("key", "value")
 _ISOLATION: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
@@ -222,11 +223,14 @@ class Client(AdminCalls, GroupCalls):
         columns: Sequence[str] = DEFAULT_COLUMNS,
         max_records: int | None = None,
         isolation: Isolation = "read_uncommitted",
+        views: bool = False,
     ) -> Any:
         """Read a range of a topic as one PyArrow table, by partition and offset.
 
         `start` is inclusive, `end` exclusive; both are `earliest`, `latest`, milliseconds since
-        the epoch, or offsets per partition. `latest` is what it is when the call begins.
+        the epoch, or offsets per partition. `latest` is what it is when the call begins. With
+        `views` keys and values are not copied: they are `binary_view` columns over the bytes as
+        they were fetched, and keep those in memory.
 
         Raises:
             InvalidArgument: an argument that cannot be; nothing is sent.
@@ -236,11 +240,11 @@ class Client(AdminCalls, GroupCalls):
         """
         by_partition: dict[int, list[Any]] = {}
         for index, batch in self._batches(
-            topic, partitions, start, end, columns, max_records, isolation, ReadLimits()
+            topic, partitions, start, end, columns, max_records, isolation, ReadLimits(), views
         ):
             by_partition.setdefault(index, []).append(batch)
         batches = [batch for index in sorted(by_partition) for batch in by_partition[index]]
-        return pa.Table.from_batches(batches, schema=_schema(columns))
+        return pa.Table.from_batches(batches, schema=_schema(columns, views))
 
     def iter_arrow(
         self,
@@ -252,6 +256,7 @@ class Client(AdminCalls, GroupCalls):
         columns: Sequence[str] = DEFAULT_COLUMNS,
         max_records: int | None = None,
         isolation: Isolation = "read_uncommitted",
+        views: bool = False,
         max_bytes: int = limits.FETCH_BYTES,
         max_wait_ms: int = limits.FETCH_WAIT_MS,
         idle_timeout_ms: float | None = None,
@@ -259,7 +264,9 @@ class Client(AdminCalls, GroupCalls):
         """Yield record batches as they come, in order within a partition.
 
         With `end=None` it follows the log, until `idle_timeout_ms` pass without a record (never
-        by default). The next fetch is under way while a batch is decoded and used.
+        by default). The next fetches are under way while a batch is decoded and used, up to
+        `max_bytes` each: an answer is used, one may wait, and two may come of each broker. `views`
+        is as in `read_arrow`.
 
         Raises:
             InvalidArgument: an argument that cannot be; nothing is sent.
@@ -276,7 +283,7 @@ class Client(AdminCalls, GroupCalls):
             idle_timeout_ms=idle_timeout_ms,
         )
         found = self._batches(
-            topic, partitions, start, end, columns, max_records, isolation, bounds
+            topic, partitions, start, end, columns, max_records, isolation, bounds, views
         )
         return (batch for _, batch in found)
 
@@ -327,10 +334,11 @@ class Client(AdminCalls, GroupCalls):
         max_records: int | None,
         isolation: Isolation,
         bounds: ReadLimits,
+        views: bool,
     ) -> Iterator[tuple[int, Any]]:
         """The range's batches with their partitions; arguments are checked by the call itself."""
         text("topic", topic)
-        schema, level = _schema(columns), _isolation(isolation)
+        schema, level = _schema(columns, views), _isolation(isolation)
         left = optional_whole("max_records", max_records, 0, LONG_MAX)
         chosen = partition_list(partitions)
         first, last = position("start", start), None if end is None else position("end", end)
@@ -348,7 +356,7 @@ class Client(AdminCalls, GroupCalls):
                 return
             with closing(Reader(self._session, core, bounds).runs()) as answers:
                 for run in chain.from_iterable(answers):
-                    for batch in _decoded(topic, run, columns, schema):
+                    for batch in _decoded(topic, run, schema, views):
                         taken = batch if left is None else batch.slice(0, left)
                         if taken.num_rows:
                             yield run.partition, taken
@@ -453,11 +461,13 @@ def _isolation(name: str) -> int:
     return level
 
 
-def _schema(columns: Sequence[str]) -> Any:
+def _schema(columns: Sequence[str], views: bool) -> Any:
     fields = []
     for name in columns:
         if name in _EXTRA_COLUMNS:
             fields.append(pa.field(name, _EXTRA_COLUMNS[name]))
+        elif views and name in _VIEWED:
+            fields.append(pa.field(name, pa.binary_view()))
         elif name in RECORD_SCHEMA.names:
             fields.append(RECORD_SCHEMA.field(name))
         else:
@@ -468,14 +478,14 @@ def _schema(columns: Sequence[str]) -> Any:
     return pa.schema(fields)
 
 
-def _decoded(topic: str, run: Run, columns: Sequence[str], schema: Any) -> Iterator[Any]:
+def _decoded(topic: str, run: Run, schema: Any, views: bool) -> Iterator[Any]:
     """The records of a run; if a batch of it cannot be read, those before it, and then the error.
 
     Raises:
         UnreadableBatch: says which batch, and how to go on behind it.
     """
     try:
-        whole = _decode(run, columns, schema)
+        whole = _decode(run, schema, views)
     except (CorruptError, RecordTooLarge):
         headers = split_batches(run.data)
     else:
@@ -485,13 +495,14 @@ def _decoded(topic: str, run: Run, columns: Sequence[str], schema: Any) -> Itera
     for header in headers:
         end = at + header.size_bytes
         try:
-            yield _decode(replace(run, data=run.data[at:end]), columns, schema)
+            yield _decode(replace(run, data=run.data[at:end]), schema, views)
         except (CorruptError, RecordTooLarge) as error:
             raise UnreadableBatch(topic, run.partition, header, error) from error
         at = end
 
 
-def _decode(run: Run, columns: Sequence[str], schema: Any) -> Any:
+def _decode(run: Run, schema: Any, views: bool) -> Any:
+    columns = schema.names
     wanted = [name for name in columns if name not in ("partition", "timestamp_type")]
     if "timestamp_type" in columns and "offset" not in wanted:
         wanted.append("offset")
@@ -500,8 +511,9 @@ def _decode(run: Run, columns: Sequence[str], schema: Any) -> Any:
         columns=wanted or ("offset",),
         start_offset=run.start_offset,
         end_offset=run.end_offset,
+        views=views,
     )
-    if wanted == list(columns):
+    if wanted == columns:
         return batch
     arrays = []
     for name in columns:
