@@ -25,6 +25,7 @@ class ValueFormat:
     `.proto` or a compiled descriptor set); `message` is the full name of a Protobuf message.
     `framing` `confluent` skips the five bytes (and message indexes) of a schema registry's
     serialisers. `unknown_fields` `reject` makes a field outside the schema an error (JSON only).
+    `zone` is that of times in JSON that do not say theirs; without one it is the Spark session's.
     """
 
     kind: Kind = "raw"
@@ -33,6 +34,7 @@ class ValueFormat:
     message: str | None = None
     framing: Framing = "none"
     unknown_fields: UnknownFields = "ignore"
+    zone: str | None = None
 
 
 def check(value_format: ValueFormat) -> None:

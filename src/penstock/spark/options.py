@@ -171,6 +171,10 @@ class Values:
         "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
         name="valueUnknownFields", kind=given.word_of("ignore", "reject"),
     )  # fmt: skip
+    zone: str | None = setting(
+        None, "Of `json`: the zone of times that do not say theirs; UTC without one.",
+        name="valueZone", kind=given.TEXT,
+    )  # fmt: skip
     fields: str | None = setting(
         None, 'The fields that `_value` is to have, as `["id", "at"]`; the others are checked all'
         " the same.", name="valueFields", kind=_AS_JSON, shown="all",

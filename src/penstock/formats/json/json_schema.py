@@ -57,7 +57,7 @@ _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _FORMATS: Final = {"date-time": _TIMESTAMP, "date": pa.date32(), "uuid": pa.string()}
 _NUMBER_FORMATS: Final = frozenset(("int32", "int64", "float", "double"))
 _UUID: Final = "(?i)^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
-_ZONED: Final = r"(?i)^\d{4}-\d{2}-\d{2}[t ]\d{2}:\d{2}:\d{2}(\.\d+)?(z|[+-]\d{2}:\d{2})$"
+ZONED: Final = r"(?i)^\d{4}-\d{2}-\d{2}[t ]\d{2}:\d{2}:\d{2}(\.\d+)?(z|[+-]\d{2}:\d{2})$"
 _BOUNDS: Final[Mapping[Keyword, str]] = {
     "minimum": "below minimum",
     "maximum": "above maximum",
@@ -263,7 +263,7 @@ def _leaf(schema: dict[str, Any], kind: str, pointer: str, nullable: bool) -> Le
         checks=tuple(checks),
         nullable=nullable,
         text_too=False,
-        pattern=_ZONED if made == _TIMESTAMP else None,
+        pattern=ZONED if made == _TIMESTAMP else None,
     )
 
 

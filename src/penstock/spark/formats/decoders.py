@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.formats import InvalidFormat, framing
+from penstock.formats.json.decode import JsonReader
 from penstock.formats.json.json_schema import record_of_json_schema
+from penstock.formats.json.plain import NOT_TEXT
+from penstock.formats.json.program import unsupported
 from penstock.formats.json.shapes import Record
 from penstock.formats.readers import avro_reader, protobuf_reader
 from penstock.formats.schema_files import read_json
 from penstock.formats.value_format import Framing, ValueFormat, check
 from penstock.spark.errors import InvalidOption
-from penstock.spark.formats.binary import BinaryDecoder
+from penstock.spark.formats.by_reader import ReaderDecoder
 from penstock.spark.formats.ddl import read_ddl, record_of
 from penstock.spark.formats.json_columns import decode_json, record_type
 from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions, named_as_option
 
-NOT_TEXT: Final = "not UTF-8 text"
+ZONE: Final = "spark.sql.session.timeZone"
+UTC: Final = "UTC"
 
 
 class Decoder(Protocol):
@@ -76,7 +80,7 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDecoder:
-    """Objects of one shape, framed or not."""
+    """Objects of a shape that no reader opens (`unsupported` says why), by Spark's variants."""
 
     record: Record
     framed: Framing = "none"
@@ -111,9 +115,9 @@ def decoder(value_format: ValueFormat) -> Decoder:
         case "json" | "json-schema":
             return _json_decoder(value_format)
         case "avro":
-            return BinaryDecoder(reader=avro_reader(value_format), value_format=value_format)
+            return ReaderDecoder(reader=avro_reader(value_format), value_format=value_format)
         case "protobuf":
-            return BinaryDecoder(reader=protobuf_reader(value_format), value_format=value_format)
+            return ReaderDecoder(reader=protobuf_reader(value_format), value_format=value_format)
 
 
 def opening_of(options: SourceOptions) -> Opening:
@@ -126,7 +130,7 @@ def opening_of(options: SourceOptions) -> Opening:
         made = decoder(options.value_format)
     except InvalidFormat as error:
         raise named_as_option(error) from error
-    if not isinstance(made, BinaryDecoder):
+    if not isinstance(made, ReaderDecoder):
         raise InvalidOption(
             "valueFormat", options.value_format.kind,
             "values of this schema are not opened where they are read; read the column value",
@@ -135,15 +139,33 @@ def opening_of(options: SourceOptions) -> Opening:
     return opening if options.value_fields is None else opening.only(options.value_fields)
 
 
-def _json_decoder(value_format: ValueFormat) -> JsonDecoder:
-    """The decoder of a schema in DDL, or of a JSON Schema file."""
+def _json_decoder(value_format: ValueFormat) -> Decoder:
+    """The decoder of a schema in DDL, or of a JSON Schema file.
+
+    Its format can be used where no session is: its schema is not DDL, and its zone is said.
+    """
     closed = value_format.unknown_fields == "reject"
     if value_format.kind == "json":
-        record = record_of(read_ddl(value_format.schema or ""), closed=closed)
+        schema = read_ddl(value_format.schema or "")
+        record = record_of(schema, closed=closed)
+        value_format = replace(
+            value_format, schema=schema.json(), zone=value_format.zone or _session_zone()
+        )
     else:
-        path = value_format.schema_file or Path()
-        record = record_of_json_schema(read_json(path), closed=closed)
-    return JsonDecoder(record=record, framed=value_format.framing)
+        record = record_of_json_schema(
+            read_json(value_format.schema_file or Path()), closed=closed
+        )  # fmt: skip
+    if unsupported(record):
+        return JsonDecoder(record=record, framed=value_format.framing)
+    reader = JsonReader(
+        record=record, framed=value_format.framing, zone=value_format.zone or UTC
+    )  # fmt: skip
+    return ReaderDecoder(reader=reader, value_format=value_format)
+
+
+def _session_zone() -> str:
+    session = SparkSession.getActiveSession()
+    return UTC if session is None else session.conf.get(ZONE) or UTC
 
 
 def _payload(framed: Framing, value: Column) -> tuple[Column, Column]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.formats import ValueFormat
-from penstock.spark.formats.binary import BinaryDecoder
+from penstock.spark.formats.by_reader import ReaderDecoder
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.options import value_options
 from penstock.spark.pipeline.graph import QueryPlan
@@ -95,7 +95,7 @@ def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence
     """Who opens the values."""
     sources = [spec.sources[name] for name in names]
     made = [decoders[name] for name in names]
-    formats = [one.value_format for one in made if isinstance(one, BinaryDecoder)]
+    formats = [one.value_format for one in made if isinstance(one, ReaderDecoder)]
     if any(source.outbox is not None for source in sources):
         return Read(why="an outbox has the values in other files")
     if all(source.value_format.kind in {"raw", "text"} for source in sources):

@@ -1,6 +1,6 @@
-"""The decoders of binary formats in Spark: Arrow batches in, two columns more out.
+"""Readers of `penstock.formats` in Spark: Arrow batches in, two columns more out.
 
-Everything is done on the executors by a reader of `penstock.formats`; this is the way there. All
+Everything is done on the executors by the reader; this is the way there. All
 columns of the frame pass through Python, so a frame should be cut to the columns it needs before.
 """
 
@@ -20,8 +20,8 @@ from penstock.spark.formats.types import spark_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryDecoder:
-    """Values of one binary format."""
+class ReaderDecoder:
+    """Values of a format that has a reader."""
 
     reader: Reader
     value_format: ValueFormat

@@ -1,0 +1,283 @@
+"""Arrays of JSON values to Arrow columns, with a verdict for each value.
+
+The kernels read what is surely right; the few values that are left are read slowly, one by one,
+and put among the others. Numbers that take exact arithmetic are noted by the kernel and converted
+by Arrow, all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.base.errors import InvalidError
+from penstock.formats import framing
+from penstock.formats.json.checks import doubtful, doubtful_sizes
+from penstock.formats.json.plain import read_plain
+from penstock.formats.json.program import Arenas, Program, arrow_type
+from penstock.formats.json.shapes import Items, Record
+from penstock.formats.limits import BATCH_BYTES_MAX
+from penstock.formats.value_format import Framing
+from penstock.kernels import json_layout as layout
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonReader:
+    """Objects of one shape, framed or not; `zone` is that of times that do not say theirs."""
+
+    record: Record
+    framed: Framing = "none"
+    zone: str = "UTC"
+
+    def arrow_type(self) -> pa.DataType:
+        return arrow_type(self.record)
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+        """What the values are, and what is wrong with those that are null for a reason."""
+        batch = _Batch(values, self.framed)
+        arenas = Arenas(Program.of(self.record, self.zone), len(values), batch.data.size)
+        batch.parse(arenas)
+        batch.convert(arenas)
+        made = _Columns(arenas, batch).rows()
+        slow = np.flatnonzero(batch.status == layout.SLOW)
+        found = [read_plain(self.record, batch.content(row), self.zone) for row in slow.tolist()]
+        for row, (_, words) in zip(slow.tolist(), found, strict=True):
+            if words is not None:
+                batch.errors[row] = words
+        return _replaced(made, slow, [value for value, _ in found]), batch.error_texts()
+
+
+def _replaced(made: pa.Array, rows: Longs, values: Sequence[Any]) -> pa.Array:
+    """The array with other values at some of its rows."""
+    right = np.array([value is not None for value in values], np.bool_)
+    if not right.any():
+        return made
+    more = pa.array([value for value in values if value is not None], made.type)
+    index = np.arange(len(made))
+    index[rows[right]] = len(made) + np.arange(len(more))
+    return pa.concat_arrays([made, more]).take(pa.array(index))
+
+
+class _Batch:
+    """The bytes of the values, and what becomes of each."""
+
+    def __init__(self, values: pa.BinaryArray, framed: Framing) -> None:
+        count = len(values)
+        offsets = np.zeros(1, np.int64)
+        content = np.zeros(0, np.uint8)
+        if count:
+            first = values.offset
+            held = np.frombuffer(values.buffers()[1], np.int32)
+            offsets = held[first : first + count + 1].astype(np.int64)
+            if values.buffers()[2] is not None:
+                content = np.frombuffer(values.buffers()[2], np.uint8)
+        self.data = content[offsets[0] : offsets[-1]]
+        if self.data.size > BATCH_BYTES_MAX:
+            raise InvalidError(
+                f"a batch of {self.data.size} bytes of values is more than {BATCH_BYTES_MAX}: "
+                "lower spark.sql.execution.arrow.maxRecordsPerBatch"
+            )
+        offsets -= offsets[0]
+        self.starts, self.ends = offsets[:-1].copy(), offsets[1:].copy()
+        self.status = np.full(count, layout.GOOD, np.uint8)
+        self.errors: dict[int, str] = {}
+        if values.null_count:
+            self.status[values.is_null().to_numpy(zero_copy_only=False)] = layout.ABSENT
+        if framed == "confluent":
+            self._skip_header()
+        self._refuse_bytes(values, framed)
+
+    def _skip_header(self) -> None:
+        short = self.ends - self.starts < framing.HEADER_BYTES
+        first = self.data[np.minimum(self.starts, max(0, self.data.size - 1))]
+        for wrong, words in ((short, framing.TOO_SHORT), (first != framing.MAGIC[0],
+                                                          framing.NO_MAGIC)):  # fmt: skip
+            rows = np.flatnonzero(wrong & (self.status == layout.GOOD))
+            self.errors.update(dict.fromkeys(rows.tolist(), words))
+            self.status[rows] = layout.ABSENT
+        self.starts = np.where(short, self.ends, self.starts + framing.HEADER_BYTES)
+
+    def _refuse_bytes(self, values: pa.BinaryArray, framed: Framing) -> None:
+        """Leave values that are not UTF-8 to the slow reader."""
+        if framed == "none":
+            try:
+                values.cast(pa.string())
+            except pa.ArrowInvalid:
+                pass
+            else:
+                return
+        if self.data.size and self.data.max() < 0x80:
+            return
+        for row in np.flatnonzero(self.status == layout.GOOD).tolist():
+            try:
+                self.content(row).decode()
+            except UnicodeDecodeError:
+                self.status[row] = layout.SLOW
+
+    def content(self, row: int) -> bytes:
+        return self.data[self.starts[row] : self.ends[row]].tobytes()
+
+    def parse(self, arenas: Arenas) -> None:
+        """Let the kernel read all values, with more room whenever it has none left."""
+        from penstock.kernels.json_values import read_values
+
+        done = 0
+        while done < self.starts.size:
+            done = read_values(
+                self.data, self.starts, self.ends, done, self.status, arenas.nodes, arenas.fields,
+                arenas.columns, arenas.names, arenas.levels, arenas.stack, arenas.noted,
+                arenas.words, arenas.words.view(np.float64), arenas.flags, arenas.heap,
+                arenas.marks, arenas.state,
+            )  # fmt: skip
+            if done < self.starts.size:
+                arenas.grow()
+
+    def convert(self, arenas: Arenas) -> None:
+        """Convert the numbers that the kernel has noted."""
+        marks = arenas.marks[: arenas.state[layout.MARKS]]
+        reals = arenas.words.view(np.float64)
+        for single, data_type in ((0, pa.float64()), (1, pa.float32())):
+            chosen = marks[marks[:, layout.MARK_SINGLE] == single]
+            if not chosen.size:
+                continue
+            texts = self.texts(np.ascontiguousarray(chosen[:, layout.MARK_TEXT]), arenas)
+            try:
+                made = texts.cast(data_type).to_numpy(zero_copy_only=False).astype(np.float64)
+            except pa.ArrowInvalid:
+                # Too large or too small for a number of the type: each for itself.
+                made = np.array([float(text) for text in texts.to_pylist()])
+                made[(made == 0) | (abs(made) > _SURE[data_type])] = np.inf
+            reals[chosen[:, layout.MARK_WORD]] = made
+            self.status[chosen[~np.isfinite(made), layout.MARK_ROW]] = layout.SLOW
+
+    def texts(self, words: Longs, arenas: Arenas) -> pa.StringArray:
+        """The texts that words stand for."""
+        from penstock.kernels.json_values import gather_texts
+
+        offsets = np.zeros(words.size + 1, np.int32)
+        np.cumsum(words & layout.SIZE_MASK, out=offsets[1:])
+        target = np.empty(int(offsets[-1]), np.uint8)
+        gather_texts(self.data, arenas.heap, words, offsets, target)
+        return pa.Array.from_buffers(
+            pa.string(), words.size, [None, pa.py_buffer(offsets), pa.py_buffer(target)], 0
+        )
+
+    def error_texts(self) -> pa.StringArray:
+        count = self.status.size
+        if not self.errors:
+            return pa.nulls(count, pa.string())
+        which = np.zeros(count, np.int64)
+        which[list(self.errors)] = np.arange(1, len(self.errors) + 1)
+        table = pa.array([None, *self.errors.values()], pa.string())
+        return table.take(pa.array(which))
+
+
+_SURE = {pa.float64(): 1e308, pa.float32(): 0.0}
+"""Up to where a double that Python made of a text is that of the text."""
+
+
+class _Columns:
+    """Arrow arrays of what the kernel has filled."""
+
+    def __init__(self, arenas: Arenas, batch: _Batch) -> None:
+        self._arenas = arenas
+        self._batch = batch
+        self._shapes = arenas.program.shapes
+
+    def rows(self) -> pa.Array:
+        """The records; null where there is none, or where a slower reader has to look."""
+        parts = self._parts(0)
+        return self._struct(0, parts, self._batch.status == layout.GOOD)
+
+    def _array(self, node: int) -> pa.Array:
+        kind = self._arenas.nodes[node, layout.KIND]
+        if kind == layout.RECORD:
+            flags = self._arenas.flags_of(self._arenas.column_of(node))
+            return self._struct(node, self._parts(node), flags)
+        if kind in (layout.LIST, layout.MAP):
+            return self._list(node, kind == layout.MAP)
+        return self._leaf(node)
+
+    def _parts(self, node: int) -> list[pa.Array]:
+        return [self._array(child) for child in self._arenas.program.children[node]]
+
+    def _struct(self, node: int, parts: list[pa.Array], there: Any) -> pa.Array:
+        nulls = len(there) - int(np.count_nonzero(there))
+        made = arrow_type(self._shapes[node])
+        return pa.Array.from_buffers(made, len(there), [_bits(there)], nulls, children=parts)
+
+    def _doubt(self, node: int, wrong: Any) -> None:
+        """Leave the rows of values for which a check may fail to the slow reader."""
+        if wrong.any():
+            level = int(self._arenas.nodes[node, layout.LEVEL])
+            rows = self._rows_of(level)[wrong]
+            self._batch.status[rows[self._batch.status[rows] == layout.GOOD]] = layout.SLOW
+
+    def _rows_of(self, level: int) -> Longs:
+        """The row of each value of a level."""
+        if level == 0:
+            return np.arange(self._batch.status.size)
+        node = self._arenas.program.lists[level]
+        lengths = self._arenas.words_of(self._arenas.column_of(node))
+        return np.repeat(self._rows_of(int(self._arenas.nodes[node, layout.LEVEL])), lengths)
+
+    def _list(self, node: int, mapped: bool) -> pa.Array:
+        column = self._arenas.column_of(node)
+        lengths = self._arenas.words_of(column)
+        offsets = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        items = self._parts(node)[0]
+        flags = self._arenas.flags_of(column)
+        shape = self._shapes[node]
+        if isinstance(shape, Items) and shape.checks:
+            self._doubt(node, flags.astype(np.bool_) & doubtful_sizes(shape.checks, lengths))
+        made = arrow_type(shape)
+        if mapped:
+            words = self._arenas.words_of(self._arenas.key_column_of(node))
+            keys = self._batch.texts(words, self._arenas)
+            entry = pa.struct([made.key_field, made.item_field])
+            items = pa.Array.from_buffers(entry, len(items), [None], 0, children=[keys, items])
+        return pa.Array.from_buffers(
+            made, len(lengths), [_bits(flags), pa.py_buffer(offsets)],
+            int(len(flags) - np.count_nonzero(flags)), children=[items],
+        )  # fmt: skip
+
+    def _leaf(self, node: int) -> pa.Array:
+        column = self._arenas.column_of(node)
+        words, flags = self._arenas.words_of(column), self._arenas.flags_of(column)
+        leaf: Any = self._shapes[node]
+        made = leaf.data_type
+        nulls = int(len(flags) - np.count_nonzero(flags))
+        if made == pa.string():
+            texts = self._batch.texts(words, self._arenas)
+            held = texts.buffers()[1:]
+        else:
+            held = [pa.py_buffer(_native(words, made))]
+        array = pa.Array.from_buffers(made, len(flags), [_bits(flags), *held], nulls)
+        if leaf.checks:
+            self._doubt(node, flags.astype(np.bool_) & doubtful(leaf.checks, array, words))
+        return array
+
+
+def _native(words: Longs, made: pa.DataType) -> Any:
+    """Words as Arrow keeps values of a type."""
+    if made == pa.bool_():
+        return np.packbits(words.astype(np.bool_), bitorder="little")
+    if made == pa.float32():
+        return words.view(np.float64).astype(np.float32)
+    if made == pa.date32() or (pa.types.is_integer(made) and made.bit_width < 64):
+        return words.astype(f"i{made.bit_width // 8}")
+    return words
+
+
+def _bits(flags: Any) -> pa.Buffer | None:
+    if flags.all():
+        return None
+    return pa.py_buffer(np.packbits(flags.astype(np.bool_), bitorder="little"))

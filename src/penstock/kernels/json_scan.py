@@ -1,0 +1,196 @@
+"""The smallest parts of JSON: blanks, texts and numbers. What they do not accept, they refuse.
+
+Source: RFC 8259.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.kernels.compiling import kernel
+from penstock.kernels.json_layout import BYTES, LOOK, as_int
+
+
+def _classes() -> Any:
+    """What ends a run of plain characters in a text: quotation mark, backslash, control."""
+    made = np.zeros(256, np.uint8)
+    made[:32] = 1
+    made[[34, 92]] = 1
+    return made
+
+
+def _digits() -> Any:
+    """The value of a hexadecimal digit; 255 of what is none."""
+    made = np.full(256, 255, np.uint8)
+    made[48:58] = np.arange(10)
+    made[65:71] = made[97:103] = np.arange(10, 16)
+    return made
+
+
+def _escapes() -> Any:
+    """What stands behind a backslash, and what it means; 0 for what may not."""
+    made = np.zeros(256, np.uint8)
+    for escape, meaning in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
+        made[escape] = meaning
+    return made
+
+
+_STOPS = _classes()
+_HEX = _digits()
+_ESCAPES = _escapes()
+
+
+@kernel(f"int64({BYTES}, int64, int64)", inlined=True)
+def byte_at(data: Any, at: int, end: int) -> Any:
+    """The byte there, or 0 behind the end."""
+    return as_int(data[at]) if at < end else 0
+
+
+@kernel(f"int64({BYTES}, int64, int64)", inlined=True)
+def skip_blanks(data: Any, at: int, end: int) -> Any:
+    """Where the next byte is that is not a blank."""
+    while at < end:
+        byte = data[at]
+        if byte > 32 or (byte != 32 and byte != 10 and byte != 13 and byte != 9):
+            break
+        at += 1
+    return at
+
+
+@kernel(f"int64({BYTES}, int64, int64)", inlined=True)
+def plain_end(data: Any, at: int, end: int) -> Any:
+    """Where the next byte of a text is that is not plain."""
+    while at < end and _STOPS[data[at]] == 0:
+        at += 1
+    return at
+
+
+@kernel(f"int64({BYTES}, int64, int64)")
+def hex_unit(data: Any, at: int, end: int) -> Any:
+    """The number of four hexadecimal digits, or LOOK."""
+    if at + 4 > end:
+        return LOOK
+    unit = 0
+    for step in range(4):
+        digit = as_int(_HEX[data[at + step]])
+        if digit > 15:
+            return LOOK
+        unit = unit << 4 | digit
+    return unit
+
+
+@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64)")
+def code_point(data: Any, at: int, end: int) -> Any:
+    """The character of an escape with `u`, and what is behind it; LOOK for half a pair."""
+    unit = hex_unit(data, at, end)
+    if unit < 0xD800 or unit > 0xDFFF:
+        return unit, at + 4
+    if unit > 0xDBFF or byte_at(data, at + 4, end) != 92 or byte_at(data, at + 5, end) != 117:
+        return LOOK, at
+    low = hex_unit(data, at + 6, end)
+    if low < 0xDC00 or low > 0xDFFF:
+        return LOOK, at
+    return 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00), at + 10
+
+
+@kernel("int64(uint8[::1], int64, int64)")
+def put_utf8(target: Any, at: int, point: int) -> Any:
+    """Write a character; what is behind it."""
+    if point < 0x80:
+        target[at] = point
+        return at + 1
+    if point < 0x800:
+        target[at] = 0xC0 | point >> 6
+    elif point < 0x10000:
+        target[at] = 0xE0 | point >> 12
+    else:
+        target[at] = 0xF0 | point >> 18
+        at += 1
+        target[at] = 0x80 | (point >> 12 & 0x3F)
+    if point >= 0x800:
+        at += 1
+        target[at] = 0x80 | (point >> 6 & 0x3F)
+    target[at + 1] = 0x80 | (point & 0x3F)
+    return at + 2
+
+
+@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64, uint8[::1], int64)")
+def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
+    """Copy a text from behind its quotation mark to `heap[size:]`, its escapes replaced.
+
+    Returns what is behind its end (or LOOK where it has none, or an escape is wrong), and the end
+    in the heap, which must have room for as many bytes as the text may have.
+    """
+    while at < end:
+        byte = as_int(data[at])
+        if byte == 34:
+            return at + 1, size
+        if byte < 32:
+            return LOOK, size
+        if byte != 92:
+            heap[size] = byte
+            size += 1
+            at += 1
+            continue
+        kind = byte_at(data, at + 1, end)
+        point = as_int(_ESCAPES[kind])
+        at += 2
+        if kind == 117:
+            point, at = code_point(data, at, end)
+        elif point == 0:
+            return LOOK, size
+        if point < 0:
+            return LOOK, size
+        size = put_utf8(heap, size, point)
+    return LOOK, size
+
+
+@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64)", inlined=True)
+def digit_run(data: Any, at: int, end: int) -> Any:
+    """The digits there as a number, right up to 18 of them, and what is behind them."""
+    value = as_int(0)
+    while at < end:
+        digit = as_int(data[at]) - 48
+        if digit < 0 or digit > 9:
+            break
+        value = value * 10 + digit
+        at += 1
+    return value, at
+
+
+@kernel(f"int64({BYTES}, int64, int64)")
+def exponent_end(data: Any, at: int, end: int) -> Any:
+    """What is behind the exponent, if there is one; `end` + 1 where it has no digits."""
+    if byte_at(data, at, end) | 32 != 101:
+        return at
+    at += 1
+    sign = byte_at(data, at, end)
+    if sign == 43 or sign == 45:
+        at += 1
+    start = at
+    while at < end and 48 <= data[at] <= 57:
+        at += 1
+    return at if at > start else end + 1
+
+
+@kernel(f"Tuple((int64, int64, int64))({BYTES}, int64, int64)", inlined=True)
+def scan_number(data: Any, at: int, end: int) -> Any:
+    """Where the digits before the point end, where those behind it end, and where all ends.
+
+    `at` is behind the sign. The first of them is LOOK where there is no number.
+    """
+    start = at
+    while at < end and 48 <= data[at] <= 57:
+        at += 1
+    if at == start or (at > start + 1 and data[start] == 48):
+        return LOOK, at, at
+    whole = at
+    if byte_at(data, at, end) == 46:
+        at += 1
+        while at < end and 48 <= data[at] <= 57:
+            at += 1
+        if at == whole + 1:
+            return LOOK, at, at
+    return whole, at, exponent_end(data, at, end)
