@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline.batches import RuleBroken
 from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
+from penstock.spark.pipeline.work import RuleBroken
 from tests.spark.pipeline.conftest import PATIENCE_SECONDS, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -190,7 +190,7 @@ def test_a_rule_that_says_fail_ends_the_run_and_nothing_is_written(pipeline: Pip
     pipeline.send(topic, [{"n": 1}, {"n": 11}])
     with pytest.raises(QueryFailed, match=rf"rule 'small' is broken.*{topic}-0 offset 1"):
         pipeline.run(text)
-    assert not (pipeline.folder / "lake").exists()
+    assert not [*(pipeline.folder / "lake").rglob("*.*")]
     assert pipeline.run(text.replace("n < 10", "n < 100"))["strict"].counts["written.lake"] == 2
     assert RuleBroken.code == "invalid_record"
 

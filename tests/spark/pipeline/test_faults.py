@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -252,23 +253,52 @@ def test_a_sink_that_refuses_a_batch_can_be_mended_in_the_file(pipeline: Pipelin
     with pytest.raises(QueryFailed, match="has no column part"):
         pipeline.run(text)
     other = text.replace("n, _record.partition as part", "n + 100 as n, _record.partition as part")
-    with pytest.raises(QueryFailed, match="batch 0 is half written and goes by the file"):
+    with pytest.raises(QueryFailed, match="has no column part"):
         pipeline.run(other)
+    assert not [*(pipeline.folder / "second").rglob("*.*")]
     mended = other.replace('table = "lake"', 'table = "lake"\n        add_columns = true')
     pipeline.run(mended)
-    assert sorted(row["n"] for row in pipeline.rows("lake")) == [-1, 0, 1, 2]
-    assert sorted(row["n"] for row in pipeline.rows("second")) == [0, 1, 2]
+    assert sorted(row["n"] for row in pipeline.rows("lake")) == [-1, 100, 101, 102]
+    assert sorted(row["n"] for row in pipeline.rows("second")) == [100, 101, 102]
+
+
+def test_a_half_written_batch_that_is_refused_says_by_which_file_it_goes(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = pipeline.topic("numbers")
+    text = plain(pipeline, topic).replace(
+        "[sink.lake]",
+        """[sink.second]
+        from = "kept"
+        table = "second"
+        [sink.lake]""",
+    )
+    pipeline.send(topic, numbers(0, 3))
+    fail_for(monkeypatch, "lake")
+    with pytest.raises(QueryFailed, match="no space left"):
+        pipeline.run(text)
+    monkeypatch.undo()
+    write_deltalake(str(pipeline.folder / "lake"), pa.table({"n": [-1]}))
+    with pytest.raises(QueryFailed, match="batch 0 is half written and goes by the file"):
+        pipeline.run(text.replace("select n,", "select n + 100 as n,"))
+    pipeline.run(text.replace('table = "lake"', 'table = "lake"\n        add_columns = true'))
+    for table in ("second", "lake"):
+        assert [*range(3)] == sorted(row["n"] for row in pipeline.rows(table) if row["n"] >= 0)
 
 
 def fail_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let a sink fail as on a full disk."""
+    """Let a sink's commit fail as on a full disk."""
+
+    def full() -> None:
+        raise OSError("no space left on device")
 
     def broken(spec: Any, query: str, sink: Any) -> Any:
-        if sink.name == name:
-            raise OSError("no space left on device")
-        return writer(spec, query, sink)
+        stage = writer(spec, query, sink)
+        if sink.name != name:
+            return stage
+        return lambda frame, batch_id: replace(stage(frame, batch_id), commit=full)
 
-    monkeypatch.setattr("penstock.spark.pipeline.batches.writer", broken)
+    monkeypatch.setattr("penstock.spark.pipeline.work.writer", broken)
 
 
 def test_a_broker_that_is_away_is_waited_for(pipeline: Pipeline, tmp_path: Any) -> None:

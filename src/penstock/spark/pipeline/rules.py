@@ -14,14 +14,19 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark.pipeline.spec import Rule
+from penstock.spark.pipeline.spec import HOLDING, KEEPING, RECORD, Rule, Source, Step
 
 RULE: Final = "_rule"
 REASON: Final = "_reason"
 OTHERWISE: Final = "_otherwise"
 VERDICT: Final = (RULE, REASON, OTHERWISE)
 UNDECODABLE: Final = "undecodable"
-WARNED: Final = "_warned"
+REJECTED: Final = "rejected."
+WARNED: Final = "warned."
+LETTERS: Final = "letters"
+WAITING: Final = "waiting"
+BROKEN: Final = "broken"
+PLACE: Final = ("topic", "partition", "offset")
 
 
 def judged(
@@ -60,9 +65,37 @@ def met(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     return frame.where(reduce(lambda a, b: a & b, conditions)) if conditions else frame
 
 
-def warnings(rules: Sequence[Rule]) -> list[tuple[str, Column]]:
-    """For each rule that only warns, its name and how often it is broken, as an aggregate."""
-    return [(rule.name, F.count_if(~_met(rule))) for rule in rules if rule.otherwise == "warn"]
+def facts(part: Source | Step, *, on_error: str, columns: Sequence[str]) -> dict[str, Column]:
+    """What to know of a judged frame, as aggregates that can be observed in any pass over it.
+
+    `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `LETTERS` (to be
+    dead-lettered) and `WAITING` (to be held). `BROKEN` is the first row that stops the batch, a
+    struct of its rule, reason and record; it is there where a rule says `fail`.
+
+    Args:
+        part: whose rows they are.
+        on_error: what happens to rows whose value could not be read.
+        columns: those of the frame.
+    """
+    asked: dict[str, str] = {
+        rule.name: rule.otherwise for rule in part.rules if rule.otherwise != "warn"
+    }
+    if isinstance(part, Source) and part.can_fail:
+        asked[UNDECODABLE] = on_error
+    found = {REJECTED + name: F.count_if(F.col(RULE) == name) for name in asked}
+    for rule in part.rules:
+        if rule.otherwise == "warn":
+            found[WARNED + rule.name] = F.count_if(F.col(RULE).isNull() & ~_met(rule))
+    fates = set(asked.values())
+    if fates & KEEPING:
+        found[LETTERS] = F.count_if(F.col(OTHERWISE) == "dead-letter")
+    if fates & HOLDING:
+        found[WAITING] = F.count_if(F.col(OTHERWISE).isin(*sorted(HOLDING)))
+    if "fail" in fates:
+        place = [F.col(RECORD)[name].alias(name) for name in PLACE] if RECORD in columns else []
+        row = F.struct(*place, F.col(RULE), F.col(REASON))
+        found[BROKEN] = F.min(F.when(F.col(OTHERWISE) == "fail", row))
+    return found
 
 
 def _met(rule: Rule) -> Column:

@@ -7,7 +7,7 @@ being written: the sinks tell a replay from a new batch by it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,6 +21,7 @@ from penstock.spark.pipeline.spec import (
     TopicSink,
 )
 from penstock.spark.sink.log_sink import LogSink
+from penstock.spark.staged import Staged
 from penstock.spark.tables import DeltaSink, DeltaUpsert
 
 DEAD_LETTERS: Final = "dead-letters"
@@ -28,8 +29,8 @@ ORDER: Final = ("_topic", "_partition", "_offset")
 TOPIC_EXPRESSIONS: Final = ("value", "key", "partition", "headers")
 CONSOLE_CHARS: Final = 40
 
-Write = Callable[[DataFrame, int], int]
-"""Writes a batch; returns how many rows, 0 for one that was there already."""
+Stage = Callable[[DataFrame, int], Staged[Any]]
+"""Makes a batch ready to be committed (see `staged.py`)."""
 
 
 def application(spec: PipelineSpec, query: str, sink: str) -> str:
@@ -37,29 +38,28 @@ def application(spec: PipelineSpec, query: str, sink: str) -> str:
     return f"{spec.name}.{query}.{sink}"
 
 
-def writer(spec: PipelineSpec, query: str, sink: Sink) -> Write:
+def writer(spec: PipelineSpec, query: str, sink: Sink) -> Stage:
     """What writes batches of the sink's view."""
     name = application(spec, query, sink.name)
     if isinstance(sink.to, TableSink):
         return _table_writer(sink.to, name)
     if isinstance(sink.to, TopicSink):
         return _topic_writer(spec, sink.to, name)
-    return _console_writer(sink.name, sink.to)
+    return _console_stage(sink.name, sink.to)
 
 
-def dead_letter_writer(spec: PipelineSpec, query: str) -> Write:
+def dead_letter_writer(spec: PipelineSpec, query: str) -> Stage:
     """What writes dead letters, made by `dead_letters.py`."""
-    log = LogSink(
+    return LogSink(
         application=application(spec, query, DEAD_LETTERS),
         bootstrap=spec.run.bootstrap,
         admin_url=spec.run.admin_url,
         topic=spec.errors.dead_letters,
         ordered_by=ORDER,
-    )
-    return lambda frame, batch_id: log.write(frame, batch_id).records
+    ).stage
 
 
-def _table_writer(to: TableSink, name: str) -> Write:
+def _table_writer(to: TableSink, name: str) -> Stage:
     if to.mode == "append":
         table = DeltaSink(
             to.table,
@@ -68,7 +68,7 @@ def _table_writer(to: TableSink, name: str) -> Write:
             add_columns=to.add_columns,
             codec=to.codec,
         )
-        return lambda frame, batch_id: table.write(frame.drop(RECORD), batch_id).rows
+        return lambda frame, batch_id: table.stage(frame.drop(RECORD), batch_id)
     merged = DeltaUpsert(
         to.table,
         application=name,
@@ -77,10 +77,10 @@ def _table_writer(to: TableSink, name: str) -> Write:
         delete_when=to.delete_when,
         codec=to.codec,
     )
-    return lambda frame, batch_id: merged.write(frame.drop(RECORD), batch_id).rows
+    return lambda frame, batch_id: merged.stage(frame.drop(RECORD), batch_id)
 
 
-def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Write:
+def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Stage:
     log = LogSink(
         application=name,
         bootstrap=spec.run.bootstrap,
@@ -89,11 +89,7 @@ def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Write:
         codec=to.codec,
         ordered_by=ORDER if to.ordered else (),
     )
-
-    def write(frame: DataFrame, batch_id: int) -> int:
-        return log.write(topic_rows(frame, to), batch_id).records
-
-    return write
+    return lambda frame, batch_id: log.stage(topic_rows(frame, to), batch_id)
 
 
 def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
@@ -110,13 +106,16 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
     return frame.select(*(column.alias(name) for name, column in columns.items()))
 
 
-def _console_writer(name: str, to: ConsoleSink) -> Write:
-    def write(frame: DataFrame, batch_id: int) -> int:
+def _console_stage(name: str, to: ConsoleSink) -> Stage:
+    def stage(frame: DataFrame, batch_id: int) -> Staged[None]:
         shown = frame.drop(RECORD)
         count = shown.count()
-        if count:
-            print(f"{name}, batch {batch_id}: {count} rows", flush=True)
-            shown.show(to.rows, truncate=CONSOLE_CHARS)
-        return count
 
-    return write
+        def show() -> None:
+            if count:
+                print(f"{name}, batch {batch_id}: {count} rows", flush=True)
+                shown.show(to.rows, truncate=CONSOLE_CHARS)
+
+        return Staged(rows=count, commit=show)
+
+    return stage

@@ -16,7 +16,9 @@ Source: the transaction identifiers of Delta; Kafka's idempotent producer (KIP-9
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,6 +38,7 @@ from penstock.spark.sink.options import SinkOptions, check
 from penstock.spark.sink.placing import Target
 from penstock.spark.sink.staging import Attempt, find_topic, stage
 from penstock.spark.sink.store import StagingLocation, staging_location
+from penstock.spark.staged import Staged
 
 _STAGED: Final = "task int, number int, blob string, problem string"
 _STAGED_ARROW: Final = pa.schema(
@@ -101,7 +104,17 @@ class LogSink:
         self.write(batch, batch_id)
 
     def write(self, batch: DataFrame, batch_id: int, *, owner: str | None = None) -> Appended:
-        """Append a batch unless the log has it.
+        """Append a batch unless the log has it. Arguments are those of `stage`.
+
+        Raises:
+            CommitUnfinished, CommitRefused, SinkOwnerChanged: of the commit; and as `stage`.
+        """
+        return self.stage(batch, batch_id, owner=owner).commit()
+
+    def stage(
+        self, batch: DataFrame, batch_id: int, *, owner: str | None = None
+    ) -> Staged[Appended]:
+        """Stage a batch's blobs, which nobody reads before they are committed.
 
         Args:
             owner: whoever keeps the batch numbers; the streaming query's id by default.
@@ -109,29 +122,35 @@ class LogSink:
         Raises:
             InvalidRows, UnknownTopics: rows that cannot be written; nothing is.
             NotPenstock, AdminUnavailable: of the admin address.
-            CommitUnfinished, CommitRefused, SinkOwnerChanged: of the commit.
         """
         frame, columns = self._arranged(batch)
         if owner is None:
             owner = query_of(batch)
         options = self._options
-        address = BrokerAdmin(options.admin_url)
-        try:
-            commits = Commits(
-                address, self.application, timeout_seconds=options.commit_timeout_seconds
-            )
-            if commits.has(batch_id, owner):
-                return Appended(batch_id=batch_id, records=0, replayed=True, offsets={})
+        with closing(BrokerAdmin(options.admin_url)) as address:
+            if self._commits(address).has(batch_id, owner):
+                done = Appended(batch_id=batch_id, records=0, replayed=True, offsets={})
+                return Staged(rows=0, commit=lambda: done, replayed=True)
             place = staging_location(address)
-            topics = {}
-            if options.topic is not None:
-                topics[options.topic] = find_topic(options.bootstrap, options.topic)
-            task = _Task(
-                options=options, batch_id=batch_id, columns=columns, place=place, topics=topics
-            )
-            return commits.commit(batch_id, owner, _collected(frame, task))
-        finally:
-            address.close()
+        topics = {}
+        if options.topic is not None:
+            topics[options.topic] = find_topic(options.bootstrap, options.topic)
+        task = _Task(
+            options=options, batch_id=batch_id, columns=columns, place=place, topics=topics
+        )
+        blobs = _collected(frame, task)
+        return Staged(
+            rows=sum(blob.records for blob in blobs),
+            commit=partial(self._finish, batch_id, owner, blobs),
+        )
+
+    def _finish(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
+        with closing(BrokerAdmin(self._options.admin_url)) as address:
+            return self._commits(address).commit(batch_id, owner, blobs)
+
+    def _commits(self, address: BrokerAdmin) -> Commits:
+        timeout_seconds = self._options.commit_timeout_seconds
+        return Commits(address, self.application, timeout_seconds=timeout_seconds)
 
     def _arranged(self, batch: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
         """The batch with the columns that are written, its rows in the order asked for."""

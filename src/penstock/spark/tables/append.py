@@ -9,8 +9,9 @@ and that commit carries (application, batch number) as a Delta transaction ident
 
 1. If the table has this batch number of the application or a later one, there is nothing to do
    (see `commits.py` for what makes sure that both count alike).
-2. Spark writes Parquet into a directory that no other attempt uses.
-3. One commit adds those files and the identifier. Until it is there nobody sees them.
+2. Spark writes Parquet into a directory that no other attempt uses (`stage`).
+3. One commit adds those files and the identifier. Until it is there nobody sees them; a caller
+   that looks at the batch's counts in between may discard them instead.
 
 A crash before 3 leaves files that no commit names; `remove_orphans` deletes them once they are
 older than any running attempt can be. A crash after 3 makes the replay end at 1. Two drivers at
@@ -25,6 +26,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from deltalake import DeltaTable, Field, Schema
@@ -37,6 +39,7 @@ from pyspark.sql.types import StructType
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.query_id import query_of
+from penstock.spark.staged import Staged
 from penstock.spark.tables.codecs import checked, spark_options
 from penstock.spark.tables.collection import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 from penstock.spark.tables.commits import Commit, in_table
@@ -108,7 +111,19 @@ class DeltaSink:
         metadata: Mapping[str, Any] | None = None,
     ) -> Written:
         """Append a batch unless the table has it; the table is unchanged if this raises
-        anything but a lost connection.
+        anything but a lost connection. Arguments and errors are those of `stage`.
+        """
+        return self.stage(batch, batch_id, marks=marks, metadata=metadata).commit()
+
+    def stage(
+        self,
+        batch: DataFrame,
+        batch_id: int,
+        *,
+        marks: Mapping[str, int] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Staged[Written]:
+        """Write a batch's files, which nobody sees before they are committed.
 
         Args:
             batch: its rows; read once.
@@ -128,22 +143,17 @@ class DeltaSink:
             marks=marks or {},
             metadata=metadata or {},
         )
-        if in_table(self.open(), commit):
-            return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
-        self._check(batch.schema)
+        table = self.open()
+        if in_table(table, commit):
+            done = Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
+            return Staged(rows=0, commit=lambda: done, replayed=True)
+        self._added(table, batch.schema)
         directory = f"batches/{batch_id:012d}-{self._randomness.uuid().hex}"
         files = self._stage(batch, directory)
-        to_commit = bool(files) or (bool(marks) and self.open() is not None)
-        version = self._commit(files, batch.schema, commit) if to_commit else None
-        if version is None or not files:
-            found, root = filesystem(self.table)
-            found.delete_dir(f"{root}/{directory}")
-        return Written(
-            batch_id=batch_id,
-            rows=sum(item.rows for item in files) if version is not None else 0,
-            files=len(files) if version is not None else 0,
-            version=version,
-            replayed=to_commit and version is None,
+        return Staged(
+            rows=sum(item.rows for item in files),
+            commit=partial(self._finish, directory, files, batch.schema, commit),
+            discard=partial(self._discard, directory),
         )
 
     def has(self, batch_id: int) -> bool:
@@ -183,19 +193,44 @@ class DeltaSink:
             )
         return files
 
+    def _finish(
+        self, directory: str, files: list[WrittenFile], schema: StructType, commit: Commit
+    ) -> Written:
+        table = self.open()
+        to_commit = bool(files) or (bool(commit.marks) and table is not None)
+        version = self._commit(table, files, schema, commit) if to_commit else None
+        if version is None or not files:
+            self._discard(directory)
+        return Written(
+            batch_id=commit.batch_id,
+            rows=sum(item.rows for item in files) if version is not None else 0,
+            files=len(files) if version is not None else 0,
+            version=version,
+            replayed=to_commit and version is None,
+        )
+
+    def _discard(self, directory: str) -> None:
+        found, root = filesystem(self.table)
+        found.delete_dir(f"{root}/{directory}")
+
     def _commit(
-        self, files: Sequence[WrittenFile], schema: StructType, commit: Commit
+        self,
+        table: DeltaTable | None,
+        files: Sequence[WrittenFile],
+        schema: StructType,
+        commit: Commit,
     ) -> int | None:
         """The version that added the files; None when another attempt had committed the batch."""
         actions: list[AddAction | RemoveAction] = [item.action for item in files]
         for attempt in range(1, COMMIT_ATTEMPTS_MAX + 1):
-            table = self.open()
             if in_table(table, commit):
                 return None
             try:
                 if table is None:
                     self._create(files, schema, commit)
                     return 0
+                if added := self._added(table, schema):
+                    table.alter.add_columns(added)
                 table.create_write_transaction(
                     actions,
                     mode="append",
@@ -210,6 +245,7 @@ class DeltaSink:
                 if attempt == COMMIT_ATTEMPTS_MAX:
                     raise
                 _LOG.info("table %s: %s: %s; trying again", self.table, commit.batch_id, error)
+                table = self.open()
         return None
 
     def _create(self, files: Sequence[WrittenFile], schema: StructType, commit: Commit) -> None:
@@ -223,15 +259,19 @@ class DeltaSink:
             commit_properties=commit.properties(),
         )
 
-    def _check(self, schema: StructType) -> None:
+    def _added(self, table: DeltaTable | None, schema: StructType) -> list[Field]:
+        """The columns that a batch adds to the table.
+
+        Raises:
+            TableMismatch: the table does not take the batch.
+        """
         unknown = [name for name in self._partition_by if name not in schema.names]
         if unknown:
             raise TableMismatch(
                 f"table {self.table}: partition column {unknown[0]} is not in the batch"
             )
-        table = self.open()
         if table is None:
-            return
+            return []
         partition_columns = tuple(table.metadata().partition_columns)
         if partition_columns != self._partition_by:
             raise TableMismatch(
@@ -239,14 +279,12 @@ class DeltaSink:
                 f"the sink by {self._partition_by or 'nothing'}"
             )
         added = check_schema(self.table, table.schema(), schema_of(schema))
-        if not added:
-            return
-        if not self._add_columns:
+        if added and not self._add_columns:
             raise TableMismatch(
                 f"table {self.table} has no column {', '.join(field.name for field in added)}; "
                 "add_columns=True would add it"
             )
-        table.alter.add_columns(added)
+        return added
 
 
 def schema_of(schema: StructType) -> Schema:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.query_id import query_of
+from penstock.spark.staged import Staged
 from penstock.spark.tables.append import DeltaSink, Written, check_schema, schema_of
 from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
@@ -91,6 +93,13 @@ class DeltaUpsert:
     def write(self, batch: DataFrame, batch_id: int) -> Written:
         """Merge a batch unless the table has it; `rows` of the result are those merged.
 
+        Errors are those of `stage`.
+        """
+        return self.stage(batch, batch_id).commit()
+
+    def stage(self, batch: DataFrame, batch_id: int) -> Staged[Written]:
+        """Bring the rows that are to be merged into memory; nothing is changed yet.
+
         Raises:
             TableMismatch: the columns differ from the table's, the batch is too large, or its
                 keys or order do not tell rows apart.
@@ -99,19 +108,23 @@ class DeltaUpsert:
         commit = Commit(
             application=self._sink.application, batch_id=batch_id, query=query_of(batch)
         )
-        replayed = Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
-        if in_table(self._sink.open(), commit):
-            return replayed
-        self._check_columns(batch)
+        table = self._sink.open()
+        if in_table(table, commit):
+            return Staged(rows=0, commit=partial(_done, batch_id), replayed=True)
+        self._check_columns(table, batch)
         rows = self._latest(batch).limit(self._batch_rows_max + 1).toArrow()
         self._check_rows(rows, batch_id)
+        rows = rows.drop_columns([UNORDERED])
+        return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit))
+
+    def _finish(self, rows: pa.Table, commit: Commit) -> Written:
         if not rows.num_rows:
-            return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=False)
-        version = self._commit(rows.drop_columns([UNORDERED]), commit)
+            return _done(commit.batch_id, replayed=False)
+        version = self._commit(rows, commit)
         if version is None:
-            return replayed
+            return _done(commit.batch_id)
         return Written(
-            batch_id=batch_id, rows=rows.num_rows, files=0, version=version, replayed=False
+            batch_id=commit.batch_id, rows=rows.num_rows, files=0, version=version, replayed=False
         )
 
     def _latest(self, batch: DataFrame) -> DataFrame:
@@ -131,13 +144,12 @@ class DeltaUpsert:
             .select("_penstock_row.*", UNORDERED)
         )
 
-    def _check_columns(self, batch: DataFrame) -> None:
+    def _check_columns(self, table: DeltaTable | None, batch: DataFrame) -> None:
         needed = [*self._keys, *([self._order_by] if self._order_by else [])]
         if missing := [name for name in needed if name not in batch.columns]:
             raise TableMismatch(
                 f"table {self._sink.table}: column {missing[0]} is not in the batch"
             )
-        table = self._sink.open()
         if table is None:
             return
         added = check_schema(self._sink.table, table.schema(), schema_of(batch.schema))
@@ -219,6 +231,11 @@ class DeltaUpsert:
         merging.when_matched_update(values, predicate=later).when_not_matched_insert(
             values, predicate=f"NOT {removes}"
         ).execute()
+
+
+def _done(batch_id: int, *, replayed: bool = True) -> Written:
+    """What there is to say of a batch without anything to merge."""
+    return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=replayed)
 
 
 def _quoted(name: str) -> Column:

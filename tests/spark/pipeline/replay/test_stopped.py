@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline import batches
 from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.parked import ask, waiting
@@ -16,6 +15,7 @@ from penstock.spark.pipeline.retry_store import ReleaseBox, RetryStore
 from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import QueryState
+from penstock.spark.tables import DeltaSink
 from tests.spark.pipeline.conftest import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -41,7 +41,7 @@ SENT = [("a", 1), ("a", 2), ("b", 5), ("b", 6), (None, 9)]
 
 Step = tuple[Any, str, bool]
 STEPS: dict[str, Step] = {
-    "table written": (batches, "dead_letter_writer", False),
+    "table written": (DeltaSink, "_finish", True),
     "lot saved": (RetryStore, "save", True),
     "finished, and not committed": (Journal, "finish", True),
 }

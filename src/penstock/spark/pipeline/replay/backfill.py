@@ -250,9 +250,11 @@ class Backfill:
         try:
             self._make_views(views, progress, self._records(progress, ranges))
             late = replace(self._sink, name=f"{self._sink.name}.backfill")
-            write = writer(self._spec, self._plan.name, late)
+            stage = writer(self._spec, self._plan.name, late)
             with self._as_query(progress.id or ""):
-                return write(views[self._sink.view], number)
+                staged = stage(views[self._sink.view], number)
+                staged.commit()
+                return staged.rows
         finally:
             for name in views:
                 self._spark.catalog.dropTempView(name)

@@ -1,0 +1,176 @@
+"""How often a query reads the records of a batch, and where the verdicts of its rules are counted.
+
+Theory of operation. Spark counts what flows by a place in a plan (`observe`) while it does
+something else with it. So the verdicts of a batch are counted in the pass that writes a sink's
+files, and nothing is kept in memory: the sinks' files are seen by nobody before the counts are
+known (`staged.py`). That is exact where every row that has been judged is certain to flow by, and
+to do so once: where rows are only picked, changed and put together between the judged views and
+the sink. Limits, joins, aggregates and subqueries may end early, or run twice after a lost
+executor; there the verdicts are counted in a pass of their own.
+
+Records that are read again are the same, as a batch is a range of offsets. Whether the same rows
+come of them again is not certain with Python steps, an outbox, random numbers and the time of
+day: then what was judged is kept in memory, as it is where opening the values costs more than
+keeping them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from penstock.spark.formats.decoders import Decoder
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.reads import read_of
+from penstock.spark.pipeline.spec import PipelineSpec, Sink, Source, TableSink, TopicSink
+
+ROW_BY_ROW: Final = frozenset(
+    {
+        "Project", "Filter", "Generate", "SubqueryAlias", "View", "Union", "CollectMetrics",
+        "ArrowEvalPython", "BatchEvalPython", "MapInArrow", "MapInPandas", "PythonMapInArrow",
+    }
+)  # fmt: skip
+"""Nodes of an analysed plan through which every row flows, once."""
+
+
+_STATE: Final = "its state would be computed again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """How a query goes through a batch.
+
+    `counting` is the sink in whose pass verdicts are counted; None counts them in a pass of their
+    own. `kept` says why what was judged is kept in memory meanwhile; None if it is not.
+    """
+
+    counting: str | None
+    kept: str | None
+
+
+def passes(
+    spec: PipelineSpec,
+    plan: QueryPlan,
+    views: Mapping[str, DataFrame],
+    decoders: Mapping[str, Decoder],
+) -> Passes:
+    """How a query goes through a batch; the same for all of its batches.
+
+    Args:
+        views: those of the query's sources and steps, over any records.
+    """
+    watched = {name for name in plan.batched if spec.steps[name].rules}
+    if plan.root is None:
+        watched |= {name for name in plan.sources if _judges(spec.sources[name])}
+    fit = [name for name in plan.sinks if _counts(spec, plan, spec.sinks[name], watched, views)]
+    counting = fit[0] if fit and watched else None
+    rounds = len(plan.sinks) + bool(watched and counting is None)
+    again = rounds > 1 or bool(watched and spec.errors.dead_letters)
+    if plan.root is not None:
+        return Passes(counting=counting, kept=_STATE if again else None)
+    kept = _unsure(spec, plan, views) if again else None
+    if kept is None and rounds > 1:
+        kept = _costly(spec, plan, decoders)
+    return Passes(counting=counting, kept=kept)
+
+
+def _counts(
+    spec: PipelineSpec,
+    plan: QueryPlan,
+    sink: Sink,
+    watched: set[str],
+    views: Mapping[str, DataFrame],
+) -> bool:
+    """Whether the pass that writes a sink shows all verdicts."""
+    if not one_by_one(sink):
+        return False
+    made_of = above(spec, sink.view)
+    steps = made_of & set(plan.batched)
+    return watched <= made_of and all(
+        spec.steps[name].python is None and row_by_row(views[name]) for name in steps
+    )
+
+
+def one_by_one(sink: Sink) -> bool:
+    """Whether a sink takes rows as they come, without moving them between tasks."""
+    if isinstance(sink.to, TableSink):
+        return sink.to.mode == "append"
+    return isinstance(sink.to, TopicSink) and not sink.to.ordered
+
+
+def above(spec: PipelineSpec, view: str) -> set[str]:
+    """A view and all that it is made of."""
+    step = spec.steps.get(view)
+    return {view}.union(*(above(spec, name) for name in step.inputs if step) if step else ())
+
+
+def row_by_row(frame: DataFrame) -> bool:
+    """Whether every row that goes into a frame is certain to flow through its plan, once."""
+    plan = _analysed(frame)
+    return (
+        plan is not None
+        and not plan.containsPattern(_pattern(frame, "PLAN_EXPRESSION"))
+        and all(
+            str(node.nodeName()) in ROW_BY_ROW or not node.children().size()
+            for node in _nodes(plan)
+        )
+    )
+
+
+def _judges(source: Source) -> bool:
+    return source.can_fail or bool(source.rules)
+
+
+def _unsure(spec: PipelineSpec, plan: QueryPlan, views: Mapping[str, DataFrame]) -> str | None:
+    """Why the same records may not give the same rows; None if they do."""
+    if any(spec.sources[name].outbox for name in plan.sources):
+        return "files of an outbox may be gone when they are read again"
+    for name in plan.batched:
+        if spec.steps[name].python is not None:
+            return f"step {name} is Python, and may give other rows when it runs again"
+        tree = _analysed(views[name])
+        if (
+            tree is None
+            or not tree.deterministic()
+            or tree.containsPattern(_pattern(views[name], "CURRENT_LIKE"))
+        ):
+            return f"step {name} may give other rows when it runs again"
+    return None
+
+
+def _repeatable(frame: DataFrame) -> bool:
+    plan = _analysed(frame)
+    if plan is None or not plan.deterministic():
+        return False
+    return not plan.containsPattern(_pattern(frame, "CURRENT_LIKE"))
+
+
+def _costly(
+    spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
+) -> str | None:
+    """Why values are not to be opened for each pass; None where that is cheap."""
+    if read_of(spec, plan, decoders).value_format is not None:
+        return None
+    opened = [name for name in plan.sources if spec.sources[name].can_fail]
+    return f"values of {opened[0]} cost more to open again than to keep" if opened else None
+
+
+def _analysed(frame: DataFrame) -> Any:
+    """Spark's plan; None over Spark Connect, which shows none."""
+    inner = getattr(frame, "_jdf", None)
+    return None if inner is None else inner.queryExecution().analyzed()
+
+
+def _pattern(frame: DataFrame, name: str) -> Any:
+    java: Any = frame.sparkSession._jvm
+    return getattr(java.org.apache.spark.sql.catalyst.trees.TreePattern, name)()
+
+
+def _nodes(plan: Any) -> Iterable[Any]:
+    yield plan
+    children = plan.children()
+    for index in range(children.size()):
+        yield from _nodes(children.apply(index))

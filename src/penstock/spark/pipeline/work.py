@@ -1,0 +1,321 @@
+"""One batch under way: its views, what is known of them, and how it gets to its sinks.
+
+A view that is judged is watched: what its rules say is observed in some pass over it, for which
+`passes.py` chooses. Sinks are staged, then the verdicts are known, then everything is committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.base.errors import InvalidError, UnavailableError
+from penstock.spark.formats.decoders import Decoder
+from penstock.spark.pipeline import blocking, frames, rules
+from penstock.spark.pipeline.dead_letters import dead_letters
+from penstock.spark.pipeline.graph import QueryPlan, keeps
+from penstock.spark.pipeline.journal import Entry
+from penstock.spark.pipeline.retry_store import SCHEMA, TooManyHeld
+from penstock.spark.pipeline.rules import OTHERWISE, RULE
+from penstock.spark.pipeline.spec import HOLDING, RECORD, PipelineSpec, Source, Step
+from penstock.spark.pipeline.writing import dead_letter_writer, writer
+from penstock.spark.staged import Staged
+from penstock.spark.tables import read_table
+
+
+class RuleBroken(InvalidError):
+    """A row breaks a rule that says `fail`."""
+
+    code: ClassVar[str] = "invalid_record"
+
+
+class RowsChanged(UnavailableError):
+    """Records that were read twice gave other rows; nothing of the batch has been committed."""
+
+    code: ClassVar[str] = "unknown_server_error"
+
+
+class Work:
+    """A batch's session, views, and counts."""
+
+    def __init__(
+        self,
+        *,
+        spec: PipelineSpec,
+        plan: QueryPlan,
+        decoders: Mapping[str, Decoder],
+        spark: SparkSession,
+        entry: Entry,
+    ) -> None:
+        self.spec = spec
+        self.plan = plan
+        self.decoders = decoders
+        self.spark = spark
+        self.entry = entry
+        self.counts: Counter[str] = Counter()
+        self.released: dict[str, int] = {}
+        self.views: dict[str, DataFrame] = {}
+        self._given_up: list[DataFrame] = []
+        self._given_up_rows = 0
+        self._judged: dict[str, DataFrame] = {}
+        self._steps: dict[str, DataFrame] = {}
+        self._observed: dict[str, Observation] = {}
+        self._letters: Counter[str] = Counter()
+        self._waiting = 0
+        self._counted: set[str] = set()
+        self._kept: list[DataFrame] = []
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Keep a frame in memory until the batch ends."""
+        kept = frame.persist()
+        self._kept.append(kept)
+        return kept
+
+    def release(self) -> None:
+        """Give up what was kept, and the views."""
+        for frame in reversed(self._kept):
+            frame.unpersist()
+        for name in self.views:
+            self.spark.catalog.dropTempView(name)
+
+    def register(self, name: str, frame: DataFrame) -> None:
+        frame.createOrReplaceTempView(name)
+        self.views[name] = frame
+
+    def read_tables(self) -> None:
+        for name in self.plan.tables:
+            table = self.spec.sources[name].table or ""
+            version = self.entry.tables[name]
+            self.register(name, read_table(self.spark, table, version=version))
+
+    # Views
+
+    def open_sources(self, batch: DataFrame, *, keep: bool = False, observe: bool = False) -> None:
+        """Judge the records of every source; their good rows become views.
+
+        Args:
+            keep: keep what was judged in memory.
+            observe: count verdicts in the first pass over the views.
+        """
+        for name in self.plan.sources:
+            source = self.spec.sources[name]
+            records = batch
+            if len(self.plan.sources) > 1:
+                records = frames.records_of(batch, source)
+            judged = frames.source_view(
+                records, source, self.decoders[name], on_error=self.spec.errors.on_invalid
+            )
+            judged = self._with_last_try(judged)
+            self._judged[name] = self.keep(judged) if keep else judged
+        self._show_good_records(observe=observe)
+
+    def _show_good_records(self, *, observe: bool = False) -> None:
+        for name, judged in self._judged.items():
+            self.register(name, rules.accepted(self._watched(name, judged, observe=observe)))
+
+    def _with_last_try(self, judged: DataFrame) -> DataFrame:
+        """After its last try, a record that would be tried again is a dead letter."""
+        if not self.spec.errors.retry_delays_seconds:
+            return judged
+        tries = len(self.spec.errors.retry_delays_seconds)
+        last = (F.col(OTHERWISE) == "retry") & (F.col(RECORD)["attempt"] >= tries)
+        fate = F.when(last, F.lit("dead-letter")).otherwise(F.col(OTHERWISE))
+        return judged.withColumn(OTHERWISE, fate)
+
+    def run_steps(self, *, keep: bool = False, observe: bool = False) -> None:
+        """Make the view of every step; those with rules are judged."""
+        self._steps = {}
+        for name in self.plan.batched:
+            step = self.spec.steps[name]
+            frame = frames.run_step(self.spark, step, self.views)
+            if not step.rules:
+                self.register(name, frame)
+                continue
+            judged = rules.judged(frame, step.rules, error=None, on_error="")
+            if keeps(step):
+                judged = self._with_last_try(judged)
+            self._steps[name] = self.keep(judged) if keep else judged
+            self.register(
+                name, rules.accepted(self._watched(name, self._steps[name], observe=observe))
+            )
+
+    # Verdicts
+
+    def _facts(self, name: str, judged: DataFrame) -> list[Column]:
+        part: Source | Step = self.spec.sources.get(name) or self.spec.steps[name]
+        found = rules.facts(part, on_error=self.spec.errors.on_invalid, columns=judged.columns)
+        return [fact.alias(what) for what, fact in found.items()]
+
+    def _watched(self, name: str, judged: DataFrame, *, observe: bool) -> DataFrame:
+        facts = self._facts(name, judged) if observe else []
+        if not facts:
+            return judged
+        self._observed[name] = Observation()
+        return judged.observe(self._observed[name], *facts)
+
+    def _take_in_observed(self) -> None:
+        """Take in what a pass has shown."""
+        for name, observation in self._observed.items():
+            try:
+                found = observation.get
+            except Py4JJavaError:
+                continue  # Spark left that part of the plan out
+            self._take_in(name, found)
+
+    def count_sources(self) -> None:
+        """Count what the rules of sources say, in a pass of its own.
+
+        Raises:
+            RuleBroken: a row breaks a rule that says `fail`.
+        """
+        self._count(self._judged)
+
+    def _count(self, judged: Mapping[str, DataFrame]) -> None:
+        for name, frame in judged.items():
+            if facts := self._facts(name, frame):
+                observation = Observation()
+                frame.observe(observation, *facts).write.format("noop").mode("overwrite").save()
+                self._take_in(name, observation.get)
+
+    def _take_in(self, name: str, found: Mapping[str, Any]) -> None:
+        self._counted.add(name)
+        for what, value in found.items():
+            if value and what.startswith((rules.REJECTED, rules.WARNED)):
+                self.counts[what] += value
+        self._letters[name] = found.get(rules.LETTERS, 0)
+        self._waiting += found.get(rules.WAITING, 0)
+        broken = found.get(rules.BROKEN)
+        if broken is None:
+            return
+        text = f"{name}: rule {broken[RULE]!r} is broken, and says fail"
+        if len(broken) > len(rules.PLACE):
+            text += f": {broken[0]}-{broken[1]} offset {broken[2]}: {broken[rules.REASON]}"
+        raise RuleBroken(text)
+
+    # What waits
+
+    def rejects(self, limit: int) -> pa.Table:
+        """The rejected records that have to wait, as `blocking.REJECT_SCHEMA`.
+
+        Raises:
+            TooManyHeld: more than `limit`.
+        """
+        found = [
+            judged
+            for name, judged in self._steps.items()
+            if holds_rows(self.spec.steps[name].rules)
+        ]
+        if not self._waiting and not found:
+            return blocking.REJECT_SCHEMA.empty_table()
+        found += self._judged.values()
+        union = frames.union([blocking.rejects(one) for one in found])
+        return _arrow(union, blocking.REJECT_SCHEMA, self.plan.name, limit)
+
+    def hold_back(self, blocking_offsets: pa.Table, limit: int) -> pa.Table:
+        """Take what has to wait out of the views; returns it, as `holding.SCHEMA`.
+
+        Raises:
+            TooManyHeld: more than `limit`.
+        """
+        keep_order = self.spec.errors.keep_order
+        waiting: list[DataFrame] = []
+        for name, judged in self._judged.items():
+            goes_on, waits = blocking.split(
+                self.spark, judged, blocking_offsets, keep_order=keep_order
+            )
+            self._judged[name] = goes_on
+            rows = blocking.held_rows(
+                waits,
+                now_ms=self.entry.now_ms,
+                delays_seconds=self.spec.errors.retry_delays_seconds,
+            )
+            waiting.append(rows)
+        self.counts.clear()
+        self._waiting = 0
+        self.count_sources()
+        self._show_good_records()
+        self.run_steps(keep=True)
+        return _arrow(frames.union(waiting), SCHEMA, self.plan.name, limit)
+
+    def give_up(self, held: pa.Table) -> None:
+        """Make dead letters of held records that somebody has given up."""
+        if held.num_rows:
+            self._given_up.append(blocking.given_up_rows(self.spark.createDataFrame(held)))
+            self._given_up_rows = held.num_rows
+
+    # Sinks
+
+    def write(self, begin: Callable[[], None], *, counting: str | None) -> None:
+        """Stage every sink, look at the verdicts, and commit.
+
+        Args:
+            begin: called when it is certain that the batch is not refused, before any commit.
+            counting: the sink in whose pass verdicts are counted; None where they have been, or
+                are to be in a pass of their own.
+
+        Raises:
+            RuleBroken: a row breaks a rule that says `fail`; nothing has been committed.
+        """
+        staged: dict[str, Staged[Any]] = {}
+        try:
+            self._stage(staged, counting)
+        except BaseException:
+            for one in staged.values():
+                with suppress(OSError):
+                    one.discard()
+            raise
+        begin()
+        for one in staged.values():
+            one.commit()
+        self.counts.update({name: one.rows for name, one in staged.items()})
+
+    def _stage(self, staged: dict[str, Staged[Any]], counting: str | None) -> None:
+        first = [] if counting is None else [counting]
+        for name in (*first, *(one for one in self.plan.sinks if one != counting)):
+            sink = self.spec.sinks[name]
+            stage = writer(self.spec, self.plan.name, sink)
+            done = staged[f"written.{name}"] = stage(self.views[sink.view], self.entry.batch_id)
+            if name == counting and not done.replayed:
+                self._take_in_observed()
+        judged = self._judged | self._steps
+        self._count({name: frame for name, frame in judged.items() if name not in self._counted})
+        expected = self._letters.total() + self._given_up_rows
+        if self.spec.errors.dead_letters is None or not expected:
+            return
+        letters = staged["dead_letters"] = self._stage_letters()
+        if letters.rows != expected and not letters.replayed:
+            raise RowsChanged(
+                f"batch {self.entry.batch_id}: {expected} records were rejected when they were "
+                f"first read, and {letters.rows} the second time"
+            )
+
+    def _stage_letters(self) -> Staged[Any]:
+        """Stage rejected records for their topic."""
+        judged = self._judged | self._steps
+        some = [judged[name] for name, count in self._letters.items() if count]
+        letters = frames.union(
+            [
+                dead_letters(frame, pipeline=self.spec.name, query=self.plan.name)
+                for frame in (*some, *self._given_up)
+            ]
+        )
+        return dead_letter_writer(self.spec, self.plan.name)(letters, self.entry.batch_id)
+
+
+def holds_rows(some: Sequence[Any]) -> bool:
+    """Whether one of some rules makes records wait."""
+    return any(rule.otherwise in HOLDING for rule in some)
+
+
+def _arrow(frame: DataFrame, schema: pa.Schema, query: str, limit: int) -> pa.Table:
+    table = frame.limit(limit + 1).toArrow()
+    if table.num_rows > limit:
+        raise TooManyHeld(query, table.num_rows, limit)
+    return table.select(schema.names).cast(schema)
