@@ -67,6 +67,7 @@ def _query(spec: PipelineSpec, one: PlannedQuery, *, explain: bool) -> dict[str,
         "checkpoint": str(one.checkpoint),
         "output_mode": one.output_mode,
         "values": list(one.values),
+        "records": one.passes,
         "sources": [_source(spec, name) for name in one.sources],
         "offsets": [
             {"topic": topic, "partition": partition, "offset": offset}
@@ -157,6 +158,7 @@ def _query_lines(query: dict[str, Any]) -> Iterator[str]:
         yield from _rules(source["rules"])
     for read in query["values"]:
         yield f"  opens     values by {read}"
+    yield f"  batch     records are {query['records']}"
     yield f"  from      {_stands(query)}"
     for table in query["tables"]:
         yield f"  reads     {table['name']}: table {table['table']}, as of each batch"

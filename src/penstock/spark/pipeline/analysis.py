@@ -25,10 +25,12 @@ from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import document, frames, rules, schemas
+from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.locations import dotted
+from penstock.spark.pipeline.passes import HELD, Passes, passes
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.queries import group_id, output_mode, whole
@@ -83,6 +85,7 @@ class PlannedQuery:
     output_mode: str
     checkpoint: Path
     values: tuple[str, ...]
+    passes: str
     explain: str
 
 
@@ -444,6 +447,7 @@ def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Planned
         output_mode=output_mode(spec, one),
         checkpoint=PipelinePaths(spec).checkpoint(one.name),
         values=tuple(_reads(spec, one, analysis)),
+        passes=str(_passes(spec, one, analysis)),
         explain="\n".join(f"{name}\n{analysis.explained[name]}" for name in steps),
     )
 
@@ -452,6 +456,12 @@ def _reads(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Iterator[
     """What is read of the records of each stream of a query."""
     for names in (one.sources,) if one.root is None else [(name,) for name in one.sources]:
         yield str(read_of(spec, one, analysis.decoders, names, whole=whole(spec, one)))
+
+
+def _passes(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Passes:
+    if one.root is None and may_hold(spec, one):
+        return HELD
+    return passes(spec, one, analysis.views, analysis.decoders)
 
 
 def _line(error: Exception) -> int:

@@ -50,6 +50,16 @@ class Passes:
     counting: str | None
     kept: str | None
 
+    def __str__(self) -> str:
+        if self.kept is not None:
+            return f"kept in memory: {self.kept}"
+        if self.counting is not None:
+            return f"not kept; rules are counted while {self.counting} is written"
+        return "not kept"
+
+
+HELD: Final = Passes(counting=None, kept="records may have to wait")
+
 
 def passes(
     spec: PipelineSpec,
@@ -148,11 +158,9 @@ def _repeatable(frame: DataFrame) -> bool:
     return not plan.containsPattern(_pattern(frame, "CURRENT_LIKE"))
 
 
-def _costly(
-    spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
-) -> str | None:
+def _costly(spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]) -> str | None:
     """Why values are not to be opened for each pass; None where that is cheap."""
-    if read_of(spec, plan, decoders).value_format is not None:
+    if read_of(spec, plan, decoders, plan.sources, whole=True).value_format is not None:
         return None
     opened = [name for name in plan.sources if spec.sources[name].can_fail]
     return f"values of {opened[0]} cost more to open again than to keep" if opened else None
