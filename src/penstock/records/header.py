@@ -57,7 +57,7 @@ NO_TIMESTAMP: Final = -1
 _SEQUENCE_MODULUS: Final = 2**31
 _OFFSET_MAX: Final = 2**63 - 1
 _MAGIC_AT: Final = 16
-_CRC_AT: Final = 17
+CRC_AT: Final = 17
 CHECKED_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 RECORD_BYTES_MIN: Final = 7
@@ -343,7 +343,7 @@ def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
         )
     _INT16.pack_into(buffer, offset + CHECKED_FROM, header.attributes | TIMESTAMP_TYPE_FLAG)
     _INT64.pack_into(buffer, offset + _MAX_TIMESTAMP_AT, now_ms)
-    _UINT32.pack_into(buffer, offset + _CRC_AT, crc32c(buffer[offset + CHECKED_FROM : end]))
+    _UINT32.pack_into(buffer, offset + CRC_AT, crc32c(buffer[offset + CHECKED_FROM : end]))
 
 
 def stamp_identity(
@@ -360,7 +360,7 @@ def stamp_identity(
     head = bytearray(encode_header(stamped))
     before, after = crc32c(batch[CHECKED_FROM:HEADER_BYTES]), crc32c(head[CHECKED_FROM:])
     checksum = header.crc ^ moved(before ^ after, len(batch) - HEADER_BYTES)
-    _UINT32.pack_into(head, _CRC_AT, checksum)
+    _UINT32.pack_into(head, CRC_AT, checksum)
     return bytes(head)
 
 
@@ -374,7 +374,7 @@ def seal(buffer: bytearray | memoryview, offset: int = 0) -> int:
     length = _INT32.unpack_from(buffer, offset + 8)[0]
     end = offset + length + LENGTH_OVERHEAD_BYTES
     checksum = crc32c(memoryview(buffer)[offset + CHECKED_FROM : end])
-    _UINT32.pack_into(buffer, offset + _CRC_AT, checksum)
+    _UINT32.pack_into(buffer, offset + CRC_AT, checksum)
     return checksum
 
 

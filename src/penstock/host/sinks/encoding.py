@@ -36,7 +36,6 @@ from penstock.records import (
 )
 from penstock.records.columnar.encode import encode_batches
 from penstock.records.columnar.inputs import Column, Input
-from penstock.records.columnar.plain import encode_plain
 from penstock.records.header import NO_PRODUCER_ID
 
 _RECORD_OVERHEAD_BYTES: Final = 10
@@ -74,31 +73,20 @@ def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> lis
     """
     count = chunks.count
     data = np.frombuffer(chunks.payload or bytes(1), np.uint8)
-    offsets, lengths = chunks.offsets.astype(np.int64), chunks.lengths.astype(np.int64)
+    starts = chunks.offsets.astype(np.int32)
+    values = Column(data=data, starts=starts, ends=starts + chunks.lengths.astype(np.int32))
     producer_id, epoch = chunks.producer_id, chunks.producer_epoch
     if chunks.log_sequence == NO_LOG_SEQUENCE:
         producer_id, epoch = NO_PRODUCER_ID, _NO_EPOCH
-    batch = encode_plain(
-        data,
-        offsets,
-        lengths,
+    (batch,) = encode_batches(
+        Input(value=values, timestamps=np.full(count, now_ms)),
         now_ms=now_ms,
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=chunks.log_sequence,
+        max_batch_bytes=HEADER_BYTES + len(data) + count * _ENCODER_SLACK_BYTES,
+        records_per_batch=count,
     )
-    if batch is None:
-        values = Column(array=data, at=offsets + data.ctypes.data, lengths=lengths)
-        times = np.full(count, now_ms)
-        (batch,) = encode_batches(
-            Input(size=count, key=None, value=values, timestamps=times, headers=None),
-            now_ms=now_ms,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=chunks.log_sequence,
-            max_batch_bytes=HEADER_BYTES + len(data) + count * _ENCODER_SLACK_BYTES,
-            records_per_batch=count,
-        )
     if batch.size_bytes > message_bytes_max:
         raise RecordTooLarge(
             f"a frame of {count} chunks and {len(chunks.payload)} bytes is a batch of"

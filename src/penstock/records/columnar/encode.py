@@ -1,35 +1,29 @@
-"""Arrow columns to batch bytes, cut into batches and laid out without a step per record.
+"""Arrow columns to batch bytes, cut into batches.
 
-A record is: length, attributes, timestamp delta, offset delta, key length (together its
-*front*), key, value length, value, header count, headers. Fronts and lengths of all records of
-some batches are computed by column (`fronts`); one gather then copies them, the keys and the
-values, each from where it lies, into the order of the records. Without headers, the header
-count 0 of a record is the first byte of the next record's front, to have a piece less.
+Rows are measured and cut, and then written, by kernels (`kernels.record_writing`), some batches at
+a time: they lie in one buffer back to back, and each is complete as soon as its header is filled
+in. Keys, values and headers are copied once, from where they lie.
 
-The front of a batch's first record has room for the batch's header before it. So batches of one
-pass lie in one buffer, back to back, and are complete as soon as their headers are filled in.
-
-Source: Kafka's `DefaultRecord.writeTo`, `DefaultRecordBatch.writeHeader`.
+Source: Kafka's `DefaultRecordBatch.writeHeader`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from struct import pack_into
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.base.crc import crc32c
-from penstock.records.columnar.arrays import Ints
-from penstock.records.columnar.fronts import constant, packed, pieces
-from penstock.records.columnar.gather import Piece, gather
 from penstock.records.columnar.inputs import Input, read_input
-from penstock.records.columnar.varints import sizes, zigzag
 from penstock.records.compression import compress
 from penstock.records.errors import InvalidRecord, RecordTooLarge
 from penstock.records.header import (
     CHECKED_FROM,
+    CRC_AT,
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
@@ -41,15 +35,12 @@ from penstock.records.header import (
 )
 from penstock.records.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 
-PASS_RECORDS: Final = 16_384
-PASS_BYTES: Final = 4 << 20
-_NULL: Final = b"\x01"
-_NO_HEADERS: Final = b"\0"
-_ATTRIBUTES: Final = b"\0"
-_INT_BYTES_MAX: Final = 5
-_LONG_BYTES_MAX: Final = 10
+PASS_BYTES: Final = 1 << 20
+"""Batches are written together until they have this: a batch that is kept keeps the others."""
+PASS_BATCHES: Final = 4_096
 _INCOMPRESSIBLE_SHARE: Final = 64
 """What is left free for codecs that add a little to bytes that do not shrink."""
+_RECORDS_BYTES_MAX: Final = 2**31 - 1 - HEADER_BYTES
 _SEQUENCE_MODULUS: Final = 2**31
 
 
@@ -128,83 +119,49 @@ def encode_batches(
         max_batch_bytes=max_batch_bytes,
     )
     rows = data if isinstance(data, Input) else read_input(data, now_ms)
-    result: list[EncodedBatch] = []
-    for cuts in _passes(_cut(rows, plan, records_per_batch)):
-        result += _encode_pass(rows, plan, cuts)
-    return result
+    return list(_encode(rows, plan, records_per_batch)) if rows.size else []
 
 
-def _cut(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the first row, the row after the last, and at most how many bytes, of each batch."""
-    if rows.size == 0:
-        return
-    bound = np.maximum(rows.value.lengths, 0)
-    if rows.key is not None:
-        bound += np.maximum(rows.key.lengths, 0)
-    if rows.headers is not None:
-        bound += rows.headers.sizes
-    bound += _overhead_bytes_max(rows)
-    ends = np.cumsum(bound)
+def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[EncodedBatch]:
+    # Imported here because kernels take 0.3 s to load, which not every client needs.
+    from penstock.kernels import record_writing as kernels
+
     room = plan.max_batch_bytes - HEADER_BYTES
     if plan.codec != Codec.NONE:
         room -= room // _INCOMPRESSIBLE_SHARE
-    low, before = 0, 0
+    columns = rows.columns()
+    sizes = np.empty(rows.size, np.int32)
+    table = np.empty((min(rows.size, PASS_BATCHES), kernels.CUT_FIELDS), np.int64)
+    low = 0
     while low < rows.size:
-        high = int(np.searchsorted(ends, before + room, side="right"))
-        high = min(max(high, low + 1), low + records_per_batch, rows.size)
-        yield low, high, int(ends[high - 1]) - before
-        low, before = high, int(ends[high - 1])
+        count = kernels.measure(columns, low, room, records_per_batch, PASS_BYTES, sizes, table)
+        cuts = table[:count].tolist()
+        for first, after, size, *_ in cuts:
+            if size > (room if plan.codec == Codec.NONE else _RECORDS_BYTES_MAX):
+                raise _too_large(size + HEADER_BYTES, first, after - first, plan)
+        total = sum(cut[kernels.RECORDS_BYTES] for cut in cuts) + count * HEADER_BYTES
+        target: Any = np.frombuffer(pa.allocate_buffer(total), np.uint8)
+        kernels.write_records(columns, sizes, table[:count], target)
+        view, at = memoryview(target), 0
+        for first, after, size, base_timestamp, max_timestamp in cuts:
+            end = at + HEADER_BYTES + size
+            yield _seal(
+                view[at:end],
+                plan,
+                first=first,
+                count=after - first,
+                base_timestamp=base_timestamp,
+                max_timestamp=max_timestamp,
+            )
+            at = end
+        low = cuts[-1][kernels.AFTER]
 
 
-def _overhead_bytes_max(rows: Input) -> int:
-    """The most that a record takes beside its key, its value and its headers' bytes."""
-    columns = [rows.value.lengths, np.array([rows.size])]
-    if rows.key is not None:
-        columns.append(rows.key.lengths)
-    if rows.headers is not None:
-        columns.append(rows.headers.counts)
-    fields = sum(int(sizes(zigzag(column.max(keepdims=True)))[0]) for column in columns)
-    steady = int(rows.timestamps.min()) == int(rows.timestamps.max())
-    return _INT_BYTES_MAX + fields + (1 if steady else _LONG_BYTES_MAX) + 3
-
-
-def _passes(cuts: Iterator[tuple[int, int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Batches that are encoded together: their temporary arrays stay in the cache."""
-    group: list[tuple[int, int]] = []
-    group_bytes = 0
-    for low, high, size_bytes in cuts:
-        full = group_bytes + size_bytes > PASS_BYTES
-        if group and (full or high - group[0][0] > PASS_RECORDS):
-            yield group
-            group, group_bytes = [], 0
-        group.append((low, high))
-        group_bytes += size_bytes
-    if group:
-        yield group
-
-
-def _encode_pass(rows: Input, plan: _Plan, cuts: list[tuple[int, int]]) -> Iterator[EncodedBatch]:
-    low, high = cuts[0][0], cuts[-1][1]
-    firsts = np.array([cut[0] for cut in cuts], np.int64) - low
-    counts = np.array([cut[1] - cut[0] for cut in cuts], np.int64)
-    part = rows.select(slice(low, high))
-    base_timestamps = part.timestamps[firsts]
-    max_timestamps = np.maximum.reduceat(part.timestamps, firsts)
-    content, bounds = _lay_out(
-        part,
-        timestamp_delta=part.timestamps - base_timestamps.repeat(counts),
-        offset_delta=np.arange(high - low) - firsts.repeat(counts),
-        firsts=firsts,
+def _too_large(size_bytes: int, first: int, count: int, plan: _Plan) -> RecordTooLarge:
+    return RecordTooLarge(
+        f"batch of {size_bytes} bytes from row {first} on, {count} records; the limit is "
+        f"{plan.max_batch_bytes} bytes"
     )
-    for index, (first, after) in enumerate(cuts):
-        yield _seal(
-            content[bounds[index] : bounds[index + 1]],
-            plan,
-            first=first,
-            count=after - first,
-            base_timestamp=int(base_timestamps[index]),
-            max_timestamp=int(max_timestamps[index]),
-        )
 
 
 def _seal(
@@ -220,11 +177,8 @@ def _seal(
     if plan.codec != Codec.NONE:
         records = compress(plan.codec, data[HEADER_BYTES:], plan.level)
         data = memoryview(bytearray().join((bytes(HEADER_BYTES), records)))
-    if len(data) > plan.max_batch_bytes:
-        raise RecordTooLarge(
-            f"batch of {len(data)} bytes from row {first} on, {count} records; the limit is "
-            f"{plan.max_batch_bytes} bytes"
-        )
+        if len(data) > plan.max_batch_bytes:
+            raise _too_large(len(data), first, count, plan)
     sequence = plan.base_sequence
     header = BatchHeader(
         base_offset=plan.base_offset + first,
@@ -243,56 +197,5 @@ def _seal(
     )
     data[:HEADER_BYTES] = encode_header(header)
     header = header._replace(crc=crc32c(data[CHECKED_FROM:]))
-    data[:HEADER_BYTES] = encode_header(header)
+    pack_into(">I", data, CRC_AT, header.crc)
     return EncodedBatch(data=data.toreadonly(), header=header)
-
-
-def _lay_out(
-    rows: Input, *, timestamp_delta: Ints, offset_delta: Ints, firsts: Ints
-) -> tuple[memoryview, list[int]]:
-    """Lay out all records with room for a header before each batch; return the batches' bounds."""
-    value_length = packed(rows.value.lengths)
-    fields = [packed(timestamp_delta), packed(offset_delta)]
-    values = [rows.value.piece]
-    if rows.key is None:
-        fields += [constant(_NULL), value_length]
-    else:
-        fields.append(packed(rows.key.lengths))
-        values = [rows.key.piece, *pieces([value_length], rows.size), *values]
-    if rows.headers is None:
-        end = constant(_NO_HEADERS)
-    else:
-        end = constant(b"")
-        header_counts = packed(rows.headers.counts)
-        values += [*pieces([header_counts], rows.size), rows.headers.piece]
-    # The length counts what follows it: attributes and fields, all values, and header count 0.
-    length = np.full(rows.size, len(_ATTRIBUTES) + int(rows.headers is None), np.int64)
-    for field in fields:
-        length += field.size.astype(np.int64)
-    for piece in values:
-        length += piece.size
-    fronts = pieces([end, packed(length), constant(_ATTRIBUTES), *fields], rows.size)
-    heads = _heads(fronts[0], firsts, end.size_max)
-    lead = end.size_max
-    gathered = gather([*fronts, *values], firsts, heads, _tail(lead))
-    bounds = (gathered.begins[firsts] + lead).tolist()
-    return gathered.content, [*bounds, len(gathered.content)]
-
-
-def _heads(front: Piece, firsts: Ints, lead: int) -> Piece:
-    """The fronts of the batches' first records, with room for a header after the lead."""
-    ats, front_sizes = front.at[firsts], np.broadcast_to(front.size, front.at.shape)[firsts]
-    memory = np.zeros((firsts.size, HEADER_BYTES + int(front_sizes.max())), np.uint8)
-    source = front.owner.view(np.uint8).reshape(-1)
-    begins = (ats - front.owner.ctypes.data).tolist()
-    for index, (begin, size) in enumerate(zip(begins, front_sizes.tolist(), strict=True)):
-        content = source[begin + lead : begin + size]
-        memory[index, HEADER_BYTES + lead : HEADER_BYTES + size] = content
-    at = np.arange(firsts.size) * memory.strides[0] + memory.ctypes.data
-    return Piece(memory, at, front_sizes + HEADER_BYTES)
-
-
-def _tail(size_bytes: int) -> Piece:
-    """The header count of the very last record, if it has no headers."""
-    memory = np.zeros(1, np.uint8)
-    return Piece(memory, np.array([memory.ctypes.data]), np.int64(size_bytes))

@@ -6,78 +6,76 @@ timestamps of any unit, headers a list of key-value structs or a map.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.records.columnar.arrays import Ints
-from penstock.records.columnar.gather import Piece
+from penstock.records.columnar.arrays import Bytes, Ints
 from penstock.records.columnar.schema import HEADERS_TYPE
-from penstock.records.columnar.varints import varint_column
 from penstock.records.errors import InvalidRecord
 
-Rows = slice | Ints
+Bounds = npt.NDArray[np.int32]
+
+_NO_BYTES: Final = np.empty(0, np.uint8)
+_NO_BOUNDS: Final = np.empty(0, np.int32)
+_IN_ORDER: Final = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """The elements of a binary array: their addresses, and their lengths, -1 of a null."""
+class Column(NamedTuple):
+    """Elements in some bytes, as `kernels.record_writing` describes a column."""
 
-    array: Any
-    at: Ints
-    lengths: Ints
-
-    @property
-    def piece(self) -> Piece:
-        return Piece(self.array, self.at, np.maximum(self.lengths, 0))
-
-    def select(self, rows: Rows) -> Column:
-        return Column(array=self.array, at=self.at[rows], lengths=self.lengths[rows])
+    data: Bytes = _NO_BYTES
+    starts: Bounds = _NO_BOUNDS
+    ends: Bounds = _NO_BOUNDS
+    valid: Bytes = _NO_BYTES
+    shift: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderColumn:
-    """The number of headers of every record, and their bytes as a record has them."""
+_NULLS: Final = Column()
 
-    counts: Ints
-    piece: Piece
 
-    def select(self, rows: Rows) -> HeaderColumn:
-        piece = Piece(self.piece.owner, self.piece.at[rows], self.sizes[rows])
-        return HeaderColumn(counts=self.counts[rows], piece=piece)
+class Headers(NamedTuple):
+    """Where the headers of each row begin among all, and all of their keys and values."""
 
-    @property
-    def sizes(self) -> Ints:
-        sizes: Ints = np.asarray(self.piece.size)
-        return sizes
+    bounds: Bounds = _NO_BOUNDS
+    keys: Column = _NULLS
+    values: Column = _NULLS
+
+
+_NO_HEADERS: Final = Headers()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """The columns of the records to encode; None where there is nothing but nulls.
+    """The columns of the records to encode, of which `order` selects rows if it is not None."""
 
-    Selecting rows moves addresses only.
-    """
-
-    size: int
-    key: Column | None
     value: Column
     timestamps: Ints
-    headers: HeaderColumn | None
+    key: Column = _NULLS
+    headers: Headers = _NO_HEADERS
+    order: Ints | None = None
 
-    def select(self, rows: Rows) -> Input:
-        """Some rows: a slice, or numbers of rows in any order."""
-        timestamps = self.timestamps[rows]
-        return Input(
-            size=timestamps.size,
-            key=None if self.key is None else self.key.select(rows),
-            value=self.value.select(rows),
-            timestamps=timestamps,
-            headers=None if self.headers is None else self.headers.select(rows),
-        )
+    @property
+    def size(self) -> int:
+        return self.timestamps.size if self.order is None else self.order.size
+
+    def select(self, rows: slice | Ints) -> Input:
+        """Some rows: a slice, or numbers of rows in any order; nothing is copied but numbers."""
+        order = np.arange(self.timestamps.size) if self.order is None else self.order
+        return replace(self, order=order[rows])
+
+    def columns(self) -> tuple[Any, ...]:
+        """What the kernels take."""
+        bounds, keys, values = self.headers
+        order = _IN_ORDER if self.order is None else self.order
+        return (
+            order, tuple(self.key), tuple(self.value), self.timestamps, bounds, tuple(keys),
+            tuple(values),
+        )  # fmt: skip
 
 
 def read_input(data: Any, now_ms: int) -> Input:
@@ -89,15 +87,11 @@ def read_input(data: Any, now_ms: int) -> Input:
     names = data.schema.names
     if "value" not in names:
         raise InvalidRecord(f"there is no column 'value', only {', '.join(names) or 'none'}")
-    key = _binary("key", _whole(data, "key")) if "key" in names else None
-    if key is not None and key.array.null_count == data.num_rows:
-        key = None
     return Input(
-        size=data.num_rows,
-        key=key,
+        key=_binary("key", _whole(data, "key")) if "key" in names else _NULLS,
         value=_binary("value", _whole(data, "value")),
         timestamps=_timestamps(data, now_ms),
-        headers=_headers(_whole(data, "headers")) if "headers" in names else None,
+        headers=_headers(_whole(data, "headers")) if "headers" in names else _NO_HEADERS,
     )
 
 
@@ -111,7 +105,9 @@ def _whole(data: Any, name: str) -> Any:
 
 
 def _binary(name: str, array: Any) -> Column:
-    if array.type != pa.binary():
+    if array.null_count == len(array):
+        return _NULLS
+    if array.type not in (pa.binary(), pa.string()):
         try:
             if pa.types.is_dictionary(array.type):
                 array = array.dictionary_decode()
@@ -120,16 +116,15 @@ def _binary(name: str, array: Any) -> Column:
             raise InvalidRecord(
                 f"column {name!r} is {array.type}; it must be binary or text: {error}"
             ) from error
-    _, offsets, content = array.buffers()
-    narrow = np.frombuffer(offsets or b"\0\0\0\0", np.int32)
-    bounds = narrow[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    lengths = np.diff(bounds)
-    if array.null_count:
-        lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-    at = bounds[:-1]
-    if content is not None:
-        at += content.address
-    return Column(array=array, at=at, lengths=lengths)
+    valid, offsets, content = array.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return Column(
+        data=_NO_BYTES if content is None else np.frombuffer(content, np.uint8),
+        starts=bounds[:-1],
+        ends=bounds[1:],
+        valid=np.frombuffer(valid, np.uint8) if array.null_count else _NO_BYTES,
+        shift=array.offset,
+    )
 
 
 def _timestamps(data: Any, now_ms: int) -> Ints:
@@ -151,41 +146,26 @@ def _timestamps(data: Any, now_ms: int) -> Ints:
     return result
 
 
-def _headers(array: Any) -> HeaderColumn | None:
+def _headers(array: Any) -> Headers:
     if array.null_count == len(array):
-        return None
+        return _NO_HEADERS
     try:
         array = array.cast(HEADERS_TYPE)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidRecord(
             f"column 'headers' is {array.type}; it must be a list of key-value structs or a map"
         ) from error
-    counts = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
     pairs = array.flatten()
     if len(pairs) == 0:
-        return None
+        return _NO_HEADERS
     if pairs.null_count:
         raise InvalidRecord("column 'headers' has a header that is null")
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("column 'headers' has a header whose key is null")
-    return HeaderColumn(counts=counts, piece=_header_bytes(counts, keys, values))
-
-
-def _header_bytes(counts: Ints, keys: Any, values: Any) -> Piece:
-    """Length, key, length, value of every header, those of a record together."""
-    columns = [_binary("headers", keys), _binary("headers", values)]
-    pieces: list[Any] = []
-    for column in columns:
-        pieces += [_varints(column.lengths), column.array]
-    joined = pc.binary_join_element_wise(*pieces, b"", null_handling="replace")
-    _, offsets, content = joined.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[joined.offset : joined.offset + len(joined) + 1]
-    firsts = np.concatenate(([0], np.cumsum(counts)))
-    return Piece.of(np.frombuffer(content, np.uint8), bounds[firsts].astype(np.int64))
-
-
-def _varints(values: Ints) -> Any:
-    data, bounds = varint_column(values)
-    buffers = [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), values.size, buffers)
+    counts = pc.list_value_length(array)
+    if array.null_count:
+        counts = counts.fill_null(0)
+    bounds = np.zeros(len(array) + 1, np.int32)
+    np.cumsum(counts.to_numpy(), out=bounds[1:])
+    return Headers(bounds, _binary("headers", keys), _binary("headers", values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -131,7 +132,7 @@ class Rows:
 
 def _memory(shape: tuple[int, ...], dtype: Any) -> Any:
     """An array in a buffer of Arrow's."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    size = prod(shape) * np.dtype(dtype).itemsize
     return np.frombuffer(pa.allocate_buffer(size), dtype).reshape(shape)
 
 

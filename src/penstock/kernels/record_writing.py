@@ -1,0 +1,199 @@
+"""Writes rows of Arrow columns as the records of batches (RecordBatch v2).
+
+`measure` cuts rows into batches and notes how large each record is; `write_records` writes them,
+with room for a header before each batch. Both take the same tuple:
+
+    order       the rows to write, by their numbers; empty for all in their order
+    key, value  a column: its bytes, where each element starts and ends in them, and Arrow's bitmap
+                of what is not null with the bit of row 0; without starts all are null, without a
+                bitmap none is
+    timestamps  of each row
+    lists       where the headers of each row start among all, one more than rows; empty for none
+    names, contents
+                columns of all headers' keys and values
+
+Source: Kafka's `DefaultRecord.writeTo` and `ByteUtils`; KIP-82 (headers).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.kernels.compiling import kernel
+from penstock.kernels.memory import copy_bytes
+
+FIRST: Final = 0
+AFTER: Final = 1
+RECORDS_BYTES: Final = 2
+BASE_TIMESTAMP: Final = 3
+MAX_TIMESTAMP: Final = 4
+CUT_FIELDS: Final = 5
+
+_HEADER_BYTES: Final = 61
+
+_LONGS: Final = "Array(int64, 1, 'C', readonly=True)"
+_INTS: Final = "Array(int32, 1, 'C', readonly=True)"
+_BYTES: Final = "Array(uint8, 1, 'C', readonly=True)"
+_COLUMN: Final = f"Tuple(({_BYTES}, {_INTS}, {_INTS}, {_BYTES}, int64))"
+_COLUMNS: Final = (
+    f"Tuple(({_LONGS}, {_COLUMN}, {_COLUMN}, {_LONGS}, {_INTS}, {_COLUMN}, {_COLUMN}))"
+)
+
+
+@kernel("uint64(int64)", inlined=True)
+def _zigzag(value: Any) -> Any:
+    return np.uint64(value << 1) ^ np.uint64(value >> 63)
+
+
+@kernel("int64(int64)", inlined=True)
+def _varint_size(value: Any) -> Any:
+    """How many bytes the varint of a signed number takes."""
+    raw = _zigzag(value)
+    if raw < np.uint64(1 << 28):
+        return (
+            1
+            + np.int64(raw >= np.uint64(1 << 7))
+            + np.int64(raw >= np.uint64(1 << 14))
+            + np.int64(raw >= np.uint64(1 << 21))
+        )
+    size = 4
+    raw >>= np.uint64(28)
+    while raw:
+        size += 1
+        raw >>= np.uint64(7)
+    return size
+
+
+@kernel("int64(uint8[::1], int64, int64)", inlined=True)
+def _write_varint(target: Any, at: Any, value: Any) -> Any:
+    """Write the varint of a signed number; returns the place after it."""
+    raw = _zigzag(value)
+    while raw >= np.uint64(0x80):
+        target[np.uint64(at)] = np.uint8(raw) | np.uint8(0x80)
+        raw >>= np.uint64(7)
+        at += 1
+    target[np.uint64(at)] = np.uint8(raw)
+    return at + 1
+
+
+@kernel(f"int64({_COLUMN}, int64)", inlined=True)
+def _length(column: Any, row: Any) -> Any:
+    """The size of an element, -1 of a null."""
+    _, starts, ends, valid, shift = column
+    if starts.size == 0:
+        return -1
+    bit = row + shift
+    if valid.size and not (valid[bit >> 3] >> (bit & 7)) & 1:
+        return -1
+    return np.int64(ends[row]) - np.int64(starts[row])
+
+
+@kernel(f"int64({_COLUMN}, int64)", inlined=True)
+def _size(column: Any, row: Any) -> Any:
+    """How many bytes an element takes with its length."""
+    length = _length(column, row)
+    return _varint_size(length) + max(length, 0)
+
+
+@kernel(f"int64(uint8[::1], int64, {_COLUMN}, int64)", inlined=True)
+def _write(target: Any, at: Any, column: Any, row: Any) -> Any:
+    """Write an element with its length; returns the place after it."""
+    length = _length(column, row)
+    at = _write_varint(target, at, length)
+    if length <= 0:
+        return at
+    copy_bytes(target, at, column[0], column[1][row], length)
+    return at + length
+
+
+@kernel(f"int64({_INTS}, {_COLUMN}, {_COLUMN}, int64)", inlined=True)
+def _headers_size(lists: Any, names: Any, contents: Any, row: Any) -> Any:
+    if lists.size == 0:
+        return 1
+    size = _varint_size(lists[row + 1] - lists[row])
+    for index in range(lists[row], lists[row + 1]):
+        size += _size(names, index) + _size(contents, index)
+    return size
+
+
+@kernel(f"int64(uint8[::1], int64, {_INTS}, {_COLUMN}, {_COLUMN}, int64)", inlined=True)
+def _write_headers(target: Any, at: Any, lists: Any, names: Any, contents: Any, row: Any) -> Any:
+    if lists.size == 0:
+        target[at] = 0
+        return at + 1
+    at = _write_varint(target, at, lists[row + 1] - lists[row])
+    for index in range(lists[row], lists[row + 1]):
+        at = _write(target, at, names, index)
+        at = _write(target, at, contents, index)
+    return at
+
+
+@kernel(f"int64({_COLUMNS}, int64, int64, int64, int64, int32[::1], int64[:, ::1])")
+def measure(
+    columns: Any, low: Any, room: Any, records_max: Any, pass_bytes: Any, sizes: Any, cuts: Any,
+) -> Any:  # fmt: skip
+    """Cut the rows from `low` on into batches, until they have `pass_bytes`; returns how many.
+
+    No batch has more than `room` bytes or `records_max` records, except that each has one. `sizes`
+    gets what each record takes behind its length, from `low` on; `cuts` a row for each batch: its
+    first row, the one after its last, its bytes, the first timestamp and the largest.
+    """
+    order, key, value, timestamps, lists, names, contents = columns
+    count = order.size if order.size else timestamps.size
+    found, total, position = 0, 0, low
+    while position < count and found < cuts.shape[0] and total < pass_bytes:
+        first, filled = position, 0
+        base = timestamps[order[first] if order.size else first]
+        largest = base
+        while position < count and position - first < records_max:
+            row = order[position] if order.size else position
+            timestamp = timestamps[row]
+            size = 1 + _varint_size(timestamp - base) + _varint_size(position - first)
+            size += _size(key, row) + _size(value, row)
+            size += _headers_size(lists, names, contents, row)
+            whole = filled + size + _varint_size(size)
+            if whole > room and position > first:
+                break
+            sizes[position - low] = size
+            largest = max(largest, timestamp)
+            filled = whole
+            position += 1
+        cuts[found, FIRST], cuts[found, AFTER], cuts[found, RECORDS_BYTES] = first, position, filled
+        cuts[found, BASE_TIMESTAMP], cuts[found, MAX_TIMESTAMP] = base, largest
+        total += filled
+        found += 1
+    return found
+
+
+@kernel(
+    f"int64({_COLUMNS}, Array(int32, 1, 'C', readonly=True), Array(int64, 2, 'C', readonly=True),"
+    " uint8[::1])"
+)
+def write_records(
+    columns: Any, sizes: Any, cuts: Any, target: Any
+) -> Any:  # fmt: skip
+    """Write the batches that `measure` cut, each behind room for its header; returns their bytes.
+
+    Raises:
+        IndexError: the columns changed since they were measured, or name bytes they do not have.
+    """
+    order, key, value, timestamps, lists, names, contents = columns
+    at, low = 0, cuts[0, FIRST]
+    for cut in range(cuts.shape[0]):
+        first, base = cuts[cut, FIRST], cuts[cut, BASE_TIMESTAMP]
+        at += _HEADER_BYTES
+        for position in range(first, cuts[cut, AFTER]):
+            row = order[position] if order.size else position
+            at = _write_varint(target, at, sizes[position - low])
+            end = at + sizes[position - low]
+            target[at] = 0
+            at = _write_varint(target, at + 1, timestamps[row] - base)
+            at = _write_varint(target, at, position - first)
+            at = _write(target, at, key, row)
+            at = _write(target, at, value, row)
+            at = _write_headers(target, at, lists, names, contents, row)
+            if at != end:
+                raise IndexError("a record is not as large as it was measured to be")
+    return at
