@@ -33,6 +33,7 @@ from benchmarks.harness import RECORDED, SCRATCH, Report, Row, figure, host, sav
 
 ALL = (
     "columnar_codec",
+    "value_formats",
     "log_append",
     "metadata_refresh",
     "coordinator_saves",
