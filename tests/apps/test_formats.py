@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.apps.log.formats import parse_format, render, render_json
 from penstock.apps.log.positions import At, parse_position
@@ -44,7 +47,8 @@ def test_formats(text: str, expected: bytes) -> None:
 
 
 def test_json_has_the_keys_of_kcat() -> None:
-    first, second = (json.loads(line) for line in render_json(batch(), "orders", {3: 9}))
+    lines = bytes(render_json(batch(), "orders", {3: 9})).splitlines()
+    first, second = (json.loads(line) for line in lines)
     assert first == {
         "topic": "orders",
         "partition": 3,
@@ -60,6 +64,72 @@ def test_json_has_the_keys_of_kcat() -> None:
     assert second["key"] is None
     assert second["payload"] == "\ufffd"
     assert "headers" not in second
+
+
+_BYTES = st.one_of(st.none(), st.binary(max_size=5), st.text(max_size=5).map(str.encode))
+_RECORD = st.fixed_dictionaries(
+    {
+        "partition": st.integers(0, 2),
+        "offset": st.integers(0, 2**63 - 1),
+        "timestamp": st.integers(-1, 2**62),
+        "timestamp_type": st.sampled_from([0, 1]),
+        "key": _BYTES,
+        "value": _BYTES,
+        "headers": st.lists(
+            st.fixed_dictionaries({"key": st.text(max_size=3), "value": _BYTES}), max_size=3
+        ),
+    }
+)
+_SCHEMA = batch().schema
+
+
+def _plainly(record: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """A record as `%t %p %o %T %k %K %s %S %h\\n` and as an envelope, without any column."""
+
+    def text(value: bytes | None) -> str | None:
+        return None if value is None else value.decode("utf-8", "replace")
+
+    fields: list[bytes | int] = [b"orders", record["partition"], record["offset"]]
+    fields.append(record["timestamp"])
+    for name in ("key", "value"):
+        value = record[name]
+        fields += [value or b"", -1 if value is None else len(value)]
+    headers = [(header["key"], header["value"]) for header in record["headers"]]
+    pairs = [key.encode() + b"=" + (b"NULL" if v is None else v) for key, v in headers]
+    fields.append(b",".join(pairs))
+    printed = b" ".join([f if isinstance(f, bytes) else str(f).encode() for f in fields]) + b"\n"
+    envelope = {
+        "topic": "orders",
+        "partition": record["partition"],
+        "offset": record["offset"],
+        "tstype": ["create", "logappend"][record["timestamp_type"]],
+        "ts": record["timestamp"],
+        "broker": {0: 4, 1: 5}.get(record["partition"], -1),
+        **({"headers": [text(w) for pair in headers for w in _words(pair)]} if headers else {}),
+        "key": text(record["key"]),
+        "payload": text(record["value"]),
+    }
+    return printed, envelope
+
+
+def _words(pair: tuple[str, bytes | None]) -> tuple[bytes, bytes | None]:
+    return pair[0].encode(), pair[1]
+
+
+@given(st.lists(_RECORD, max_size=6), st.data())
+def test_columns_print_as_records_one_by_one_would(
+    records: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(records)))
+    part = pa.RecordBatch.from_pylist(records, schema=_SCHEMA).slice(start)
+    plain = [_plainly(record) for record in records[start:]]
+    layout = parse_format("%t %p %o %T %k %K %s %S %h\\n")
+    assert bytes(render(part, layout, "orders")) == b"".join(printed for printed, _ in plain)
+    lines = [
+        json.dumps(envelope, ensure_ascii=False, separators=(",", ":")) + "\n"
+        for _, envelope in plain
+    ]
+    assert str(render_json(part, "orders", {0: 4, 1: 5}), "utf-8") == "".join(lines)
 
 
 def test_reads_only_the_columns_named() -> None:

@@ -131,7 +131,7 @@ def _print(
     printed = 0
     for batch in batches:
         if layout is None:
-            out.write("\n".join(render_json(batch, topic, leaders)).encode() + b"\n")
+            out.write(render_json(batch, topic, leaders))
         else:
             out.write(render(batch, layout, topic))
         out.flush()

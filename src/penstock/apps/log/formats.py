@@ -3,18 +3,18 @@
     %t topic   %p partition   %o offset   %k key   %s value   %h headers   %T timestamp (ms)
     %K key bytes   %S value bytes   %% percent   \\n \\r \\t \\0 \\xNN escapes
 
-A format is compiled once into literals and columns; a batch is then printed by joining columns,
-so the cost is that of making Python bytes of the columns that the format names.
+A format is compiled once into literals and columns; a batch is then printed by joining columns.
+Only texts in a JSON envelope, which have to be quoted, are made one by one.
 
 Source: kcat's `format.c`, `json.c` and its manual page.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring as _quoted
 from typing import Any, Final
 
 import click
@@ -81,61 +81,79 @@ def _unescape(text: str) -> bytes:
     return b"".join(pieces)
 
 
-def render(batch: Any, layout: Format, topic: str) -> bytes:
+def render(batch: Any, layout: Format, topic: str) -> memoryview:
     """All records of a batch as the format has them."""
-    fields: list[Sequence[bytes]] = []
-    for part in layout.parts:
-        if isinstance(part, bytes):
-            fields.append([part] * batch.num_rows)
-        else:
-            fields.append(_FIELDS[part](batch, topic))
-    if len(fields) == 1:
-        return b"".join(fields[0])
-    return b"".join([piece for row in zip(*fields, strict=True) for piece in row])
-
-
-def _texts(name: str) -> Callable[[Any, str], Sequence[bytes]]:
-    def read(batch: Any, topic: str) -> Sequence[bytes]:
-        return [str(value).encode() for value in batch.column(name).to_pylist()]
-
-    return read
-
-
-def _bytes(name: str) -> Callable[[Any, str], Sequence[bytes]]:
-    def read(batch: Any, topic: str) -> Sequence[bytes]:
-        values: list[bytes | None] = batch.column(name).to_pylist()
-        return [b"" if value is None else value for value in values]
-
-    return read
-
-
-def _sizes(name: str) -> Callable[[Any, str], Sequence[bytes]]:
-    def read(batch: Any, topic: str) -> Sequence[bytes]:
-        values: list[bytes | None] = batch.column(name).to_pylist()
-        return [b"-1" if value is None else str(len(value)).encode() for value in values]
-
-    return read
-
-
-def _headers(batch: Any, topic: str) -> Sequence[bytes]:
-    return [
-        b",".join(
-            header["key"].encode()
-            + b"="
-            + (b"NULL" if header["value"] is None else bytes(header["value"]))
-            for header in headers or ()
-        )
-        for headers in batch.column("headers").to_pylist()
+    fields = [
+        part if isinstance(part, bytes) else _FIELDS[part](batch, topic) for part in layout.parts
     ]
+    return _joined(batch.num_rows, fields)
 
 
-_FIELDS: Final[dict[str, Callable[[Any, str], Sequence[bytes]]]] = {
-    "t": lambda batch, topic: [topic.encode()] * batch.num_rows,
-    "p": _texts("partition"),
-    "o": _texts("offset"),
-    "T": _texts("timestamp"),
-    "k": _bytes("key"),
-    "s": _bytes("value"),
+def _joined(rows: int, fields: Sequence[Any]) -> memoryview:
+    """The fields of each row, one row after another; a field is an array, or the same for all."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = pa.large_binary()
+    columns = [
+        pa.scalar(field, kind) if isinstance(field, bytes) else field.cast(kind) for field in fields
+    ]
+    # An empty column gives the number of rows where all fields are literals.
+    columns.append(pa.array([b""], kind).take(pa.repeat(0, rows)))
+    joined = pc.binary_join_element_wise(
+        *columns, pa.scalar(b"", kind), null_handling="replace", null_replacement=""
+    )
+    _, offsets, content = joined.buffers()
+    bounds = memoryview(offsets).cast("q")
+    first, last = bounds[joined.offset], bounds[joined.offset + len(joined)]
+    return memoryview(content or b"").cast("B")[first:last]
+
+
+def _numbers(name: str) -> Callable[[Any, str], Any]:
+    return lambda batch, topic: _decimal(batch.column(name))
+
+
+def _decimal(numbers: Any) -> Any:
+    import pyarrow as pa
+
+    return numbers.cast(pa.string()).cast(pa.binary())
+
+
+def _sizes(name: str) -> Callable[[Any, str], Any]:
+    def read(batch: Any, topic: str) -> Any:
+        import pyarrow.compute as pc
+
+        return _decimal(pc.binary_length(batch.column(name)).fill_null(-1))
+
+    return read
+
+
+def _headers(batch: Any, topic: str) -> Any:
+    """Headers as `key=value,key=value`, a null value as `NULL`."""
+    lists = batch.column("headers")
+    keys, values = lists.flatten().flatten()
+    return _pairs(lists, keys, b"=", values.fill_null(b"NULL"))
+
+
+def _pairs(lists: Any, keys: Any, between: bytes, values: Any) -> Any:
+    """For each list its pairs of a key and a value, with commas between them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = pa.binary()
+    pairs = pc.binary_join_element_wise(keys.cast(kind), values.cast(kind), between)
+    sizes = pc.list_value_length(lists).fill_null(0).to_numpy()
+    bounds = pa.array([0, *sizes.cumsum().tolist()], pa.int32())
+    return pc.binary_join(pa.ListArray.from_arrays(bounds, pairs), b",")
+
+
+_FIELDS: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "t": lambda batch, topic: topic.encode(),
+    "p": _numbers("partition"),
+    "o": _numbers("offset"),
+    "T": _numbers("timestamp"),
+    "k": lambda batch, topic: batch.column("key"),
+    "s": lambda batch, topic: batch.column("value"),
     "K": _sizes("key"),
     "S": _sizes("value"),
     "h": _headers,
@@ -150,32 +168,71 @@ JSON_COLUMNS: Final = (
     "value",
     "headers",
 )
+_TIMESTAMP_TYPES: Final = {0: "create", 1: "logappend"}
 
 
-def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> Iterator[str]:
+def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> memoryview:
     """Each record as kcat's envelope, one object a line; `broker` is its partition's leader.
 
     Bytes that are not UTF-8 have U+FFFD in place of what cannot be read.
     """
-    types = {0: "create", 1: "logappend"}
-    columns = {name: batch.column(name).to_pylist() for name in JSON_COLUMNS}
-    for row in zip(*columns.values(), strict=True):
-        record = dict(zip(columns, row, strict=True))
-        envelope: dict[str, object] = {
-            "topic": topic,
-            "partition": record["partition"],
-            "offset": record["offset"],
-            "tstype": types.get(record["timestamp_type"], "unknown"),
-            "ts": record["timestamp"],
-            "broker": leaders.get(record["partition"], -1),
-        }
-        if record["headers"]:
-            pairs = ((h["key"], _text(h["value"])) for h in record["headers"])
-            envelope["headers"] = [word for pair in pairs for word in pair]
-        envelope["key"] = _text(record["key"])
-        envelope["payload"] = _text(record["value"])
-        yield json.dumps(envelope, ensure_ascii=False, separators=(",", ":"))
+    partitions = batch.column("partition")
+    fields = [
+        f'{{"topic":{_quoted(topic)},"partition":'.encode(),
+        _decimal(partitions),
+        b',"offset":',
+        _decimal(batch.column("offset")),
+        b',"tstype":"',
+        _named(batch.column("timestamp_type"), lambda kind: _TIMESTAMP_TYPES.get(kind, "unknown")),
+        b'","ts":',
+        _decimal(batch.column("timestamp")),
+        b',"broker":',
+        _named(partitions, lambda partition: str(leaders.get(partition, -1))),
+        _json_headers(batch.column("headers")),
+        b',"key":',
+        _json_texts(batch.column("key")),
+        b',"payload":',
+        _json_texts(batch.column("value")),
+        b"}\n",
+    ]
+    return _joined(batch.num_rows, fields)
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
+def _named(numbers: Any, name: Callable[[int], str]) -> Any:
+    """A text for each of a few numbers."""
+    import pyarrow as pa
+
+    encoded = numbers.dictionary_encode()
+    names = pa.array([name(number) for number in encoded.dictionary.to_pylist()], pa.binary())
+    return names.take(encoded.indices)
+
+
+def _json_texts(column: Any) -> Any:
+    """Keys or values as texts in quotes, or null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    quoted = pa.array(map(_quoted, _texts(column.fill_null(b""))), pa.large_string())
+    texts = quoted.cast(pa.large_binary())
+    return pc.if_else(column.is_valid(), texts, b"null") if column.null_count else texts
+
+
+def _texts(column: Any) -> list[str]:
+    import pyarrow as pa
+
+    try:
+        texts: list[str] = column.cast(pa.string()).to_pylist()
+    except pa.ArrowInvalid:  # some of it is no UTF-8
+        return [value.decode("utf-8", "replace") for value in column.to_pylist()]
+    return texts
+
+
+def _json_headers(lists: Any) -> Any:
+    """A member with keys and values in turn, for records that have headers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keys, values = lists.flatten().flatten()
+    words = _pairs(lists, _json_texts(keys.cast(pa.binary())), b",", _json_texts(values))
+    member = pc.binary_join_element_wise(b',"headers":[', words, b"]", b"")
+    return pc.if_else(pc.equal(pc.binary_length(words), 0), b"", member)
