@@ -76,7 +76,7 @@ def test_doctor_says_how_a_stuck_group_gets_past_it(broker: Broker, bare: Run) -
 def test_a_running_broker_is_asked(broker: Broker, bare: Run) -> None:
     found = bare("log", "verify", "t", "-b", broker.bootstrap)
     assert found.status == 1
-    assert re.search(r"t-1 +3 +5 +as fetched +.*record 1 of 3: a record does not end", found.out)
+    assert re.search(rf"t-1 +3 +5 +as fetched +.*record {RECORD} of 3: .*{REASON}", found.out)
     assert "1 of 4 batches cannot be read (2 partitions, 12 records" in found.out
     assert "penstock group seek GROUP" in found.out
     fine = bare("log", "verify", "fine", "-b", broker.bootstrap)
