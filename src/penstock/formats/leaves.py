@@ -22,7 +22,8 @@ from penstock.kernels import columns as kernel
 
 Longs = npt.NDArray[np.int64]
 
-_ENTRIES_MIN: Final = 64
+_ITEM_BYTES: Final = 8
+"""Of a value's bytes, how many go with an item of a list, at a guess."""
 _TEXT_BYTES_MIN: Final = 1 << 10
 _NARROW: Final = {1: np.uint8, 8: np.int8, 16: np.int16, 32: np.int32}
 """The words of types of few bits, by how many."""
@@ -34,8 +35,8 @@ class Leaves:
 
     root: Column
     rows: int
-    text_bytes: int
-    """About how many bytes of text to expect in all."""
+    size_bytes: int
+    """Of all values."""
     table: Longs = field(init=False)
     marks: Longs = field(init=False)
     valid: npt.NDArray[np.uint8] = field(init=False)
@@ -52,10 +53,10 @@ class Leaves:
         self.table[:, kernel.BEHIND] = behind
         self.table[:, kernel.ROOM] = self.rows
         texts = self.table[:, kernel.KIND] == kernel.TEXT
-        share = max(2 * self.text_bytes // max(1, int(texts.sum())), _TEXT_BYTES_MIN)
+        share = max(2 * self.size_bytes // max(1, int(texts.sum())), _TEXT_BYTES_MIN)
         self.table[texts, kernel.TEXT_ROOM] = min(share, BATCH_BYTES_MAX)
         for number in np.flatnonzero(self.table[:, kernel.KIND] == kernel.ITEMS):
-            self._widen(int(number) + 1, max(self.rows, _ENTRIES_MIN))
+            self._widen(int(number) + 1, max(self.rows, self.size_bytes // _ITEM_BYTES))
         self._take()
 
     def grow(self, column: int) -> None:
@@ -140,7 +141,10 @@ class Leaves:
         made = _array(
             column.type, words.size - 1, missing, _narrow(words, 32), part=self.array(number + 1)
         )
-        return _last_of_keys(made) if pa.types.is_map(column.type) else made
+        if not pa.types.is_map(column.type):
+            return made
+        once = kernel.keys_differ(self.table, self.words, self.octets, number)
+        return made if once else _last_of_keys(made)
 
     def _parts(self, column: Column, number: int, missing: Any) -> pa.Array:
         count = int(self.table[number, kernel.COUNT])

@@ -30,12 +30,14 @@ from penstock.kernels.memory import copy_bytes
 KIND, AT, ROOM, TEXT_AT, TEXT_ROOM, COUNT, USED, BEHIND = range(8)
 TABLE_WIDTH: Final = 8
 WORD, PAIR, TEXT, ITEMS, PARTS = range(5)
+COMPARED_MAX: Final = 16
+"""How many keys of a map are compared with each other."""
 READ: Final = "Array(uint8, 1, 'C', readonly=True)"
 COLUMNS: Final = "int64[:, ::1], uint8[::1], int64[::1], uint8[::1]"
 """Table, validity (a byte per entry), words, octets."""
 
 
-@kernel("void(int64[:, ::1], int64[:, ::1])")
+@kernel("void(int64[:, ::1], int64[:, ::1])", inlined=True)
 def mark_row(table: Any, marks: Any) -> None:
     """Remember how far the columns are."""
     for column in range(table.shape[0]):
@@ -136,3 +138,38 @@ def put_text(
     if done:
         table[column, COUNT] += 1
     return done
+
+
+@kernel("boolean(int64[:, ::1], int64[::1], uint8[::1], int64, int64, int64)", inlined=True)
+def _same(table: Any, words: Any, octets: Any, column: int, one: int, other: int) -> bool:
+    """Whether two entries are the same: numbers or texts."""
+    at, kind = table[column, AT], table[column, KIND]
+    if kind == PAIR:
+        one, other = at + 2 * one, at + 2 * other
+        return bool(words[one] == words[other] and words[one + 1] == words[other + 1])
+    if kind == WORD:
+        return bool(words[at + one] == words[at + other])
+    size = words[at + one + 1] - words[at + one]
+    if size != words[at + other + 1] - words[at + other]:
+        return False
+    start = table[column, TEXT_AT] + words[at + one]
+    second = table[column, TEXT_AT] + words[at + other]
+    for place in range(size):
+        if octets[start + place] != octets[second + place]:
+            return False
+    return True
+
+
+@kernel("boolean(int64[:, ::1], int64[::1], uint8[::1], int64)")
+def keys_differ(table: Any, words: Any, octets: Any, column: int) -> bool:
+    """Whether the maps of a column have each key once; False if one is too large to compare."""
+    at = table[column, AT]
+    for entry in range(table[column, COUNT]):
+        first, behind = words[at + entry], words[at + entry + 1]
+        if behind - first > COMPARED_MAX:
+            return False
+        for one in range(first + 1, behind):
+            for other in range(first, one):
+                if _same(table, words, octets, column + 2, one, other):
+                    return False
+    return True

@@ -31,7 +31,7 @@ def _copy(context: Any, target: Any, target_at: Any, source: Any, source_at: Any
     return types.void(target, types.int64, source, types.int64, types.int64), generate
 
 
-@kernel("void(uint8[::1], int64, Array(uint8, 1, 'C', readonly=True), int64, int64)")
+@kernel("void(uint8[::1], int64, Array(uint8, 1, 'C', readonly=True), int64, int64)", inlined=True)
 def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: int) -> None:
     """Copy `size` bytes of `source` into `target`.
 

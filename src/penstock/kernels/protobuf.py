@@ -153,7 +153,7 @@ def _set(
     return 0
 
 
-@kernel(f"UniTuple(int64, 2)({_TABLE}, {COLUMNS}, int64, {READ}, int64, int64)")
+@kernel(f"UniTuple(int64, 2)({_TABLE}, {COLUMNS}, int64, {READ}, int64, int64)", inlined=True)
 def _unpack(
     fields: Any, table: Any, valid: Any, words: Any, octets: Any, field: int,
     data: Any, at: int, end: int,
@@ -220,7 +220,8 @@ def _close_field(
 
 
 @kernel(
-    f"int64({_TABLE}, {_TABLE}, {_TABLE}, uint8[::1], int64[::1], int64[::1], int64[::1], int64)"
+    f"int64({_TABLE}, {_TABLE}, {_TABLE}, uint8[::1], int64[::1], int64[::1], int64[::1], int64)",
+    inlined=True,
 )
 def _close(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, seen: Any, last: Any,

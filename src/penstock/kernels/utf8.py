@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy import uint64
+
 from penstock.kernels.columns import READ
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import int64
+from penstock.kernels.memory import int64, load_word
 
 
 @kernel(f"int64({READ}, int64, int64, int64)")
@@ -37,13 +39,8 @@ def _following(data: Any, at: int, end: int, lead: int) -> int:
 
 
 @kernel(f"boolean({READ}, int64, int64)")
-def is_utf8(data: Any, at: int, end: int) -> bool:
-    """Whether the bytes from `at` to `end` are UTF-8."""
-    together = 0
-    for place in range(at, end):
-        together |= data[place]
-    if together < 0x80:
-        return True
+def _is_mixed(data: Any, at: int, end: int) -> bool:
+    """Whether bytes are UTF-8 that may be beyond ASCII."""
     while at < end:
         lead = int64(data[at])
         at += 1
@@ -53,3 +50,16 @@ def is_utf8(data: Any, at: int, end: int) -> bool:
                 return False
             at += more
     return True
+
+
+@kernel(f"boolean({READ}, int64, int64)", inlined=True)
+def is_utf8(data: Any, at: int, end: int) -> bool:
+    """Whether the bytes from `at` to `end` are UTF-8."""
+    seen = uint64(0)
+    place = at
+    while place <= end - 8:
+        seen |= load_word(data, place)
+        place += 8
+    for rest in range(place, end):
+        seen |= uint64(data[rest])
+    return not seen & uint64(0x8080808080808080) or _is_mixed(data, at, end)

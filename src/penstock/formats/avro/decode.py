@@ -66,7 +66,7 @@ def decode(schema: Record, values: Values) -> tuple[pa.StructArray, pa.StringArr
     where there is no value.
     """
     program = _program(schema)
-    leaves = Leaves(root=program.root, rows=len(values), text_bytes=values.size_bytes)
+    leaves = Leaves(root=program.root, rows=len(values), size_bytes=values.size_bytes)
     left = np.zeros(kernel.NESTING_MAX, np.int64)
     steps = np.array(program.steps, np.int64)
     row, full = 0, 0

@@ -57,7 +57,7 @@ def decode(message: Message, values: Values) -> tuple[pa.StructArray, pa.StringA
     where there is no value.
     """
     tables = _tables(message)
-    leaves = Leaves(root=tables.root, rows=len(values), text_bytes=values.size_bytes)
+    leaves = Leaves(root=tables.root, rows=len(values), size_bytes=values.size_bytes)
     messages = np.array(tables.messages, np.int64)
     fields = np.array(tables.fields, np.int64)
     seen, last = np.zeros((2, len(fields)), np.int64)
