@@ -155,7 +155,7 @@ def test_damaged_it_agrees_with_the_library(shop: Path, data: Any) -> None:
 
 def test_columns_grow_as_long_as_there_is_more(shop: Path) -> None:
     of = descriptor(shop, "shop.All")
-    made = message_factory.GetMessageClass(of)
+    made: Any = message_factory.GetMessageClass(of)
     messages = []
     for size in (1, 3, 0, 2):
         message = made(rs=["x" * n for n in range(100 * size)], ri=range(500 * size))
