@@ -161,6 +161,7 @@ class Program:
         """What starts it, with the trigger `once` or `now`."""
         if self.contender == PIPELINE:
             return self._pipeline(trigger)
+        sink = "small" if trigger == "now" else self.sink
         jars = [*spark_connector.connector_jars(), *spark_connector.delta_jars()]
         settings = {
             "spark.driver.memory": JAVA_MEMORY,
@@ -173,7 +174,7 @@ class Program:
             str(Path(sys.executable).parent / "spark-submit"),
             *("--master", f"local[{CORES}]", "--jars", ",".join(map(str, jars))),
             *(word for pair in settings.items() for word in ("--conf", "=".join(pair))),
-            *(str(FILES / "hand_written.py"), self.sink, trigger, self.bootstrap, self.topic),
+            *(str(FILES / "hand_written.py"), sink, trigger, self.bootstrap, self.topic),
             *(OUT if self.sink == "topic" else str(self.table), str(self.place / "checkpoint")),
         ]
 
@@ -242,7 +243,7 @@ class Program:
         for line in (self.place / "out.txt").read_text().splitlines():
             if self.contender == PIPELINE:
                 told = json.loads(line)
-                if told["event"] == "batch":
+                if told.get("event") == "batch":
                     yield told["batch_ms"]
             elif line.startswith("["):
                 yield from (progress["batchDuration"] for progress in json.loads(line))

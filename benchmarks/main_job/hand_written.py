@@ -2,15 +2,16 @@
 
     spark-submit hand_written.py SINK TRIGGER BOOTSTRAP TOPIC OUT CHECKPOINT
 
-SINK is `table` (append, by Delta's connector), `upsert` or `topic`. TRIGGER is `once` or `now`.
-Delta's connector has no merge for this Spark yet, so the upsert is the `deltalake` package's.
-At the end it prints what Spark says of its batches.
+SINK is `table` (one append, by Delta's connector), `small` (many small ones), `upsert` or `topic`.
+TRIGGER is `once` or `now`. Delta's connector for this Spark is not there yet, and that of the Spark
+before can write a table but not read what is in one: where a table is added to or merged into, it
+is by the `deltalake` package. At the end it prints what Spark says of its batches.
 """
 
 import json
 import sys
 
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import Window
@@ -23,6 +24,14 @@ sink, trigger, bootstrap, topic, out, checkpoint = sys.argv[1:]
 def append(batch: DataFrame, batch_id: int) -> None:
     writer = batch.write.format("delta").mode("append")
     writer.option("txnAppId", "orders").option("txnVersion", batch_id).save(out)
+
+
+def append_small(batch: DataFrame, batch_id: int) -> None:
+    there = DeltaTable.is_deltatable(out)
+    last = DeltaTable(out).transaction_version("orders") if there else None
+    if last is None or last < batch_id:
+        done = CommitProperties(app_transactions=[Transaction("orders", batch_id)])
+        write_deltalake(out, batch.toArrow(), mode="append", commit_properties=done)
 
 
 def upsert(batch: DataFrame, batch_id: int) -> None:
@@ -56,7 +65,8 @@ if sink == "topic":
     writer = orders.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka")
     writer = writer.option("kafka.bootstrap.servers", bootstrap).option("topic", out)
 else:
-    writer = orders.writeStream.foreachBatch(append if sink == "table" else upsert)
+    write = {"table": append, "small": append_small, "upsert": upsert}[sink]
+    writer = orders.writeStream.foreachBatch(write)
 if trigger == "once":
     writer = writer.trigger(availableNow=True)
 query = writer.option("checkpointLocation", checkpoint).start()
