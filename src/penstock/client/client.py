@@ -264,9 +264,8 @@ class Client(AdminCalls, GroupCalls):
         """Yield record batches as they come, in order within a partition.
 
         With `end=None` it follows the log, until `idle_timeout_ms` pass without a record (never
-        by default). The next fetches are under way while a batch is decoded and used, up to
-        `max_bytes` each: an answer is used, one may wait, and two may come of each broker. `views`
-        is as in `read_arrow`.
+        by default). One or two fetches of each broker are under way while a batch is decoded and
+        used, up to `max_bytes` each. `views` is as in `read_arrow`.
 
         Raises:
             InvalidArgument: an argument that cannot be; nothing is sent.

@@ -132,11 +132,6 @@ class FetchCore:
         """Partitions that have more to read and nobody to ask."""
         return [p for p, cursor in self.cursors.items() if not cursor.done and p not in leaders]
 
-    @property
-    def behind(self) -> bool:
-        """Whether some broker will answer at once."""
-        return any(cursor.behind for cursor in self.cursors.values())
-
     def request(
         self,
         node_id: int,

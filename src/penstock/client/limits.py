@@ -48,11 +48,8 @@ FETCH_WAIT_MS: Final = 500
 """How long a broker may hold a fetch that finds nothing."""
 FETCHES_UNDER_WAY: Final = 2
 """Fetches that one broker is asked for at a time, each of other partitions, while it is behind."""
-READ_AHEAD_BYTES_MIN: Final = 1 << 20
-"""From an answer of this size on the next one is received while it is decoded."""
-FRAMES_KEPT: Final = 4
-"""Pieces of memory that a reader keeps for its next answers: of one that is decoded, one that
-waits, and those under way."""
+FRAMES_KEPT: Final = 2
+"""Pieces of memory that a reader keeps for its next answers."""
 FRAME_KEPT_BYTES_MIN: Final = 1 << 20
 """Smaller answers get memory of exactly their size; it costs little."""
 RESPONSE_BYTES_MAX: Final = 256 << 20

@@ -2,9 +2,9 @@
 
 Every broker that leads something wanted has a fetch under way; while it is behind with several
 partitions, two. When an answer is in, its batch headers move the positions, the next fetch leaves,
-and only then is the answer opened: the broker reads and sends while this side decodes. While there
-is much to come, the next answer is received by a thread, and what waits is bounded: one answer is
-decoded, one is received, and the socket holds what the kernel gives it.
+and only then is the answer opened: the broker reads and sends while this side decodes, and the
+kernel receives what the socket's buffer takes. What waits here is one answer. (A thread that
+received the next one meanwhile gained nothing: what one core received, another had to fetch.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,7 +64,6 @@ class Reader:
         self._requests: dict[int, deque[FetchRequest]] = {}
         self._heard_ms: dict[int, float] = {}
         self._frames = Frames()
-        self._stopped = False
         self._leaders = session.leaders(core.topic)
         self._failures = 0
         self._failed_ms = 0.0
@@ -79,36 +77,9 @@ class Reader:
         Raises:
             PenstockError: an error of a partition that no retry mends.
         """
-        answers = self._answers()
-        thread: ThreadPoolExecutor | None = None
-        try:
-            runs = next(answers, None)
-            while runs is not None:
-                if not (self._core.behind and _size(runs) >= limits.READ_AHEAD_BYTES_MIN):
-                    yield runs
-                    runs = next(answers, None)
-                    continue
-                thread = thread or ThreadPoolExecutor(1, "penstock-reader")
-                coming = thread.submit(next, answers, None)
-                yield runs
-                runs = coming.result()
-        finally:
-            if thread is not None:
-                self._stop()
-                thread.shutdown()
-            answers.close()
-
-    def _stop(self) -> None:
-        """End what the thread may wait for; what is under way is lost."""
-        self._stopped = True
-        for connection in list(self._connections.values()):
-            if connection.oldest_call is not None:
-                connection.shut_down()
-
-    def _answers(self) -> Generator[Sequence[Run]]:
         last_ms = self._session.now_ms()
         try:
-            while not self._core.done and not self._stopped:
+            while not self._core.done:
                 self._send_all()
                 left_ms, found = self._left_ms(last_ms), False
                 for node_id in self._ready(max(0.0, left_ms)):
@@ -286,10 +257,6 @@ class Reader:
             error.add_note(f"given up after {self._failures} attempts")
             raise error
         self._retry_at_ms = now_ms + pause * 1000
-
-
-def _size(runs: Sequence[Run]) -> int:
-    return sum([len(run.data) for run in runs])
 
 
 def _out_of_range(topic: str, fetched: FetchedPartition, position: int) -> OffsetOutOfRange:
