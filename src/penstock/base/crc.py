@@ -11,6 +11,7 @@ Source: RFC 3720, appendix B.4; the `crc32c` package, which reads any buffer wit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Final
 
@@ -18,15 +19,16 @@ from crc32c import crc32c as _crc32c
 
 Readable = bytes | bytearray | memoryview
 
+crc32c: Final[Callable[..., int]] = _crc32c
+"""The checksum of a buffer, continuing from a second argument, as an unsigned 32-bit number.
+
+The package's own function: batches of ten records are bound by what a call costs.
+"""
+
 _POLYNOMIAL: Final = 0x82F63B78
 """Castagnoli's, with its lowest power in the highest bit."""
 
 _Tables = tuple[tuple[int, ...], ...]
-
-
-def crc32c(buffer: Readable, initial: int = 0) -> int:
-    """Return the checksum of `buffer`, continuing from `initial`, as an unsigned 32-bit int."""
-    return int(_crc32c(buffer, initial))
 
 
 def moved(difference: int, zero_bytes: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -14,6 +14,9 @@ from penstock.kernels.compiling import kernel
 
 int64: Any = np.int64
 """A byte as a number that can be below zero: Numba takes what is made of bytes for unsigned."""
+
+
+_SHORT: Final = 16
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -43,6 +46,23 @@ def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: i
     if target_at + size > target.size or source_at + size > source.size:
         raise IndexError("a copy outside of an array")
     _copy(target, target_at, source, source_at, size)
+
+
+@kernel("void(uint8[::1], int64, Array(uint8, 1, 'C', readonly=True), int64, int64)", inlined=True)
+def append_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> None:
+    """`copy_bytes` into a target that is filled from its beginning to its end.
+
+    A few bytes behind those that are copied may be written too, because a call of `memcpy` takes
+    longer than to copy sixteen bytes in a register, however few are meant.
+    """
+    if (
+        0 <= size <= _SHORT
+        and 0 <= target_at <= target.size - _SHORT
+        and 0 <= source_at <= source.size - _SHORT
+    ):
+        _copy(target, target_at, source, source_at, 16)
+    else:
+        copy_bytes(target, target_at, source, source_at, size)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import copy_bytes
+from penstock.kernels.memory import append_bytes
 
 FIRST: Final = 0
 AFTER: Final = 1
@@ -104,7 +104,7 @@ def _write(target: Any, at: Any, column: Any, row: Any) -> Any:
     at = _write_varint(target, at, length)
     if length <= 0:
         return at
-    copy_bytes(target, at, column[0], column[1][row], length)
+    append_bytes(target, at, column[0], column[1][row], length)
     return at + length
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import copy_bytes, load_word
+from penstock.kernels.memory import append_bytes, load_word
 
 BEGIN: Final = 0
 END: Final = 1
@@ -279,19 +279,19 @@ _OUTPUT: Final = (
 
 
 @kernel(
-    f"UniTuple(int64, 3)({_BYTES}, int64[:, ::1], int64, int64, int64, int64, int64, int64, int64,"
+    f"UniTuple(int64, 3)({_BYTES}, UniTuple(int64, 6), int64, int64, int64, int64, int64, int64,"
     f" int64, {_OUTPUT})",
     inlined=True,
 )
 def _read_record(
-    data: Any, table: Any, batch: Any, record: Any, at: Any, wanted: Any, start: Any, end: Any,
-    buffer: Any, row: Any,
-    longs: Any, views: Any, bounds: Any, places: Any, valid: Any, state: Any,
+    data: Any, batch: Any, record: Any, at: Any, wanted: Any, start: Any, end: Any, buffer: Any,
+    row: Any, longs: Any, views: Any, bounds: Any, places: Any, valid: Any, state: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """The record at a place, into a row; returns a problem, where the record ends, the next row."""
-    length, body = _read_varint(data, at, table[batch, END], _INT)
+    section_end, base_offset, last_delta, base_timestamp, max_timestamp, append_time = batch
+    length, body = _read_varint(data, at, section_end, _INT)
     record_end = body + length
-    if length < 0 or record_end > table[batch, END]:
+    if length < 0 or record_end > section_end:
         return MISFIT, at, row
     problem, timestamp, delta, key_at, key_length, value_at, value_length, headers, headers_at = (
         _read_fields(data, body, record_end)
@@ -300,9 +300,9 @@ def _read_record(
         return problem, body, row
     if wanted & CONSECUTIVE and delta != record:
         return GAP, delta, row
-    if delta < 0 or delta > table[batch, LAST_DELTA]:
+    if delta < 0 or delta > last_delta:
         return OUTSIDE, body, row
-    offset = table[batch, BASE_OFFSET] + delta
+    offset = base_offset + delta
     if offset < start or offset >= end:
         return 0, record_end, row
     if wanted & HEADERS:
@@ -310,9 +310,7 @@ def _read_record(
     if wanted & OFFSET:
         longs[0, row] = offset
     if wanted & TIMESTAMP:
-        append_time = table[batch, ATTRIBUTES] & _APPEND_TIME
-        timestamp += table[batch, BASE_TIMESTAMP]
-        longs[1, row] = table[batch, MAX_TIMESTAMP] if append_time else timestamp
+        longs[1, row] = max_timestamp if append_time else base_timestamp + timestamp
     _put(data, key_at, key_length, wanted, buffer, 0, row, views, bounds, places, valid, state)
     _put(data, value_at, value_length, wanted, buffer, 1, row, views, bounds, places, valid, state)
     return problem, record_end, row + 1
@@ -339,9 +337,14 @@ def read_records(
     row = state[RECORDS]
     for batch in range(low, high):
         first, at, problem = row, table[batch, BEGIN], 0
+        header = (
+            table[batch, END], table[batch, BASE_OFFSET], table[batch, LAST_DELTA],
+            table[batch, BASE_TIMESTAMP], table[batch, MAX_TIMESTAMP],
+            table[batch, ATTRIBUTES] & _APPEND_TIME,
+        )  # fmt: skip
         for record in range(table[batch, COUNT]):
             problem, at, row = _read_record(
-                data, table, batch, record, at, wanted, start, end, buffer, row,
+                data, header, record, at, wanted, start, end, buffer, row,
                 longs, views, bounds, places, valid, state,
             )  # fmt: skip
             if problem:
@@ -361,7 +364,7 @@ def read_records(
 def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any) -> None:
     """Copy the bytes at `places` to where `bounds` says, of the rows `low` to `high`."""
     for row in range(low, high):
-        copy_bytes(target, bounds[row], data, places[row], bounds[row + 1] - bounds[row])
+        append_bytes(target, bounds[row], data, places[row], bounds[row + 1] - bounds[row])
 
 
 @kernel(
@@ -382,14 +385,14 @@ def copy_headers(
         at = np.int64(places[row])
         for index in range(lists[row], lists[row + 1]):
             length, at = _read_varint(data, at, data.size, _INT)
-            copy_bytes(keys, bounds[0, index], data, at, length)
+            append_bytes(keys, bounds[0, index], data, at, length)
             bounds[0, index + 1] = bounds[0, index] + length
             length, at = _read_varint(data, at + length, data.size, _INT)
             if length < 0:
                 valid[index >> 3] &= ~np.uint8(1 << (index & 7))
                 nulls += 1
                 length = 0
-            copy_bytes(values, bounds[1, index], data, at, length)
+            append_bytes(values, bounds[1, index], data, at, length)
             bounds[1, index + 1] = bounds[1, index] + length
             at += length
     return nulls

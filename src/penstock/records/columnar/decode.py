@@ -6,9 +6,6 @@
 4. Copy keys, values and headers, of which now all sizes are known, once into their buffers; or
    leave them where they are: as views, whose array keeps the given buffer.
 
-Memory comes from Arrow's pool, which gives back what was freed before; pages that are new cost
-several times what is done with them.
-
 Source: Kafka's `DefaultRecord`; KIP-82 (headers).
 """
 

@@ -15,7 +15,6 @@ from struct import pack_into
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.base.crc import crc32c
 from penstock.records.columnar.inputs import Input, read_input
@@ -140,7 +139,7 @@ def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[Encode
             if size > (room if plan.codec == Codec.NONE else _RECORDS_BYTES_MAX):
                 raise _too_large(size + HEADER_BYTES, first, after - first, plan)
         total = sum(cut[kernels.RECORDS_BYTES] for cut in cuts) + count * HEADER_BYTES
-        target: Any = np.frombuffer(pa.allocate_buffer(total), np.uint8)
+        target: Any = np.empty(total, np.uint8)
         kernels.write_records(columns, sizes, table[:count], target)
         view, at = memoryview(target), 0
         for first, after, size, base_timestamp, max_timestamp in cuts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -49,9 +48,9 @@ class Rows:
         wanted = sum({_WANTED[name] for name in columns}) | (kernels.VIEWS if views else 0)
         room = int(self._table[:, kernels.COUNT].sum())
         viewed = room if views else 0
-        self._views = _memory((2, viewed, 2), np.uint64) if views else None
-        self._longs = _memory((2, room), np.int64)
-        self._bounds = _memory((3, room + 1), np.int32)
+        self._views = np.empty((2, viewed, 2), np.uint64) if views else None
+        self._longs = np.empty((2, room), np.int64)
+        self._bounds = np.empty((3, room + 1), np.int32)
         self._bounds[:, 0] = 0
         self._places = np.empty((3, room), np.int32)
         self._valid = np.full((2, room // 8 + 1), 0xFF, np.uint8)
@@ -96,7 +95,7 @@ class Rows:
             buffers += [pa.py_buffer(piece.data) for piece in self._pieces]
             return pa.Array.from_buffers(pa.binary_view(), self.size, buffers)
         bounds, places = self._bounds[column], self._places[column]
-        target = _memory((int(bounds[self.size]),), np.uint8)
+        target = np.empty((int(bounds[self.size]),), np.uint8)
         low = 0
         for piece, high in zip(self._pieces, self._ends, strict=True):
             if target.size:
@@ -109,9 +108,9 @@ class Rows:
         count = int(lists[self.size])
         pairs = _NO_HEADERS
         if count:
-            keys = _memory((int(self._state[kernels.HEADER_KEY_BYTES]),), np.uint8)
-            values = _memory((int(self._state[kernels.HEADER_VALUE_BYTES]),), np.uint8)
-            bounds = _memory((2, count + 1), np.int32)
+            keys = np.empty((int(self._state[kernels.HEADER_KEY_BYTES]),), np.uint8)
+            values = np.empty((int(self._state[kernels.HEADER_VALUE_BYTES]),), np.uint8)
+            bounds = np.empty((2, count + 1), np.int32)
             bounds[:, 0] = 0
             valid = np.full(count // 8 + 1, 0xFF, np.uint8)
             low, nulls = 0, 0
@@ -126,14 +125,8 @@ class Rows:
                 _array(pa.binary(), count, bounds[1], values, valid=present),
             ]
             pairs = pa.StructArray.from_arrays(columns, fields=_HEADER_FIELDS)
-        offsets = _array(pa.int32(), self.size + 1, lists)
-        return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS_TYPE)
-
-
-def _memory(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array in a buffer of Arrow's."""
-    size = prod(shape) * np.dtype(dtype).itemsize
-    return np.frombuffer(pa.allocate_buffer(size), dtype).reshape(shape)
+        buffers = [None, pa.py_buffer(lists)]
+        return pa.Array.from_buffers(HEADERS_TYPE, self.size, buffers, children=[pairs])
 
 
 def _array(kind: Any, size: int, *parts: Any, valid: Any = None) -> Any:
