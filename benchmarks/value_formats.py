@@ -8,6 +8,10 @@ Prediction for JSON, in nanoseconds a value, from a trial: a byte read once by a
 table and a branch takes 1, a field that is matched and put into its column about 15, Arrow arrays
 30: 97 bytes with five fields 200, so 5 M a second. Numbers of 17 digits are converted by Arrow for
 100 each. A value that the kernel leaves to the slow reader takes 20 µs.
+
+Prediction for Avro and Protobuf, set down beside the first figures: a value 15 (a message 20), a
+field 8 (12, as it has a tag), its text 20 more, a nested message 30, an item or entry 20, Arrow
+arrays 10. Beside Protobuf stands its own library in C, which makes an object of each value.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import duckdb
@@ -23,6 +28,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.binary_values import binary_values
 from benchmarks.columnar_codec import rate
 from benchmarks.harness import Row, figure
 from penstock.apps.loads.figures import interleaved
@@ -35,6 +41,11 @@ ROWS_QUICK: Final = 20_000
 BATCH_ROWS: Final = 10_000
 """Values of one batch, as Spark gives them to a worker."""
 RUNS, RUNS_QUICK = 7, 3
+PEERS: Final = {"duckdb": "DuckDB from_json", "upb": "google.protobuf (upb)", "memcpy": "memcpy"}
+BINARY_PREDICTED: Final = {
+    "Avro, orders": 11.8, "Avro, nested": 4.0,
+    "Protobuf, orders": 9.1, "Protobuf, orders with a Timestamp": 6.0, "Protobuf, nested": 3.0,
+}  # fmt: skip
 
 
 class Order(msgspec.Struct):
@@ -53,7 +64,7 @@ class Case:
     reader: Reader
     values: list[bytes]
     prediction: float
-    peers: bool = False
+    peers: Callable[[list[bytes]], dict[str, Callable[[], object]]] | None = None
 
 
 def order_record(amount: pa.DataType) -> Record:
@@ -93,7 +104,7 @@ def cases(rows: int) -> Iterator[Case]:
     orders = [order(dice, number) for number in range(rows)]
     made = JsonReader(record=order_record(pa.decimal128(12, 2)))
     packed = [json.dumps(value, separators=(",", ":")).encode() for value in orders]
-    yield Case(name="JSON, orders", reader=made, values=packed, prediction=5.0, peers=True)
+    yield Case(name="JSON, orders", reader=made, values=packed, prediction=5.0, peers=json_peers)
     loose = [json.dumps(dict(reversed(value.items())) | {"more": {"a": [1, 2]}}).encode()
              for value in orders]  # fmt: skip
     yield Case(name="JSON, other order, surplus", reader=made, values=loose, prediction=3.0)
@@ -116,6 +127,13 @@ def cases(rows: int) -> Iterator[Case]:
         name="JSON, nested", reader=JsonReader(record=inner), values=deep, prediction=3.0
     )  # fmt: skip
 
+    for each in binary_values(rows):
+        yield Case(
+            name=each.name, reader=each.reader, values=each.values,
+            prediction=BINARY_PREDICTED[each.name],
+            peers=None if each.parse is None else partial(library, each.parse),
+        )  # fmt: skip
+
 
 def order_place() -> Record:
     return Record(
@@ -136,14 +154,21 @@ def contenders(case: Case) -> dict[str, Callable[[], float]]:
         "ours": lambda: [case.reader.read(batch) for batch in batches],
         "memcpy": content.copy,
     }
-    if case.peers:
-        actions |= peers(case.values)
+    if case.peers is not None:
+        actions |= case.peers(case.values)
     for action in actions.values():
         action()
     return {name: rate(len(case.values), action) for name, action in actions.items()}
 
 
-def peers(values: list[bytes]) -> dict[str, Callable[[], object]]:
+def library(
+    parse: Callable[[bytes], object], values: list[bytes]
+) -> dict[str, Callable[[], object]]:
+    """The format's own library, one value after the other."""
+    return {"upb": lambda: [parse(value) for value in values]}
+
+
+def json_peers(values: list[bytes]) -> dict[str, Callable[[], object]]:
     """What reads JSON orders elsewhere."""
     texts = pa.table({"v": pa.array([value.decode() for value in values])})
     database: Any = duckdb.connect()
@@ -162,11 +187,11 @@ def peers(values: list[bytes]) -> dict[str, Callable[[], object]]:
 
 
 def measure(*, quick: bool = False) -> list[Row]:
-    """Every case; the reference is DuckDB where it can read the values, else the copy."""
+    """Every case; the reference is a peer where one can read the values, else the copy."""
     rows: list[Row] = []
     for case in cases(ROWS_QUICK if quick else ROWS):
         figures = interleaved(contenders(case), runs=RUNS_QUICK if quick else RUNS)
-        peer = "duckdb" if case.peers else "memcpy"
+        peer = next(name for name in PEERS if name in figures)
         note = "; ".join(
             f"{name} {figure(value)} M/s" for name, value in figures.items() if name != "ours"
         )
@@ -175,7 +200,7 @@ def measure(*, quick: bool = False) -> list[Row]:
             Row(
                 name=f"{case.name}, {mean:.0f} B", value=figures["ours"], unit="M values/s/core",
                 prediction=case.prediction, reference=figures[peer],
-                reference_name={"duckdb": "DuckDB from_json", "memcpy": "memcpy"}[peer],
+                reference_name=PEERS[peer],
                 note=note,
             )
         )  # fmt: skip

@@ -154,10 +154,10 @@ def _same(table: Any, words: Any, octets: Any, column: int, one: int, other: int
         return False
     start = table[column, TEXT_AT] + words[at + one]
     second = table[column, TEXT_AT] + words[at + other]
-    for place in range(size):
-        if octets[start + place] != octets[second + place]:
-            return False
-    return True
+    place = 0
+    while place < size and octets[start + place] == octets[second + place]:
+        place += 1
+    return bool(place == size)
 
 
 @kernel("boolean(int64[:, ::1], int64[::1], uint8[::1], int64)")
