@@ -317,6 +317,9 @@ def _double_text(value: float) -> str:
     if not math.isfinite(value):
         return "Infinity" if value > 0 else "-Infinity"
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    if len(digits) == 1:
+        # Of two digits at least, which the smallest doubles do not both have.
+        sign, digits, exponent = Decimal(f"{value:.1e}").normalize().as_tuple()
     minus = "-" if sign else ""
     if value == 0:
         return f"{minus}0.0"

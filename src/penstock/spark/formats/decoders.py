@@ -80,10 +80,15 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDecoder:
-    """Objects of a shape that no reader opens (`unsupported` says why), by Spark's variants."""
+    """Objects of a shape that no reader opens, by Spark's variants."""
 
     record: Record
     framed: Framing = "none"
+
+    @property
+    def reasons(self) -> list[str]:
+        """What of the shape no reader opens."""
+        return unsupported(self.record)
 
     @property
     def schema(self) -> StructType:
@@ -131,9 +136,10 @@ def opening_of(options: SourceOptions) -> Opening:
     except InvalidFormat as error:
         raise named_as_option(error) from error
     if not isinstance(made, ReaderDecoder):
+        parts = "; ".join(made.reasons) if isinstance(made, JsonDecoder) else "such values"
         raise InvalidOption(
             "valueFormat", options.value_format.kind,
-            "values of this schema are not opened where they are read; read the column value",
+            f"only Spark opens {parts}: read the column value",
         )  # fmt: skip
     opening = Opening(reader=made.reader, value=made.schema)
     return opening if options.value_fields is None else opening.only(options.value_fields)

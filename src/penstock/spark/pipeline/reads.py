@@ -16,7 +16,7 @@ from typing import Final
 
 from penstock.formats import ValueFormat
 from penstock.spark.formats.by_reader import ReaderDecoder
-from penstock.spark.formats.decoders import Decoder
+from penstock.spark.formats.decoders import Decoder, JsonDecoder
 from penstock.spark.options import value_options
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.spec import (
@@ -101,10 +101,16 @@ def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence
     if all(source.value_format.kind in {"raw", "text"} for source in sources):
         return Read(why="there is nothing to open")
     if len(formats) < len(made):
-        return Read(why="the schema has parts that only Spark opens")
+        return Read(why=f"only Spark opens {_why_spark(made)}")
     if any(one != formats[0] for one in formats):
         return Read(why="the query's topics have values of several formats")
     return Read(value_format=formats[0])
+
+
+def _why_spark(decoders: Sequence[Decoder]) -> str:
+    """What the source cannot open."""
+    parts = [part for one in decoders if isinstance(one, JsonDecoder) for part in one.reasons]
+    return "; ".join(parts) or "raw values and text beside others"
 
 
 def _fields(
