@@ -294,6 +294,8 @@ def _as_decimal(kind: pa.DataType, value: Any, text_too: bool) -> Decimal | None
 
 
 def _fitted(exact: Decimal, precision: int, scale: int) -> Decimal | None:
+    if exact == 0:
+        return _EXACT.scaleb(Decimal(0), -scale)
     sign, digits, exponent = exact.as_tuple()
     power = int(exponent)
     if len(digits) + power > _DECIMAL_DIGITS:
