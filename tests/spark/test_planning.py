@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from penstock.base.ids import TopicPartition
 from penstock.records.extents import Extent, file_extent
 from penstock.spark.extents import PartitionExtents
-from penstock.spark.planning import TASK_BYTES_MIN, plan, slices_of
+from penstock.spark.planning import (
+    TASK_BYTES_MAX,
+    TASK_BYTES_MIN,
+    plan,
+    slices_of,
+    task_bytes,
+)
 from penstock.spark.slices import Slice, Task, trimmed
 from tests.spark.fakes import FakeExtents, object_extent
 
@@ -62,9 +68,23 @@ def test_much_is_cut_evenly_with_positions_from_the_index() -> None:
     assert (second.start, where.base_offset, where.byte_offset) == (10_005, 10_000, 10_000_000)
 
 
-def test_huge_ranges_get_more_tasks_than_slots() -> None:
+def test_huge_ranges_get_equally_many_tasks_for_every_slot() -> None:
     ranges = {TopicPartition("t", 0): (0, 2_000_000)}
-    assert len(plan(ranges, FakeExtents(record_bytes=1_000), parallelism=2)) > 10
+    tasks = plan(ranges, FakeExtents(record_bytes=1_000), parallelism=3)
+    assert len(tasks) == 6
+    sizes = [sum(item.size_bytes for item in task.slices) for task in tasks]
+    assert max(sizes) <= TASK_BYTES_MAX
+    assert max(sizes) - min(sizes) <= 20_000
+
+
+@given(st.integers(0, 10 << 40), st.integers(1, 1_000))
+def test_a_task_is_as_large_as_it_may_be_and_slots_end_together(total: int, slots: int) -> None:
+    size = task_bytes(total, slots)
+    assert TASK_BYTES_MIN <= size <= TASK_BYTES_MAX
+    if size > TASK_BYTES_MIN:
+        rounds = -(-total // (size * slots))
+        assert size * slots * rounds - total < slots * (rounds + 1)
+        assert rounds == 1 or 2 * size > TASK_BYTES_MAX
 
 
 def test_without_extents_the_broker_is_asked() -> None:

@@ -33,7 +33,8 @@ from penstock.spark.extents import ExtentSource
 from penstock.spark.slices import Slice, Task, batches_of, trimmed
 
 TASK_BYTES_MIN: Final = 2 << 20
-TASK_BYTES_MAX: Final = 128 << 20
+TASK_BYTES_MAX: Final = 512 << 20
+"""Some seconds of work, which is what a task that fails costs; beside it a start costs nothing."""
 
 Range = tuple[int, int]
 
@@ -66,9 +67,13 @@ def plan(
 
 
 def task_bytes(total_bytes: int, parallelism: int) -> int:
-    """How much one task should read: one task per slot, more only when tasks would be huge."""
+    """How much one task should read: one task per slot, or as many for each where it is much.
+
+    Slots that have equally many tasks of equal size end together.
+    """
     share = -(-total_bytes // max(1, parallelism))
-    return max(TASK_BYTES_MIN, min(share, TASK_BYTES_MAX))
+    tasks_of_a_slot = max(1, -(-share // TASK_BYTES_MAX))
+    return max(TASK_BYTES_MIN, -(-share // tasks_of_a_slot))
 
 
 def slices_of(at: TopicPartition, start: int, end: int, source: ExtentSource | None) -> list[Slice]:
@@ -113,8 +118,8 @@ def _slices(
 
 
 def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
-    # A slice a fifth over the target is left whole: another Python task would cost more.
-    parts = -(-item.size_bytes * 5 // (target * 6))
+    # A fifth of the target is not worth another part: another Python task would cost more.
+    parts = -(-(item.size_bytes * 5 - target) // (target * 5))
     if parts <= 1:
         return [item]
     pieces: list[Slice] = []
