@@ -69,7 +69,7 @@ def is_name(data: Any, at: int, end: int, names: Any, start: int, size: int) -> 
     """Whether the bytes there are this name and a quotation mark."""
     if at + size >= end or data[at + size] != 34:
         return False
-    for step in range(size):  # noqa: SIM110  (kernels have no generators)
+    for step in range(size):
         if data[at + step] != names[start + step]:
             return False
     return True
