@@ -34,6 +34,7 @@ _PRELOADED: Final = (
     "penstock.spark.object_chunks",
     "penstock.spark.sink.staging",
     "penstock.records.columnar.rows",
+    "penstock.kernels.record_writing",
 )
 
 
