@@ -2,8 +2,8 @@
 
 This sink keeps one row per key, the latest: each batch is merged into the table in one commit
 that carries the same identifiers as an append does (see `append.py`), so that a replay changes
-nothing. The batch goes through the driver as Arrow and is therefore bounded; what is large should
-be appended.
+nothing. The batch goes through the driver as Arrow and is therefore bounded, in rows here and in
+bytes by Spark (`spark.driver.maxResultSize`); what is large should be appended.
 
 Theory of operation, with `order_by`. Of a batch's rows of one key the greatest in that order
 remains, found by Spark before anything reaches the driver. Against the table it wins when it is
@@ -112,7 +112,8 @@ class DeltaUpsert:
         if in_table(table, commit):
             return Staged(rows=0, commit=partial(_done, batch_id), replayed=True)
         self._check_columns(table, batch)
-        rows = self._latest(batch).limit(self._batch_rows_max + 1).toArrow()
+        # A limit in Spark would move all rows into one task first.
+        rows = self._latest(batch).toArrow()
         self._check_rows(rows, batch_id)
         rows = rows.drop_columns([UNORDERED])
         return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit))
