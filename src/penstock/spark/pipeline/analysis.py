@@ -167,6 +167,7 @@ class _Analysis:
         self.problems: list[Problem] = []
         self.stateful: set[str] = set()
         self.views: dict[str, DataFrame] = {}
+        self.steps: dict[str, DataFrame] = {}
         self.explained: dict[str, str] = {}
         self._ranking: list[str] = []
 
@@ -226,7 +227,7 @@ class _Analysis:
         self.views[name].createOrReplaceTempView(name)
 
     def _step(self, step: Step) -> None:
-        made = frames.run_step(self._spark, step, self.views)
+        made = self.steps[step.name] = frames.run_step(self._spark, step, self.views)
         text = self.explained[step.name] = analysed_plan(made)
         streaming = any(self._streams[view] for view in step.inputs)
         self._streams[step.name] = streaming
@@ -461,7 +462,7 @@ def _reads(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Iterator[
 def _passes(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Passes:
     if one.root is None and may_hold(spec, one):
         return HELD
-    return passes(spec, one, analysis.views, analysis.decoders)
+    return passes(spec, one, analysis.steps, analysis.decoders)
 
 
 def _line(error: Exception) -> int:

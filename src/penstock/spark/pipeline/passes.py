@@ -70,7 +70,7 @@ def passes(
     """How a query goes through a batch; the same for all of its batches.
 
     Args:
-        views: those of the query's sources and steps, over any records.
+        views: those of the query's steps, over any records.
     """
     watched = {name for name in plan.batched if spec.steps[name].rules}
     if plan.root is None:
