@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField, StructType, VariantType
 
 from penstock.formats import ValueFormat
 from penstock.spark.errors import InvalidOption
+from penstock.spark.formats.by_reader import ReaderDecoder
 from penstock.spark.formats.decoders import decoder, opening_of
 from penstock.spark.options import parse, value_options
 from penstock.spark.schema import spark_schema
@@ -44,6 +46,7 @@ SCHEMA: dict[str, Any] = {
         },
     ],
 }
+VARIANT = StructType([StructField("any", VariantType())]).json()
 SOURCE = {"bootstrap": "localhost:9092", "subscribe": "orders"}
 
 
@@ -93,6 +96,21 @@ def test_the_source_opens_what_spark_would(topic: Topic, schema_file: Path) -> N
 
 
 @pytest.mark.spark
+def test_json_is_opened_as_spark_would(topic: Topic) -> None:
+    values = [b'{"n": %d, "at": "2026-01-02 03:04:05", "more": {"x": [1]}}' % n for n in range(50)]
+    values[7:7] = [b"{", b'{"n": "x"}', b'{"n": 1, "at": "2026-01-02T03:04:05+05:00", "other": 0}']
+    topic.client.write_arrow(topic.name, pa.table({"value": pa.array(values, pa.binary())}))
+    schema = "n bigint, at timestamp, day date, more struct<x: array<int>>"
+    made = decoder(ValueFormat(kind="json", schema=schema))
+    assert isinstance(made, ReaderDecoder)
+    opened = topic.batch(**value_options(made.value_format))
+    expected = made.decode(topic.batch())
+    assert opened.schema == expected.schema
+    assert opened.orderBy("value").collect() == expected.orderBy("value").collect()
+    assert opened.where("_error is not null").count() == 2
+
+
+@pytest.mark.spark
 def test_a_stream_opens_too(topic: Topic, schema_file: Path, tmp_path: Path) -> None:
     values = pa.array([order(number) for number in range(100)], pa.binary())
     topic.client.write_arrow(topic.name, pa.table({"value": values}))
@@ -120,6 +138,7 @@ def test_a_stream_opens_too(topic: Topic, schema_file: Path, tmp_path: Path) -> 
         ({"valueFormat": "json"}, "valueSchema"),
         ({"valueFormat": "json", "valueSchema": "{}"}, "valueSchema"),
         ({"valueFormat": "json", "valueSchema": '{"type":"struct","fields":[]}'}, "no fields"),
+        ({"valueFormat": "json", "valueSchema": VARIANT}, "only Spark opens field any"),
         ({"valueFraming": "confluent"}, "valueFraming"),
         ({"valueFields": "id"}, "valueFields = 'id': is no JSON"),
         ({"valueFields": "{}"}, "valueFields"),
