@@ -30,5 +30,7 @@ say "Compiling kernels"
 .venv/bin/penstock kernels >/dev/null
 
 scripts/java.sh
+say "Keeping Java's classes (about a minute)"
+.venv/bin/penstock pipeline prepare >/dev/null
 touch .venv/.ready
 say "Ready."

@@ -351,6 +351,26 @@ def planned(where: tuple[str, ...], tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+def test_classes_of_java_are_kept_and_used(write: Callable[[str], Path], tmp_path: Path) -> None:
+    kept = {"PENSTOCK_JAVA_CLASSES": str(tmp_path / "java")}
+    ran = penstock("prepare", **kept)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (path,) = (tmp_path / "java").iterdir()
+    assert ran.stdout == f"Java's classes: {path}\n"
+    # Java tells of an archive that it was to use and could not.
+    used = {"SPARK_SUBMIT_OPTS": "-Xshare:on"}
+    ran = penstock("validate", write(PIPELINE), **kept, **used)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    path.chmod(0o600)
+    path.write_bytes(b"no archive")
+    ran = penstock("validate", write(PIPELINE), **kept)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert penstock("validate", write(PIPELINE), **kept, **used).returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_a_failure_is_one_line(broker: Broker, write: Callable[[str], Path]) -> None:
     fill(broker, "failing", 3)
     text = PIPELINE.replace("{topic}", "failing").replace(

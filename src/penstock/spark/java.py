@@ -18,8 +18,10 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from penstock.base.errors import UnavailableError
+from penstock.spark.java_classes import with_archive
 
 STDERR: Final = 2
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
 USUAL: Final = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
     b"Using Spark's default log4j profile: ",
@@ -57,6 +59,8 @@ def start(settings: Mapping[str, Any]) -> None:
     conf = SparkConf()
     for name, value in settings.items():
         conf.set(name, _text(value))
+    if options := with_archive(_text(settings.get(_OPTIONS, ""))):
+        conf.set(_OPTIONS, options)
     reading, writing = os.pipe()
     relay = threading.Thread(target=_relay, args=(reading,), name="spark-stderr", daemon=True)
     relay.start()
@@ -65,6 +69,20 @@ def start(settings: Mapping[str, Any]) -> None:
     finally:
         os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def end(seconds: float) -> None:
+    """End the process that this one started, and wait for it.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended in this time.
+    """
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # Spark's sign to end
+        gateway.proc.wait(seconds)
 
 
 def _text(value: Any) -> str:

@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "replay": ("pipeline.replay", "replay", "Send records through a pipeline again."),
     "init": ("pipeline.command", "init", "Begin a pipeline."),
     "status": ("pipeline.command", "status", "What a pipeline is doing, or where it stopped."),
+    "prepare": ("pipeline.prepare", "prepare", "Make Spark start faster on this machine."),
     "validate": ("pipeline.command", "validate", "Say what is wrong with a file."),
 }
 
