@@ -71,3 +71,13 @@ def test_a_worker_that_was_left(
         _, said = process.communicate()
     assert (b"Traceback" in said) is fails, said.decode()
     assert (b"a failure of its own" in said) is fails
+
+
+def test_planners_load_nothing_that_opens_records() -> None:
+    """Spark starts a process for each step of planning; what it imports is waited for."""
+    code = (
+        "import sys, penstock.spark.source; from penstock.client import Client;"
+        "print({'numba', 'pyarrow.compute', 'penstock.spark.reading'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n"

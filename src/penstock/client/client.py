@@ -52,8 +52,7 @@ from penstock.client.writer import (
     parse_codec,
     parse_level,
 )
-from penstock.records import HEADER_BYTES, RecordTooLarge, split_batches
-from penstock.records.columnar import RECORD_SCHEMA, decode_batches
+from penstock.records import HEADER_BYTES, RecordTooLarge, columnar, split_batches
 from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 
 Position = str | int | Mapping[int, int]
@@ -467,8 +466,8 @@ def _schema(columns: Sequence[str], views: bool) -> Any:
             fields.append(pa.field(name, _EXTRA_COLUMNS[name]))
         elif views and name in _VIEWED:
             fields.append(pa.field(name, pa.binary_view()))
-        elif name in RECORD_SCHEMA.names:
-            fields.append(RECORD_SCHEMA.field(name))
+        elif name in columnar.RECORD_SCHEMA.names:
+            fields.append(columnar.RECORD_SCHEMA.field(name))
         else:
             known = ", ".join((*DEFAULT_COLUMNS, "timestamp_type"))
             raise InvalidArgument(f"column {name!r}: records have {known}")
@@ -505,7 +504,7 @@ def _decode(run: Run, schema: Any, views: bool) -> Any:
     wanted = [name for name in columns if name not in ("partition", "timestamp_type")]
     if "timestamp_type" in columns and "offset" not in wanted:
         wanted.append("offset")
-    batch = decode_batches(
+    batch = columnar.decode_batches(
         run.data,
         columns=wanted or ("offset",),
         start_offset=run.start_offset,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.client.errors import InvalidArgument
 
@@ -149,7 +148,7 @@ def _bytes(column: Any, name: str) -> Any:
 def _timestamps(column: Any, name: str) -> Any:
     kind = column.type
     if pa.types.is_timestamp(kind):
-        return pc.cast(column, pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
+        return column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
     if pa.types.is_integer(kind):
         return column.cast(pa.int64())
     raise InvalidArgument(

@@ -33,8 +33,7 @@ from penstock.client.producers import ProducerIdentity
 from penstock.client.protocol import read_response
 from penstock.client.session import Session
 from penstock.client.spreading import check_partitions, spread
-from penstock.records import Codec
-from penstock.records.columnar import encode_batches, read_input
+from penstock.records import Codec, columnar
 from penstock.records.compression import LEVELS
 
 ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0, -1: -1, 1: 1, 0: 0}
@@ -194,7 +193,7 @@ class Writer:
     # Encoding
 
     def _encode(self, chunk: Any, to_many: bool) -> Iterator[Batch]:
-        rows = read_input(chunk, self._session.clock.now_ms())
+        rows = columnar.read_input(chunk, self._session.clock.now_ms())
         if not to_many:
             partition = self._options.partition
             yield from self._encode_run(rows, self._turn() if partition is None else partition)
@@ -212,7 +211,7 @@ class Writer:
         return self._sticky
 
     def _encode_run(self, rows: Any, partition: int) -> Iterator[Batch]:
-        encoded = encode_batches(
+        encoded = columnar.encode_batches(
             rows,
             codec=self._options.codec,
             level=self._options.level,

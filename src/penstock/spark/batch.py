@@ -24,7 +24,6 @@ from penstock.spark.options import Bound, SourceOptions
 from penstock.spark.planning import Range, plan
 from penstock.spark.positions import Positions
 from penstock.spark.pushdown import Selection, narrow
-from penstock.spark.reading import reader_of
 from penstock.spark.slices import Task
 
 FROM_START: Final = Bound(option="startingOffsets", kind="offset", everywhere=EARLIEST)
@@ -56,6 +55,8 @@ class PenstockReader(DataSourceReader):
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """A task's records; called on an executor."""
+        from penstock.spark.reading import reader_of  # planners do without what opens records
+
         return reader_of(self._options, self._opening).read(partition)
 
     def _ranges(self, log: Log) -> dict[TopicPartition, Range]:

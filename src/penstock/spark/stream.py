@@ -42,7 +42,6 @@ from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Range, plan
 from penstock.spark.positions import Position, Positions, from_json
-from penstock.spark.reading import reader_of
 from penstock.spark.slices import RECORD_BYTES_GUESS, Task
 
 MILLISECONDS: Final = 1_000
@@ -122,6 +121,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """A task's records; called on an executor."""
+        from penstock.spark.reading import reader_of  # planners do without what opens records
+
         return reader_of(self._options, self._opening).read(partition)
 
     def stop(self) -> None:
