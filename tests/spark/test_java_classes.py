@@ -17,7 +17,7 @@ def test_an_archive_is_used_when_it_is_there(
     path = java_classes.destination()
     assert path.parent == tmp_path / "java"
     path.write_bytes(b"")
-    found = f"-XX:SharedArchiveFile={path} -Xshare:auto"
+    found = f"-XX:SharedArchiveFile={path}"
     assert java_classes.with_archive("") == found
     assert java_classes.with_archive("-Xlog:gc") == f"{found} -Xlog:gc"
     for own in ("-Xshare:off", java_classes.writing(path)):

@@ -38,7 +38,7 @@ def with_archive(options: str) -> str:
     found = next((path for path in _places() if path.exists()), None)
     if found is None or any(own in options for own in _OWN):
         return options
-    return f"-XX:SharedArchiveFile={found} -Xshare:auto {options}".strip()
+    return f"-XX:SharedArchiveFile={found} {options}".strip()
 
 
 def writing(path: Path) -> str:
