@@ -31,6 +31,6 @@ say "Compiling kernels"
 
 scripts/java.sh
 say "Keeping Java's classes (about a minute)"
-.venv/bin/penstock pipeline prepare >/dev/null
+.venv/bin/penstock pipeline prepare >/dev/null || say "They could not be kept; Spark starts without."
 touch .venv/.ready
 say "Ready."

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import click
+
+from penstock.base.errors import UnavailableError
 
 RECORDS: Final = 100
 END_SECONDS: Final = 120.0
@@ -63,20 +70,20 @@ def _run(folder: Path, options: str) -> None:
     import pyarrow as pa
 
     from penstock.apps.pipeline.spark import job_session
+    from penstock.client import Client
     from penstock.spark import java
     from penstock.spark.pipeline.parsing import load
     from penstock.spark.pipeline.runner import PipelineRunner
-    from penstock.testing import Broker
 
     file = folder / "pipeline.toml"
     file.write_text(PIPELINE, encoding="utf-8")
     row = {"name": "a", "amount": "1.00", "at": "2026-01-01T00:00:00Z"}
     values = [json.dumps(row | {"n": n}).encode() for n in range(RECORDS)]
-    with Broker() as broker, broker.client() as client:
+    with _broker(folder / "data") as (bootstrap, admin), Client(bootstrap) as client:
         for topic in ("rows", "dead"):
             client.create_topic(topic)
         client.write_arrow("rows", pa.table({"value": pa.array(values)}))
-        spec = load(file, bootstrap=broker.bootstrap, admin=broker.admin_url)
+        spec = load(file, bootstrap=bootstrap, admin=admin)
         settings = {"spark.driver.extraJavaOptions": options}
         with job_session("prepare", master=None, settings=settings) as spark:
             runner = PipelineRunner(spec, spark)
@@ -86,3 +93,21 @@ def _run(folder: Path, options: str) -> None:
             finally:
                 runner.stop()
     java.end(END_SECONDS)
+
+
+@contextmanager
+def _broker(data: Path) -> Iterator[tuple[str, str]]:
+    """A broker in a process of its own: its address, and that of its admin interface."""
+    anywhere = "127.0.0.1:0"
+    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(data)]
+    command += ["--listener", anywhere, "--admin", anywhere]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            said = process.stdout.readline()
+            found = re.search(r"kafka=(\S+) admin=(\S+)", said)
+            if found is None:
+                raise UnavailableError(f"the broker did not start: {said.strip()}")
+            yield found[1], f"http://{found[2]}"
+        finally:
+            process.terminate()
