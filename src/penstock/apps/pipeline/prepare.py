@@ -102,9 +102,8 @@ def _broker(data: Path) -> Iterator[tuple[str, str]]:
     command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(data)]
     command += ["--listener", anywhere, "--admin", anywhere]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         try:
-            said = process.stdout.readline()
+            said = process.stdout.readline() if process.stdout else ""
             found = re.search(r"kafka=(\S+) admin=(\S+)", said)
             if found is None:
                 raise UnavailableError(f"the broker did not start: {said.strip()}")
