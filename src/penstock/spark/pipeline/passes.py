@@ -35,7 +35,6 @@ ROW_BY_ROW: Final = frozenset(
 )  # fmt: skip
 """Nodes of an analysed plan through which every row flows, once."""
 
-
 _STATE: Final = "its state would be computed again"
 
 
@@ -141,12 +140,7 @@ def _unsure(spec: PipelineSpec, plan: QueryPlan, views: Mapping[str, DataFrame])
     for name in plan.batched:
         if spec.steps[name].python is not None:
             return f"step {name} is Python, and may give other rows when it runs again"
-        tree = _analysed(views[name])
-        if (
-            tree is None
-            or not tree.deterministic()
-            or tree.containsPattern(_pattern(views[name], "CURRENT_LIKE"))
-        ):
+        if not _repeatable(views[name]):
             return f"step {name} may give other rows when it runs again"
     return None
 
