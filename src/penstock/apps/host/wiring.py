@@ -77,6 +77,8 @@ def _memory(configuration: HostConfiguration) -> ChunkSink:
 
 
 def _log(configuration: HostConfiguration) -> ChunkSink:
+    # Loaded before the socket is there: no producer waits for it, and what forbids it shows now.
+    import penstock.kernels.record_writing  # noqa: F401
     from penstock.host.sinks.log import LogSink, LogSinkOptions
 
     return LogSink(
