@@ -33,24 +33,26 @@ if TYPE_CHECKING:
 START_TIMEOUT_SECONDS: Final = 30.0
 STOP_TIMEOUT_SECONDS: Final = 10.0
 STDERR_BYTES_SHOWN: Final = 500
-_READY: Final = re.compile(rb"penstock ready kafka=(\S+) ")
+_READY: Final = re.compile(rb"penstock ready kafka=(\S+) admin=(\S+)")
 _LISTENING: Final = "0A"
 
 
 class OwnBroker:
-    """`penstock serve` as a child; `stop` ends it."""
+    """`penstock serve` as a child, without its admin interface unless told; `stop` ends it."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
         self._said = directory / "stderr"
         told = directory / "broker.toml"
-        lines = [f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items()]
+        told_all = {"admin.listener": "", **settings}
+        lines = [f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in told_all.items()]
         told.touch(mode=0o600)
         told.write_text("".join(lines))
         command = [sys.executable, "-m", "penstock", "serve", "--config", str(told)]
         command += ["--data-dir", str(directory / "broker"), "--listener", "127.0.0.1:0"]
+        self.admin_url = ""
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [*command, "-X", "admin.listener="],
+                command,
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -63,7 +65,7 @@ class OwnBroker:
         return self._process.pid
 
     def ready(self) -> str:
-        """Wait until it serves; its address.
+        """Wait until it serves; its address. `admin_url` is known then, where it has one.
 
         Raises:
             UnavailableError: it does not start.
@@ -83,7 +85,8 @@ class OwnBroker:
         found = _READY.search(line)
         if found is None:
             raise UnavailableError(f"no broker started: it said {line[:100]!r}")
-        return found.group(1).decode()
+        self.admin_url = f"http://{found[2].decode()}"
+        return found[1].decode()
 
     def failure(self) -> str:
         """Why it has ended; empty while it runs."""

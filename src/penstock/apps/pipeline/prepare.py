@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import click
-
-from penstock.base.errors import UnavailableError
 
 RECORDS: Final = 100
 END_SECONDS: Final = 120.0
@@ -50,7 +43,7 @@ def prepare() -> None:
 
     Run it after an installation, and after a new version of Java or of PySpark, as a user who may
     write into the package. A start of Spark then takes half the processor time. It takes a minute
-    and 160 MB of disk. Without Java there is nothing to do.
+    and 190 MB of disk. Without Java there is nothing to do.
     """
     from penstock.spark import java_classes
 
@@ -69,6 +62,7 @@ def _run(folder: Path, options: str) -> None:
     """Run the pipeline in a Java process with these options, to the end of both."""
     import pyarrow as pa
 
+    from penstock.apps.bench.broker import own_broker
     from penstock.apps.pipeline.spark import job_session
     from penstock.client import Client
     from penstock.spark import java
@@ -79,11 +73,14 @@ def _run(folder: Path, options: str) -> None:
     file.write_text(PIPELINE, encoding="utf-8")
     row = {"name": "a", "amount": "1.00", "at": "2026-01-01T00:00:00Z"}
     values = [json.dumps(row | {"n": n}).encode() for n in range(RECORDS)]
-    with _broker(folder / "data") as (bootstrap, admin), Client(bootstrap) as client:
+    with (
+        own_broker(folder, {"admin.listener": "127.0.0.1:0"}) as (broker, bootstrap),
+        Client(bootstrap) as client,
+    ):
         for topic in ("rows", "dead"):
             client.create_topic(topic)
         client.write_arrow("rows", pa.table({"value": pa.array(values)}))
-        spec = load(file, bootstrap=bootstrap, admin=admin)
+        spec = load(file, bootstrap=bootstrap, admin=broker.admin_url)
         settings = {"spark.driver.extraJavaOptions": options}
         with job_session("prepare", master=None, settings=settings) as spark:
             runner = PipelineRunner(spec, spark)
@@ -93,20 +90,3 @@ def _run(folder: Path, options: str) -> None:
             finally:
                 runner.stop()
     java.end(END_SECONDS)
-
-
-@contextmanager
-def _broker(data: Path) -> Iterator[tuple[str, str]]:
-    """A broker in a process of its own: its address, and that of its admin interface."""
-    anywhere = "127.0.0.1:0"
-    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(data)]
-    command += ["--listener", anywhere, "--admin", anywhere]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            said = process.stdout.readline() if process.stdout else ""
-            found = re.search(r"kafka=(\S+) admin=(\S+)", said)
-            if found is None:
-                raise UnavailableError(f"the broker did not start: {said.strip()}")
-            yield found[1], f"http://{found[2]}"
-        finally:
-            process.terminate()
