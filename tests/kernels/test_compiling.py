@@ -25,7 +25,8 @@ ANSWER = "00616263\n"
 
 
 def run(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PENSTOCK_KERNELS": str(folder), **variables}
+    usual = {"PENSTOCK_KERNELS": str(folder), "PENSTOCK_KERNELS_CHECKED": ""}
+    environment = {**os.environ, **usual, **variables}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )

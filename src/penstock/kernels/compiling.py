@@ -29,6 +29,8 @@ from typing import Any, Final, Self, TypeVar
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
+from penstock.base.shared_cache import can_write, folders
+
 logger = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -67,7 +69,7 @@ def compile_all() -> Path:
     for path in sorted(_HERE.glob("*.py")):
         if path.stem != "__init__":
             import_module(f"{__package__}.{path.stem}")
-    if not _has_code(folder()) and not _can_write(folder()):
+    if not _has_code(folder()) and not can_write(folder()):
         raise PermissionError(f"compiled kernels cannot be kept in {folder()}: it is read-only")
     return folder()
 
@@ -75,31 +77,14 @@ def compile_all() -> Path:
 @lru_cache(maxsize=1)
 def folder() -> Path:
     """Where compiled kernels are kept."""
-    candidates = [_HERE / "__pycache__" / "kernels", _user_cache() / "penstock" / "kernels"]
-    named = os.environ.get(FOLDER_VARIABLE)
-    if named:
-        candidates = [Path(named)]
-    candidates = [path / "checked" if CHECKED else path for path in candidates]
-    for path in candidates:
-        if _has_code(path) or _can_write(path):
-            return path
-    return candidates[-1]
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    places = folders(FOLDER_VARIABLE, _HERE, "kernels")
+    if CHECKED:
+        places = tuple(place / "checked" for place in places)
+    return next((place for place in places if _has_code(place) or can_write(place)), places[-1])
 
 
 def _has_code(path: Path) -> bool:
     return path.is_dir() and any(path.glob("*.nbi"))
-
-
-def _can_write(path: Path) -> bool:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(path, os.W_OK)
 
 
 @lru_cache(maxsize=1)

@@ -20,12 +20,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from pyspark.find_spark_home import _find_spark_home
+
+from penstock.base.shared_cache import can_write, folders
 
 FOLDER_VARIABLE: Final = "PENSTOCK_JAVA_CLASSES"
 _OWN: Final = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit")
@@ -52,26 +53,15 @@ def destination() -> Path:
     Raises:
         OSError: no folder can be written to.
     """
-    *others, last = _places()
-    for path in others:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(path.parent, os.W_OK):
-            return path
-    last.parent.mkdir(parents=True, exist_ok=True)
-    return last
+    places = _places()
+    place = next((one for one in places if can_write(one.parent)), places[-1])
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
 
 
-def _places() -> Iterator[Path]:
-    name = f"{_classes()}.jsa"
-    if named := os.environ.get(FOLDER_VARIABLE):
-        yield Path(named) / name
-        return
-    yield Path(__file__).parent / "__pycache__" / "java" / name
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    yield Path(cache) / "penstock" / "java" / name
+def _places() -> list[Path]:
+    found = folders(FOLDER_VARIABLE, Path(__file__).parent, "java")
+    return [folder / f"{_classes()}.jsa" for folder in found]
 
 
 @lru_cache(maxsize=1)
