@@ -22,7 +22,6 @@ from typing import Any, Final
 from penstock.kernels.columns import (
     COLUMNS,
     COUNT,
-    READ,
     ROOM,
     mark_row,
     put_items,
@@ -34,8 +33,9 @@ from penstock.kernels.columns import (
     undo_row,
 )
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import int64, load_word
+from penstock.kernels.memory import load_word
 from penstock.kernels.numbers import load_half, read_decimal, widened
+from penstock.kernels.types import READ, int64
 from penstock.kernels.utf8 import is_utf8
 from penstock.kernels.uuids import put_uuid
 from penstock.kernels.varints import ENDS_EARLY, read_zigzag

@@ -26,13 +26,13 @@ from typing import Any, Final
 
 from penstock.kernels.compiling import kernel
 from penstock.kernels.memory import copy_bytes
+from penstock.kernels.types import READ
 
 KIND, AT, ROOM, TEXT_AT, TEXT_ROOM, COUNT, USED, BEHIND = range(8)
 TABLE_WIDTH: Final = 8
 WORD, PAIR, TEXT, ITEMS, PARTS = range(5)
 COMPARED_MAX: Final = 16
 """How many keys of a map are compared with each other."""
-READ: Final = "Array(uint8, 1, 'C', readonly=True)"
 COLUMNS: Final = "int64[:, ::1], uint8[::1], int64[::1], uint8[::1]"
 """Table, validity (a byte per entry), words, octets."""
 

@@ -8,15 +8,9 @@ needs no step.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
-BYTES: Final = "Array(uint8, 1, 'C', readonly=True)"
 TABLE: Final = "int64[:, ::1]"
-
-as_int: Any = np.int64
-"""A number that is signed whatever it was."""
 
 LOOK: Final = -1
 """The value is not one that a kernel accepts: read it slowly."""

@@ -15,7 +15,6 @@ from penstock.kernels.json_layout import (
     BOOLEAN,
     BOUND_HIGH,
     BOUND_LOW,
-    BYTES,
     DATE,
     DECIMAL,
     DIGITS_MAX,
@@ -47,10 +46,10 @@ from penstock.kernels.json_layout import (
     WORDS,
     ZONE,
     ZONE_UTC,
-    as_int,
 )
 from penstock.kernels.json_scan import byte_at, digit_run, plain_end, scan_number, unescape
 from penstock.kernels.json_times import read_days, read_time
+from penstock.kernels.types import READ, int64
 
 _TENS = np.array([10**power for power in range(19)], np.int64)
 _POWERS = np.array([10.0**power for power in range(23)])
@@ -59,7 +58,7 @@ _EXACT_SINGLE = 1 << 24
 _EXACT_SINGLE_POWER = 10
 
 
-@kernel(f"int64({BYTES}, int64, int64, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64, int64)", inlined=True)
 def literal_end(data: Any, at: int, end: int, first: int) -> Any:
     """What is behind `true`, `false` or `null`, of which `first` is the first byte, or LOOK."""
     if first == 116:
@@ -74,7 +73,7 @@ def literal_end(data: Any, at: int, end: int, first: int) -> Any:
     return at + 5 if whole and data[at + 3] == 115 and data[at + 4] == 101 else LOOK
 
 
-@kernel(f"int64({BYTES}, int64, int64, uint8[::1], int64[::1])", inlined=True)
+@kernel(f"int64({READ}, int64, int64, uint8[::1], int64[::1])", inlined=True)
 def skip_scalar(data: Any, at: int, end: int, heap: Any, state: Any) -> Any:
     """What is behind a text, number or literal, or LOOK."""
     first = byte_at(data, at, end)
@@ -90,7 +89,7 @@ def skip_scalar(data: Any, at: int, end: int, heap: Any, state: Any) -> Any:
     return literal_end(data, at, end, first)
 
 
-@kernel(f"int64({BYTES}, int64, int64, int64[::1], int64, uint8[::1], int64[::1])", inlined=True)
+@kernel(f"int64({READ}, int64, int64, int64[::1], int64, uint8[::1], int64[::1])", inlined=True)
 def read_text(
     data: Any, at: int, end: int, words: Any, word: int, heap: Any, state: Any
 ) -> Any:  # fmt: skip
@@ -109,7 +108,7 @@ def read_text(
     return stop
 
 
-@kernel(f"int64({BYTES}, int64, int64, int64[::1], int64, {TABLE}, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64, int64[::1], int64, {TABLE}, int64)", inlined=True)
 def read_integer(
     data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int
 ) -> Any:  # fmt: skip
@@ -140,7 +139,7 @@ def times_ten(high: Any, low: Any, digit: Any) -> Any:
     return high * ten + (top >> half), (top << half) | (bottom & mask)
 
 
-@kernel(f"Tuple((uint64, uint64))({BYTES}, int64, int64, int64, int64, int64)")
+@kernel(f"Tuple((uint64, uint64))({READ}, int64, int64, int64, int64, int64)")
 def wide_digits(data: Any, at: int, whole: int, behind: int, scale: int, up: int) -> Any:
     """Digits with `scale` of them behind the point, as a number of 128 bits, `up` added."""
     high, low = np.uint64(0), np.uint64(0)
@@ -165,23 +164,23 @@ def put_wide(
     if negative:
         low = ~low + np.uint64(1)
         high = ~high + np.uint64(low == 0)
-    words[word] = as_int(low)
-    words[word + 1] = as_int(high)
+    words[word] = int64(low)
+    words[word + 1] = int64(high)
     return 0
 
 
-@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64, int64, int64)", inlined=True)
+@kernel(f"Tuple((int64, int64))({READ}, int64, int64, int64, int64)", inlined=True)
 def narrow_digits(data: Any, at: int, whole: int, behind: int, scale: int) -> Any:
     """Digits with `scale` of them behind the point, and 1 where what is left out rounds up."""
     value, _ = digit_run(data, at, whole)
     kept = min(scale, max(0, behind - whole - 1))
     part, _ = digit_run(data, whole + 1, whole + 1 + kept)
     up = behind - whole - 1 > scale and data[whole + 1 + scale] >= 53
-    return (value * _TENS[kept] + part) * _TENS[scale - kept], as_int(up)
+    return (value * _TENS[kept] + part) * _TENS[scale - kept], int64(up)
 
 
 @kernel(
-    f"int64({BYTES}, int64, int64, int64, boolean, int64[::1], int64, {TABLE}, int64)", inlined=True
+    f"int64({READ}, int64, int64, int64, boolean, int64[::1], int64, {TABLE}, int64)", inlined=True
 )
 def put_digits(
     data: Any, at: int, whole: int, behind: int, negative: bool, words: Any, word: int,
@@ -193,16 +192,16 @@ def put_digits(
     if whole - at + scale <= 18:
         value, up = narrow_digits(data, at, whole, behind, scale)
         return put_wide(words, word, np.uint64(0), np.uint64(value + up), negative, *bounds)
-    up = as_int(behind - whole - 1 > scale and data[whole + 1 + scale] >= 53)
+    up = int64(behind - whole - 1 > scale and data[whole + 1 + scale] >= 53)
     high, low = wide_digits(data, at, whole, behind, scale, up)
     return put_wide(words, word, high, low, negative, *bounds)
 
 
-@kernel(f"int64({BYTES}, int64, int64, int64[::1], int64, {TABLE}, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64, int64[::1], int64, {TABLE}, int64)", inlined=True)
 def read_decimal(
     data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int
 ) -> Any:  # fmt: skip
-    quoted = as_int(byte_at(data, at, end) == 34)
+    quoted = int64(byte_at(data, at, end) == 34)
     if quoted > nodes[node, TEXT_TOO]:
         return LOOK
     at += quoted
@@ -240,7 +239,7 @@ def put_mark(
     return stop
 
 
-@kernel(f"int64({BYTES}, int64, int64, int64, int64, int64, {TABLE}, int64[::1], boolean)")
+@kernel(f"int64({READ}, int64, int64, int64, int64, int64, {TABLE}, int64[::1], boolean)")
 def hard_real(
     data: Any, start: int, behind: int, last: int, word: int, row: int, marks: Any, state: Any,
     single: bool,
@@ -259,7 +258,7 @@ def hard_real(
 
 
 @kernel(
-    f"int64({BYTES}, int64, int64, float64[::1], int64, int64, {TABLE}, int64[::1], boolean)",
+    f"int64({READ}, int64, int64, float64[::1], int64, int64, {TABLE}, int64[::1], boolean)",
     inlined=True,
 )
 def read_real(
@@ -277,7 +276,7 @@ def read_real(
     places = max(0, behind - whole - 1)
     part, _ = digit_run(data, whole + 1, behind)
     short = behind - at <= 18 and last == behind
-    value = value * _TENS[places] + part if short else as_int(0)
+    value = value * _TENS[places] + part if short else int64(0)
     if not short:
         return hard_real(data, start, behind, last, word, row, marks, state, single)
     if single and (value >= _EXACT_SINGLE or places > _EXACT_SINGLE_POWER):
@@ -292,7 +291,7 @@ def read_real(
     return last
 
 
-@kernel(f"int64({BYTES}, int64, int64, int64[::1], int64, {TABLE}, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64, int64[::1], int64, {TABLE}, int64)", inlined=True)
 def read_moment(
     data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int
 ) -> Any:  # fmt: skip
@@ -317,7 +316,7 @@ def read_moment(
 
 
 @kernel(
-    f"int64({BYTES}, int64, int64, {TABLE}, int64, int64, int64, int64[::1], float64[::1],"
+    f"int64({READ}, int64, int64, {TABLE}, int64, int64, int64, int64[::1], float64[::1],"
     f" uint8[::1], uint8[::1], {TABLE}, int64[::1])",
     inlined=True,
 )
@@ -340,7 +339,7 @@ def read_leaf(
     elif kind == DECIMAL:
         behind = read_decimal(data, at, end, words, word + index, nodes, node)
     elif kind == BOOLEAN:
-        words[word] = as_int(first == 116)
+        words[word] = int64(first == 116)
         behind = LOOK if first != 116 and first != 102 else literal_end(data, at, end, first)
     elif kind >= TIMESTAMP:
         behind = read_moment(data, at, end, words, word, nodes, node)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from penstock.kernels.compiling import kernel
-from penstock.kernels.json_layout import BYTES, LOOK, as_int
+from penstock.kernels.json_layout import LOOK
+from penstock.kernels.types import READ, int64
 
 
 def _classes() -> Any:
@@ -42,13 +43,13 @@ _HEX = _digits()
 _ESCAPES = _escapes()
 
 
-@kernel(f"int64({BYTES}, int64, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64)", inlined=True)
 def byte_at(data: Any, at: int, end: int) -> Any:
     """The byte there, or 0 behind the end."""
-    return as_int(data[at]) if at < end else 0
+    return int64(data[at]) if at < end else 0
 
 
-@kernel(f"int64({BYTES}, int64, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64)", inlined=True)
 def skip_blanks(data: Any, at: int, end: int) -> Any:
     """Where the next byte is that is not a blank."""
     while at < end:
@@ -59,7 +60,7 @@ def skip_blanks(data: Any, at: int, end: int) -> Any:
     return at
 
 
-@kernel(f"int64({BYTES}, int64, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64)", inlined=True)
 def plain_end(data: Any, at: int, end: int) -> Any:
     """Where the next byte of a text is that is not plain."""
     while at < end and _STOPS[data[at]] == 0:
@@ -67,21 +68,21 @@ def plain_end(data: Any, at: int, end: int) -> Any:
     return at
 
 
-@kernel(f"int64({BYTES}, int64, int64)")
+@kernel(f"int64({READ}, int64, int64)")
 def hex_unit(data: Any, at: int, end: int) -> Any:
     """The number of four hexadecimal digits, or LOOK."""
     if at + 4 > end:
         return LOOK
     unit = 0
     for step in range(4):
-        digit = as_int(_HEX[data[at + step]])
+        digit = int64(_HEX[data[at + step]])
         if digit > 15:
             return LOOK
         unit = unit << 4 | digit
     return unit
 
 
-@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64)")
+@kernel(f"Tuple((int64, int64))({READ}, int64, int64)")
 def code_point(data: Any, at: int, end: int) -> Any:
     """The character of an escape with `u`, and what is behind it; LOOK for half a pair."""
     unit = hex_unit(data, at, end)
@@ -116,7 +117,7 @@ def put_utf8(target: Any, at: int, point: int) -> Any:
     return at + 2
 
 
-@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64, uint8[::1], int64)")
+@kernel(f"Tuple((int64, int64))({READ}, int64, int64, uint8[::1], int64)")
 def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
     """Copy a text from behind its quotation mark to `heap[size:]`, its escapes replaced.
 
@@ -124,7 +125,7 @@ def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
     in the heap, which must have room for as many bytes as the text may have.
     """
     while at < end:
-        byte = as_int(data[at])
+        byte = int64(data[at])
         if byte == 34:
             return at + 1, size
         if byte < 32:
@@ -135,7 +136,7 @@ def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
             at += 1
             continue
         kind = byte_at(data, at + 1, end)
-        point = as_int(_ESCAPES[kind])
+        point = int64(_ESCAPES[kind])
         at += 2
         if kind == 117:
             point, at = code_point(data, at, end)
@@ -147,12 +148,12 @@ def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
     return LOOK, size
 
 
-@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64)", inlined=True)
+@kernel(f"Tuple((int64, int64))({READ}, int64, int64)", inlined=True)
 def digit_run(data: Any, at: int, end: int) -> Any:
     """The digits there as a number, right up to 18 of them, and what is behind them."""
-    value = as_int(0)
+    value = int64(0)
     while at < end:
-        digit = as_int(data[at]) - 48
+        digit = int64(data[at]) - 48
         if digit < 0 or digit > 9:
             break
         value = value * 10 + digit
@@ -160,7 +161,7 @@ def digit_run(data: Any, at: int, end: int) -> Any:
     return value, at
 
 
-@kernel(f"int64({BYTES}, int64, int64)")
+@kernel(f"int64({READ}, int64, int64)")
 def exponent_end(data: Any, at: int, end: int) -> Any:
     """What is behind the exponent, if there is one; `end` + 1 where it has no digits."""
     if byte_at(data, at, end) | 32 != 101:
@@ -175,7 +176,7 @@ def exponent_end(data: Any, at: int, end: int) -> Any:
     return at if at > start else end + 1
 
 
-@kernel(f"Tuple((int64, int64, int64))({BYTES}, int64, int64)", inlined=True)
+@kernel(f"Tuple((int64, int64, int64))({READ}, int64, int64)", inlined=True)
 def scan_number(data: Any, at: int, end: int) -> Any:
     """Where the digits before the point end, where those behind it end, and where all ends.
 

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from penstock.kernels.compiling import kernel
-from penstock.kernels.json_layout import BYTES, LOOK, as_int
+from penstock.kernels.json_layout import LOOK
+from penstock.kernels.types import READ, int64
 
 _DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
 _TENS = np.array([10**power for power in range(7)], np.int64)
 
 
-@kernel(f"int64({BYTES}, int64)", inlined=True)
+@kernel(f"int64({READ}, int64)", inlined=True)
 def two_digits(data: Any, at: int) -> Any:
     """The number of two digits, or a negative one."""
-    tens, ones = as_int(data[at]) - 48, as_int(data[at + 1]) - 48
+    tens, ones = int64(data[at]) - 48, int64(data[at + 1]) - 48
     if tens < 0 or tens > 9 or ones < 0 or ones > 9:
         return -10_000
     return tens * 10 + ones
@@ -42,7 +43,7 @@ def civil_days(year: int, month: int, day: int) -> Any:
     )
 
 
-@kernel(f"int64({BYTES}, int64, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64)", inlined=True)
 def read_days(data: Any, at: int, end: int) -> Any:
     """Days since 1970 of `YYYY-MM-DD`; LOOK − 10⁹ or less where it is not a date."""
     wrong = -1_000_000_000
@@ -58,7 +59,7 @@ def read_days(data: Any, at: int, end: int) -> Any:
     return civil_days(year, month, day)
 
 
-@kernel(f"int64({BYTES}, int64, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64)", inlined=True)
 def read_clock(data: Any, at: int, end: int) -> Any:
     """Seconds of the day of `HH:MM:SS`, or LOOK."""
     if at + 8 > end or data[at + 2] != 58 or data[at + 5] != 58:
@@ -69,20 +70,20 @@ def read_clock(data: Any, at: int, end: int) -> Any:
     return hour * 3600 + minute * 60 + second
 
 
-@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64)", inlined=True)
+@kernel(f"Tuple((int64, int64))({READ}, int64, int64)", inlined=True)
 def read_fraction(data: Any, at: int, end: int) -> Any:
     """Microseconds of the digits behind a point, cut behind the sixth, and what is behind them."""
-    start, value = at, as_int(0)
+    start, value = at, int64(0)
     while at < end and 48 <= data[at] <= 57:
         if at - start < 6:
-            value = value * 10 + as_int(data[at]) - 48
+            value = value * 10 + int64(data[at]) - 48
         at += 1
     if at == start:
         return LOOK, at
     return value * _TENS[max(0, 6 - (at - start))], at
 
 
-@kernel(f"Tuple((int64, int64))({BYTES}, int64, int64)", inlined=True)
+@kernel(f"Tuple((int64, int64))({READ}, int64, int64)", inlined=True)
 def read_zone(data: Any, at: int, end: int) -> Any:
     """Seconds east of Greenwich of `Z` or `+HH:MM`, and what is behind it; `at` where none is."""
     if at < end and data[at] == 90:
@@ -96,7 +97,7 @@ def read_zone(data: Any, at: int, end: int) -> Any:
     return (east if data[at] == 43 else -east), at + 6
 
 
-@kernel(f"Tuple((int64, int64, int64))({BYTES}, int64, int64)", inlined=True)
+@kernel(f"Tuple((int64, int64, int64))({READ}, int64, int64)", inlined=True)
 def read_time(data: Any, at: int, end: int) -> Any:
     """A date with a time or without, from behind a quotation mark to behind the next.
 

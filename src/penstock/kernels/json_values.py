@@ -12,7 +12,6 @@ from typing import Any
 
 from penstock.kernels.compiling import kernel
 from penstock.kernels.json_layout import (
-    BYTES,
     CAPACITY,
     CLOSED,
     CLOSING,
@@ -57,14 +56,15 @@ from penstock.kernels.json_layout import (
     START_SHIFT,
     TABLE,
     WORDS,
-    as_int,
 )
 from penstock.kernels.json_leaves import read_leaf, skip_scalar
 from penstock.kernels.json_scan import byte_at, plain_end, skip_blanks
 from penstock.kernels.memory import copy_bytes
+from penstock.kernels.types import READ, int64
+from penstock.kernels.utf8 import is_utf8
 
 
-@kernel(f"boolean({BYTES}, int64, int64, {BYTES}, int64, int64)", inlined=True)
+@kernel(f"boolean({READ}, int64, int64, {READ}, int64, int64)", inlined=True)
 def is_name(data: Any, at: int, end: int, names: Any, start: int, size: int) -> bool:
     """Whether the bytes there are this name and a quotation mark."""
     if at + size >= end or data[at + size] != 34:
@@ -75,7 +75,7 @@ def is_name(data: Any, at: int, end: int, names: Any, start: int, size: int) -> 
     return True
 
 
-@kernel(f"int64({BYTES}, int64, int64, {TABLE}, {TABLE}, {BYTES}, {TABLE}, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64, {TABLE}, {TABLE}, {READ}, {TABLE}, int64)", inlined=True)
 def find_field(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, stack: Any, depth: int
 ) -> Any:
@@ -94,7 +94,7 @@ def find_field(
     return -1
 
 
-@kernel(f"int64({BYTES}, int64, int64, {TABLE}, {TABLE}, int64, int64[::1])")
+@kernel(f"int64({READ}, int64, int64, {TABLE}, {TABLE}, int64, int64[::1])")
 def note_name(
     data: Any, at: int, size: int, noted: Any, stack: Any, depth: int, state: Any
 ) -> Any:  # fmt: skip
@@ -116,7 +116,7 @@ def note_name(
 
 
 @kernel(
-    f"Tuple((int64, int64))({BYTES}, int64, int64, {TABLE}, {TABLE}, {BYTES}, {TABLE}, int64,"
+    f"Tuple((int64, int64))({READ}, int64, int64, {TABLE}, {TABLE}, {READ}, {TABLE}, int64,"
     f" {TABLE}, int64[::1])",
     inlined=True,
 )
@@ -160,7 +160,7 @@ def add_item(nodes: Any, node: int, levels: Any, stack: Any, depth: int, state: 
 
 
 @kernel(
-    f"Tuple((int64, int64, int64))({BYTES}, int64, int64, {TABLE}, {TABLE}, {BYTES}, {TABLE},"
+    f"Tuple((int64, int64, int64))({READ}, int64, int64, {TABLE}, {TABLE}, {READ}, {TABLE},"
     f" {TABLE}, int64, {TABLE}, int64[::1], uint8[::1], int64[::1])",
     inlined=True,
 )
@@ -169,7 +169,7 @@ def read_slot(
     depth: int, noted: Any, words: Any, flags: Any, state: Any,
 ) -> Any:  # fmt: skip
     """Where the next value starts (or LOOK or ROOM), its node, and its index in the columns."""
-    node, index, target = stack[depth, OPEN], stack[depth, INDEX], as_int(SKIPPED)
+    node, index, target = stack[depth, OPEN], stack[depth, INDEX], int64(SKIPPED)
     listed = node >= 0 and nodes[node, KIND] != RECORD
     if listed:
         index = add_item(nodes, node, levels, stack, depth, state)
@@ -233,7 +233,7 @@ def close_value(nodes: Any, stack: Any, depth: int, words: Any, flags: Any, stat
 
 
 @kernel(
-    f"Tuple((int64, int64, boolean))({BYTES}, int64, int64, {TABLE}, {TABLE}, int64, boolean,"
+    f"Tuple((int64, int64, boolean))({READ}, int64, int64, {TABLE}, {TABLE}, int64, boolean,"
     " int64[::1], uint8[::1], int64[::1])",
     inlined=True,
 )
@@ -262,7 +262,7 @@ def leave(
 
 
 @kernel(
-    f"int64({BYTES}, int64, int64, int64, {TABLE}, {TABLE}, {BYTES}, {TABLE}, {TABLE}, {TABLE},"
+    f"int64({READ}, int64, int64, int64, {TABLE}, {TABLE}, {READ}, {TABLE}, {TABLE}, {TABLE},"
     f" int64[::1], float64[::1], uint8[::1], uint8[::1], {TABLE}, int64[::1])"
 )
 def read_row(
@@ -318,8 +318,8 @@ def forget(row: int, columns: Any, levels: Any, state: Any, words: Any, flags: A
 
 
 @kernel(
-    f"int64({BYTES}, int64[::1], int64[::1], int64, uint8[::1], {TABLE}, {TABLE}, {TABLE},"
-    f" {BYTES}, {TABLE}, {TABLE}, {TABLE}, int64[::1], float64[::1], uint8[::1], uint8[::1],"
+    f"int64({READ}, int64[::1], int64[::1], int64, uint8[::1], {TABLE}, {TABLE}, {TABLE},"
+    f" {READ}, {TABLE}, {TABLE}, {TABLE}, int64[::1], float64[::1], uint8[::1], uint8[::1],"
     f" {TABLE}, int64[::1])"
 )
 def read_values(
@@ -333,6 +333,9 @@ def read_values(
     """
     for row in range(first, starts.size):
         if status[row] != GOOD:
+            continue
+        if not is_utf8(data, starts[row], ends[row]):
+            status[row] = SLOW
             continue
         marked, held = state[MARKS], state[HEAP]
         for level in range(1, levels.shape[0]):
@@ -351,7 +354,7 @@ def read_values(
     return starts.size
 
 
-@kernel(f"void({BYTES}, uint8[::1], int64[::1], int32[::1], uint8[::1])")
+@kernel(f"void({READ}, uint8[::1], int64[::1], int32[::1], uint8[::1])")
 def gather_texts(data: Any, heap: Any, words: Any, offsets: Any, target: Any) -> None:
     """Copy the bytes that words stand for behind each other."""
     for number in range(words.size):

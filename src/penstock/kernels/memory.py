@@ -11,10 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from penstock.kernels.compiling import kernel
-
-int64: Any = np.int64
-"""A byte as a number that can be below zero: Numba takes what is made of bytes for unsigned."""
-
+from penstock.kernels.types import READ
 
 _SHORT: Final = 16
 
@@ -34,7 +31,7 @@ def _copy(context: Any, target: Any, target_at: Any, source: Any, source_at: Any
     return types.void(target, types.int64, source, types.int64, types.int64), generate
 
 
-@kernel("void(uint8[::1], int64, Array(uint8, 1, 'C', readonly=True), int64, int64)", inlined=True)
+@kernel(f"void(uint8[::1], int64, {READ}, int64, int64)", inlined=True)
 def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: int) -> None:
     """Copy `size` bytes of `source` into `target`.
 
@@ -48,7 +45,7 @@ def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: i
     _copy(target, target_at, source, source_at, size)
 
 
-@kernel("void(uint8[::1], int64, Array(uint8, 1, 'C', readonly=True), int64, int64)", inlined=True)
+@kernel(f"void(uint8[::1], int64, {READ}, int64, int64)", inlined=True)
 def append_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> None:
     """`copy_bytes` into a target that is filled from its beginning to its end.
 
@@ -78,7 +75,7 @@ def _load(context: Any, data: Any, at: Any) -> Any:
     return types.uint64(data, types.int64), generate
 
 
-@kernel("uint64(Array(uint8, 1, 'C', readonly=True), int64)", inlined=True)
+@kernel(f"uint64({READ}, int64)", inlined=True)
 def load_word(data: Any, at: Any) -> Any:
     """The eight bytes from `at` on, the first one lowest; what is beyond the end counts as 0."""
     if 0 <= at <= data.size - 8:

@@ -8,9 +8,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from penstock.kernels.columns import READ
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import int64
+from penstock.kernels.types import READ, int64
 
 _WORD_BYTES: Final = 8
 _PAIR_BYTES: Final = 16

@@ -33,7 +33,6 @@ from penstock.kernels.columns import (
     AT,
     COLUMNS,
     COUNT,
-    READ,
     ROOM,
     mark_row,
     put_items,
@@ -43,8 +42,9 @@ from penstock.kernels.columns import (
     undo_row,
 )
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import int64, load_word
+from penstock.kernels.memory import load_word
 from penstock.kernels.numbers import load_half
+from penstock.kernels.types import READ, int64
 from penstock.kernels.utf8 import is_utf8
 from penstock.kernels.varints import ENDS_EARLY, read_varint, unzigzag
 

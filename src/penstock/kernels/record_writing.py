@@ -23,6 +23,7 @@ import numpy as np
 
 from penstock.kernels.compiling import kernel
 from penstock.kernels.memory import append_bytes
+from penstock.kernels.types import READ
 
 FIRST: Final = 0
 AFTER: Final = 1
@@ -35,8 +36,7 @@ _HEADER_BYTES: Final = 61
 
 _LONGS: Final = "Array(int64, 1, 'C', readonly=True)"
 _INTS: Final = "Array(int32, 1, 'C', readonly=True)"
-_BYTES: Final = "Array(uint8, 1, 'C', readonly=True)"
-_COLUMN: Final = f"Tuple(({_BYTES}, {_INTS}, {_INTS}, {_BYTES}, int64))"
+_COLUMN: Final = f"Tuple(({READ}, {_INTS}, {_INTS}, {READ}, int64))"
 _COLUMNS: Final = (
     f"Tuple(({_LONGS}, {_COLUMN}, {_COLUMN}, {_LONGS}, {_INTS}, {_COLUMN}, {_COLUMN}))"
 )

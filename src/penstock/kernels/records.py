@@ -23,6 +23,7 @@ import numpy as np
 
 from penstock.kernels.compiling import kernel
 from penstock.kernels.memory import append_bytes, load_word
+from penstock.kernels.types import READ
 
 BEGIN: Final = 0
 END: Final = 1
@@ -83,11 +84,10 @@ _HEADER_BYTES_MIN: Final = 2
 _INLINE_MAX: Final = 12
 _WORD: Final = 8
 
-_BYTES: Final = "Array(uint8, 1, 'C', readonly=True)"
 _INTS: Final = "Array(int32, 1, 'C', readonly=True)"
 
 
-@kernel(f"int64({_BYTES}, int64, int64)", inlined=True)
+@kernel(f"int64({READ}, int64, int64)", inlined=True)
 def _big_endian(data: Any, at: Any, size: Any) -> Any:
     """A signed number of `size` bytes."""
     value = np.int64(np.int8(data[np.uint64(at)]))
@@ -96,7 +96,7 @@ def _big_endian(data: Any, at: Any, size: Any) -> Any:
     return value
 
 
-@kernel(f"int64({_BYTES}, int64, int64, int64, boolean, int64[:, ::1], int64[::1])")
+@kernel(f"int64({READ}, int64, int64, int64, boolean, int64[:, ::1], int64[::1])")
 def find_batches(
     data: Any, places: Any, start: Any, end: Any, control: bool, table: Any, state: Any
 ) -> Any:
@@ -142,7 +142,7 @@ def find_batches(
     return found
 
 
-@kernel(f"UniTuple(int64, 2)({_BYTES}, int64, int64, int64)")
+@kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)")
 def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
     """A varint of more than one byte."""
     raw, shift = np.uint64(0), np.uint64(0)
@@ -159,7 +159,7 @@ def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
     return 0, _CUT if at >= end else _LONG
 
 
-@kernel(f"UniTuple(int64, 2)({_BYTES}, int64, int64, int64)", inlined=True)
+@kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)", inlined=True)
 def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
     """The varint at a place, of at most so many bytes, and the place after it."""
     if at >= end:
@@ -174,7 +174,7 @@ def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any
     return _read_more(data, at, end, bytes_max)
 
 
-@kernel(f"int64({_BYTES}, int64, int64, int64, int64[::1])")
+@kernel(f"int64({READ}, int64, int64, int64, int64[::1])")
 def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
     """Whether so many headers fill the bytes up to `end`: 0, or what the problem is."""
     if count * _HEADER_BYTES_MIN > end - at:
@@ -195,7 +195,7 @@ def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
     return BAD_HEADERS if at != end else 0
 
 
-@kernel(f"void({_BYTES}, int64, int64, int64, uint64[:, :, ::1], int64, int64)", inlined=True)
+@kernel(f"void({READ}, int64, int64, int64, uint64[:, :, ::1], int64, int64)", inlined=True)
 def _put_view(
     data: Any, at: Any, length: Any, buffer: Any, views: Any, column: Any, row: int
 ) -> None:
@@ -215,7 +215,7 @@ def _put_view(
 
 
 @kernel(
-    f"void({_BYTES}, int64, int64, int64, int64, int64, int64, uint64[:, :, ::1], int32[:, ::1],"
+    f"void({READ}, int64, int64, int64, int64, int64, int64, uint64[:, :, ::1], int32[:, ::1],"
     " int32[:, ::1], uint8[:, ::1], int64[::1])",
     inlined=True,
 )
@@ -239,7 +239,7 @@ def _put(
 
 
 @kernel(
-    f"int64({_BYTES}, int64, int64, int64, int64, int32[:, ::1], int32[:, ::1], int64[::1])",
+    f"int64({READ}, int64, int64, int64, int64, int32[:, ::1], int32[:, ::1], int64[::1])",
     inlined=True,
 )
 def _put_headers(
@@ -254,7 +254,7 @@ def _put_headers(
     return _walk_headers(data, at, end, count, state)
 
 
-@kernel(f"UniTuple(int64, 9)({_BYTES}, int64, int64)", inlined=True)
+@kernel(f"UniTuple(int64, 9)({READ}, int64, int64)", inlined=True)
 def _read_fields(data: Any, at: Any, end: Any) -> tuple[Any, ...]:
     """What stands in the record whose length ends at `at`; the first number is a problem or 0."""
     timestamp_delta, at = _read_varint(data, at + 1, end, _LONG_INT)
@@ -279,7 +279,7 @@ _OUTPUT: Final = (
 
 
 @kernel(
-    f"UniTuple(int64, 3)({_BYTES}, UniTuple(int64, 6), int64, int64, int64, int64, int64, int64,"
+    f"UniTuple(int64, 3)({READ}, UniTuple(int64, 6), int64, int64, int64, int64, int64, int64,"
     f" int64, {_OUTPUT})",
     inlined=True,
 )
@@ -317,7 +317,7 @@ def _read_record(
 
 
 @kernel(
-    f"int64({_BYTES}, int64[:, ::1], int64, int64, int64, int64, int64, int64, {_OUTPUT})",
+    f"int64({READ}, int64[:, ::1], int64, int64, int64, int64, int64, int64, {_OUTPUT})",
 )
 def read_records(
     data: Any, table: Any, low: Any, high: Any, wanted: Any, start: Any, end: Any, buffer: Any,
@@ -360,7 +360,7 @@ def read_records(
     return 0
 
 
-@kernel(f"void(uint8[::1], {_INTS}, {_BYTES}, {_INTS}, int64, int64)")
+@kernel(f"void(uint8[::1], {_INTS}, {READ}, {_INTS}, int64, int64)")
 def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any) -> None:
     """Copy the bytes at `places` to where `bounds` says, of the rows `low` to `high`."""
     for row in range(low, high):
@@ -368,7 +368,7 @@ def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any
 
 
 @kernel(
-    f"int64({_BYTES}, {_INTS}, {_INTS}, int64, int64, int32[:, ::1], uint8[::1], uint8[::1],"
+    f"int64({READ}, {_INTS}, {_INTS}, int64, int64, int32[:, ::1], uint8[::1], uint8[::1],"
     " uint8[::1])"
 )
 def copy_headers(

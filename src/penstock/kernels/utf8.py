@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy import uint64
 
-from penstock.kernels.columns import READ
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import int64, load_word
+from penstock.kernels.memory import load_word
+from penstock.kernels.types import READ, int64
 
 
 @kernel(f"int64({READ}, int64, int64, int64)")

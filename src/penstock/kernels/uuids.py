@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.kernels.columns import AT, COLUMNS, COUNT, READ, TEXT_AT, TEXT_ROOM, USED
+from penstock.kernels.columns import AT, COLUMNS, COUNT, TEXT_AT, TEXT_ROOM, USED
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import int64
+from penstock.kernels.types import READ, int64
 
 _BYTES: Final = 16
 _TEXT_BYTES: Final = 36

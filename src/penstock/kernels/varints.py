@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.kernels.columns import READ
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import int64
+from penstock.kernels.types import READ, int64
 
 ENDS_EARLY, TOO_MANY_BITS = 1, 2
 _BYTES_MAX: Final = 10

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.base.errors import InvalidError
 from penstock.formats import framing
 from penstock.formats.json.checks import doubtful, doubtful_sizes
 from penstock.formats.json.plain import read_plain
 from penstock.formats.json.program import Arenas, Program, arrow_type
 from penstock.formats.json.shapes import Items, Record
-from penstock.formats.limits import BATCH_BYTES_MAX
 from penstock.formats.value_format import Framing
+from penstock.formats.values import Values
 from penstock.kernels import json_layout as layout
 
 Longs = npt.NDArray[np.int64]
@@ -42,7 +41,7 @@ class JsonReader:
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
         """What the values are, and what is wrong with those that are null for a reason."""
         batch = _Batch(values, self.framed)
-        arenas = Arenas(Program.of(self.record, self.zone), len(values), batch.data.size)
+        arenas = Arenas(Program.of(self.record, self.zone), len(values), batch.size_bytes)
         batch.parse(arenas)
         batch.convert(arenas)
         made = _Columns(arenas, batch).rows()
@@ -69,57 +68,17 @@ class _Batch:
     """The bytes of the values, and what becomes of each."""
 
     def __init__(self, values: pa.BinaryArray, framed: Framing) -> None:
-        count = len(values)
-        offsets = np.zeros(1, np.int64)
-        content = np.zeros(0, np.uint8)
-        if count:
-            first = values.offset
-            held = np.frombuffer(values.buffers()[1], np.int32)
-            offsets = held[first : first + count + 1].astype(np.int64)
-            if values.buffers()[2] is not None:
-                content = np.frombuffer(values.buffers()[2], np.uint8)
-        self.data = content[offsets[0] : offsets[-1]]
-        if self.data.size > BATCH_BYTES_MAX:
-            raise InvalidError(
-                f"a batch of {self.data.size} bytes of values is more than {BATCH_BYTES_MAX}: "
-                "lower spark.sql.execution.arrow.maxRecordsPerBatch"
-            )
-        offsets -= offsets[0]
-        self.starts, self.ends = offsets[:-1].copy(), offsets[1:].copy()
-        self.status = np.full(count, layout.GOOD, np.uint8)
-        self.errors: dict[int, str] = {}
-        if values.null_count:
-            self.status[values.is_null().to_numpy(zero_copy_only=False)] = layout.ABSENT
+        found = Values.of(values)
         if framed == "confluent":
-            self._skip_header()
-        self._refuse_bytes(values, framed)
-
-    def _skip_header(self) -> None:
-        short = self.ends - self.starts < framing.HEADER_BYTES
-        first = self.data[np.minimum(self.starts, max(0, self.data.size - 1))]
-        for wrong, words in ((short, framing.TOO_SHORT), (first != framing.MAGIC[0],
-                                                          framing.NO_MAGIC)):  # fmt: skip
-            rows = np.flatnonzero(wrong & (self.status == layout.GOOD))
-            self.errors.update(dict.fromkeys(rows.tolist(), words))
-            self.status[rows] = layout.ABSENT
-        self.starts = np.where(short, self.ends, self.starts + framing.HEADER_BYTES)
-
-    def _refuse_bytes(self, values: pa.BinaryArray, framed: Framing) -> None:
-        """Leave values that are not UTF-8 to the slow reader."""
-        if framed == "none":
-            try:
-                values.cast(pa.string())
-            except pa.ArrowInvalid:
-                pass
-            else:
-                return
-        if self.data.size and self.data.max() < 0x80:
-            return
-        for row in np.flatnonzero(self.status == layout.GOOD).tolist():
-            try:
-                self.content(row).decode()
-            except UnicodeDecodeError:
-                self.status[row] = layout.SLOW
+            framing.skip_header(found)
+        self.data, self.starts, self.ends = found.data, found.starts, found.ends
+        self.size_bytes = found.size_bytes
+        self.status = np.where(found.problems, layout.ABSENT, layout.GOOD).astype(np.uint8)
+        wrong = np.flatnonzero(found.problems > 0)
+        self.errors = {
+            row: framing.WORDS[problem]
+            for row, problem in zip(wrong.tolist(), found.problems[wrong].tolist(), strict=True)
+        }
 
     def content(self, row: int) -> bytes:
         return self.data[self.starts[row] : self.ends[row]].tobytes()
