@@ -29,7 +29,8 @@ _BUFFER_BYTES_MAX: Final = 2**31 - 1
 _JOINED_BYTES: Final = 1 << 20
 """Unpacked batches smaller than this are joined: each buffer of an array costs its readers."""
 _MAGIC_AT: Final = 16
-_NO_TABLE: Final = np.empty((0, kernels.BATCH_FIELDS), np.int64)
+_TABLE_ROWS: Final = 64
+"""For how many batches there is room before they are counted."""
 
 
 class Piece(NamedTuple):
@@ -48,7 +49,8 @@ def find_batches(view: memoryview, start: int, end: int, control: bool) -> Ints:
     """
     data = np.frombuffer(view, np.uint8)
     state = np.zeros(kernels.STATE_FIELDS, np.int64)
-    count = kernels.find_batches(data, BATCHES_MAX, start, end, control, _NO_TABLE, state)
+    table = np.empty((_TABLE_ROWS, kernels.BATCH_FIELDS), np.int64)
+    count = kernels.find_batches(data, BATCHES_MAX, start, end, control, table, state)
     if count > BATCHES_MAX:
         raise CorruptBatch(f"more than {BATCHES_MAX} batches in one buffer")
     position = int(state[kernels.PLACE])
@@ -57,9 +59,10 @@ def find_batches(view: memoryview, start: int, end: int, control: bool) -> Ints:
     left = len(view) - position
     if _MAGIC_AT < left < HEADER_BYTES and view[position + _MAGIC_AT] != MAGIC:
         decode_header(bytes(view[position:]).ljust(HEADER_BYTES, b"\0"))
-    table = np.empty((count, kernels.BATCH_FIELDS), np.int64)
-    kernels.find_batches(data, BATCHES_MAX, start, end, control, table, state)
-    return table
+    if count > len(table):
+        table = np.empty((count, kernels.BATCH_FIELDS), np.int64)
+        kernels.find_batches(data, BATCHES_MAX, start, end, control, table, state)
+    return table[:count]
 
 
 def check_crcs(view: memoryview, table: Ints) -> None:
