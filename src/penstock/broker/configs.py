@@ -17,14 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cache
 from typing import Any, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import (
     INT_MAX,
     SettingInfo,
-    Value,
     by_name,
     describe,
     load,
@@ -129,12 +127,6 @@ DYNAMIC_BROKER_NAMES: Final = frozenset(info.name for info in describe(TopicDefa
 """Broker configurations that AlterConfigs may change: the defaults of topics, read per image."""
 
 _SECRET_WORDS: Final = ("password", "secret")
-
-
-@cache
-def topic_config_names() -> tuple[str, ...]:
-    """All topic configurations, sorted."""
-    return tuple(sorted(by_name(LogConfig)))
 
 
 # -- lookups --------------------------------------------------------------------------------
@@ -414,10 +406,3 @@ def check_unique(names: Iterable[str]) -> None:
         if name in seen:
             raise BadRequest(f"configuration {name}: given more than once")
         seen.add(name)
-
-
-def setting_value(levels: Levels, name: str) -> Value | None:
-    """The value in effect of one broker setting, parsed; None when it is unset."""
-    info = by_name(BrokerSettings)[name]
-    text = next((synonym.value for synonym in _broker_synonyms(levels, name)), None)
-    return None if text is None else parse(info, text)

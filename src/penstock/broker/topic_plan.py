@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.base.errors import InvalidTopicName
 from penstock.base.ids import validate_topic_name
 from penstock.broker.admin_errors import (
     BadRequest,
@@ -146,15 +145,6 @@ def check_new_name(name: str, image: MetadataImage) -> None:
 def unify(name: str) -> str:
     """A name as metrics of old see it, where '.' and '_' are one character."""
     return name.replace(".", "_")
-
-
-def is_valid_name(name: str) -> bool:
-    """Whether Kafka's rules allow a topic of this name."""
-    try:
-        validate_topic_name(name)
-    except InvalidTopicName:
-        return False
-    return True
 
 
 def partition_count_of(image: MetadataImage) -> int:

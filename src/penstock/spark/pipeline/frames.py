@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from penstock.base.errors import InvalidError
 from penstock.spark.formats.decoders import Decoder, decoder
@@ -142,11 +141,6 @@ def source_view(records: DataFrame, source: Source, read: Decoder, *, on_error: 
     """The judged frame of a source; see `rules.py`."""
     frame = opened(records, source, read)
     return judged(frame, source.rules, error=F.col(ERROR), on_error=on_error).drop(ERROR)
-
-
-def view_schema(source: Source, read: Decoder, record_schema: StructType) -> StructType:
-    """The columns of a source's view."""
-    return StructType([*read.schema.fields, record_schema[RECORD]])
 
 
 def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:

@@ -25,14 +25,6 @@ _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
 
 
-def encode_offset_entry(relative_offset: int, position: int) -> bytes:
-    return _OFFSET.pack(relative_offset, position)
-
-
-def encode_time_entry(timestamp: int, relative_offset: int) -> bytes:
-    return _TIME.pack(timestamp, relative_offset)
-
-
 class SparseIndex:
     """Both indexes of one segment. Lookups are O(log n) in the packed bytes."""
 

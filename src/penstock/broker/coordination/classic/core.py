@@ -117,10 +117,6 @@ class ClassicGroups:
             counts[group.state] += 1
         return counts
 
-    def member_count(self) -> int:
-        """How many members all groups have together."""
-        return sum(len(group.members) for group in self._rebalancer.groups.values())
-
     def timer_entries(self) -> int:
         """Entries of the timer heap, which stays within a small multiple of the members."""
         return len(self._rebalancer.timers)
