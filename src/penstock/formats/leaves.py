@@ -111,25 +111,21 @@ class Leaves:
         count = int(self.table[number, kernel.COUNT])
         if pa.types.is_null(column.type):
             return pa.nulls(count)
-        missing = self._missing(number, count)
+        at = int(self.table[number, kernel.AT])
+        present = self.valid[at : at + count].astype(np.bool_)
         words = self._words(number, count)
         kind = self.table[number, kernel.KIND]
         if kind == kernel.ITEMS:
-            return self._items(column, number, missing, words)
+            return self._items(column, number, present, words)
         if kind == kernel.TEXT:
             at, used = (int(self.table[number, place]) for place in (kernel.TEXT_AT, kernel.USED))
             octets = pa.py_buffer(self.octets[at : at + used])
-            return _array(column.type, count, missing, _narrow(words, 32), octets)
+            return _array(column.type, count, present, narrow(words, 32), octets)
         if kind == kernel.PARTS:
-            return self._parts(column, number, missing)
+            return self._parts(column, number, present)
         if column.names:
-            return _names(column, words, missing)
-        return _array(column.type, count, missing, _narrow(words, column.type.bit_width))
-
-    def _missing(self, number: int, count: int) -> npt.NDArray[np.bool_] | None:
-        at = int(self.table[number, kernel.AT])
-        missing = self.valid[at : at + count] == 0
-        return missing if missing.any() else None
+            return _names(column, words, present)
+        return _array(column.type, count, present, narrow(words, column.type.bit_width))
 
     def _words(self, number: int, count: int) -> Longs:
         at = int(self.table[number, kernel.AT])
@@ -137,16 +133,16 @@ class Leaves:
         size = 2 * count if kind == kernel.PAIR else count
         return self.words[at : at + size + (kind in (kernel.TEXT, kernel.ITEMS))]
 
-    def _items(self, column: Column, number: int, missing: Any, words: Longs) -> pa.Array:
+    def _items(self, column: Column, number: int, present: Any, words: Longs) -> pa.Array:
         made = _array(
-            column.type, words.size - 1, missing, _narrow(words, 32), part=self.array(number + 1)
+            column.type, words.size - 1, present, narrow(words, 32), part=self.array(number + 1)
         )
         if not pa.types.is_map(column.type):
             return made
         once = kernel.keys_differ(self.table, self.words, self.octets, number)
         return made if once else _last_of_keys(made)
 
-    def _parts(self, column: Column, number: int, missing: Any) -> pa.Array:
+    def _parts(self, column: Column, number: int, present: Any) -> pa.Array:
         count = int(self.table[number, kernel.COUNT])
         parts = []
         behind = number + 1
@@ -154,10 +150,10 @@ class Leaves:
             parts.append(self.array(behind))
             behind = int(self.table[behind, kernel.BEHIND])
         if pa.types.is_struct(column.type):
-            return pa.Array.from_buffers(column.type, count, [_bits(missing)], children=parts)
-        if missing is None:
+            return pa.Array.from_buffers(column.type, count, [validity(present)], children=parts)
+        if present.all():
             return parts[0]
-        return pc.if_else(pa.array(missing), pa.scalar(None, column.type), parts[0])
+        return pc.if_else(pa.array(present), parts[0], pa.scalar(None, column.type))
 
 
 def _kind(column: Column) -> int:
@@ -182,19 +178,22 @@ def _number(column: Column, columns: list[Column], behind: list[int]) -> None:
 
 
 def _array(
-    data_type: pa.DataType, count: int, missing: Any, words: Any, *octets: Any, part: Any = None
+    data_type: pa.DataType, count: int, present: Any, words: Any, *octets: Any, part: Any = None
 ) -> pa.Array:
     return pa.Array.from_buffers(
-        data_type, count, [_bits(missing), pa.py_buffer(words), *octets],
+        data_type, count, [validity(present), pa.py_buffer(words), *octets],
         children=None if part is None else [part],
     )  # fmt: skip
 
 
-def _bits(missing: npt.NDArray[np.bool_] | None) -> Any:
-    return None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+def validity(present: npt.NDArray[Any]) -> pa.Buffer | None:
+    """The bitmap of the entries that are not null; None if all are there."""
+    if present.all():
+        return None
+    return pa.py_buffer(np.packbits(present.astype(np.bool_), bitorder="little"))
 
 
-def _narrow(words: Longs, bits: int) -> Any:
+def narrow(words: Longs, bits: int) -> Any:
     """Words as the values of a type of fewer bits."""
     if bits not in _NARROW:
         return words
@@ -202,17 +201,17 @@ def _narrow(words: Longs, bits: int) -> Any:
     return np.packbits(made, bitorder="little") if bits == 1 else made
 
 
-def _names(column: Column, words: Longs, missing: Any) -> pa.Array:
+def _names(column: Column, words: Longs, present: Any) -> pa.Array:
     """The names of an enum's words; numbers without a name as their digits."""
     index, known = words, None
     if column.numbers:
         numbers = np.array(column.numbers, np.int64)
         index = np.minimum(np.searchsorted(numbers, words), numbers.size - 1)
         known = numbers[index] == words
-    names = pa.array(column.names, pa.string()).take(pa.array(index, mask=missing))
+    names = pa.array(column.names, pa.string()).take(pa.array(index, mask=~present))
     if known is None or known.all():
         return names
-    digits = pa.array(words, mask=missing).cast(pa.string())
+    digits = pa.array(words, mask=~present).cast(pa.string())
     return pc.if_else(pa.array(known), names, digits)
 
 

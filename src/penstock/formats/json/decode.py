@@ -20,6 +20,7 @@ from penstock.formats.json.checks import doubtful, doubtful_sizes
 from penstock.formats.json.plain import read_plain
 from penstock.formats.json.program import Arenas, Program, arrow_type
 from penstock.formats.json.shapes import Items, Record
+from penstock.formats.leaves import narrow, validity
 from penstock.formats.value_format import Framing
 from penstock.formats.values import Values
 from penstock.kernels import json_layout as layout
@@ -170,7 +171,7 @@ class _Columns:
     def _struct(self, node: int, parts: list[pa.Array], there: Any) -> pa.Array:
         nulls = len(there) - int(np.count_nonzero(there))
         made = arrow_type(self._shapes[node])
-        return pa.Array.from_buffers(made, len(there), [_bits(there)], nulls, children=parts)
+        return pa.Array.from_buffers(made, len(there), [validity(there)], nulls, children=parts)
 
     def _doubt(self, node: int, wrong: Any) -> None:
         """Leave the rows of values for which a check may fail to the slow reader."""
@@ -204,7 +205,7 @@ class _Columns:
             entry = pa.struct([made.key_field, made.item_field])
             items = pa.Array.from_buffers(entry, len(items), [None], 0, children=[keys, items])
         return pa.Array.from_buffers(
-            made, len(lengths), [_bits(flags), pa.py_buffer(offsets)],
+            made, len(lengths), [validity(flags), pa.py_buffer(offsets)],
             int(len(flags) - np.count_nonzero(flags)), children=[items],
         )  # fmt: skip
 
@@ -219,7 +220,7 @@ class _Columns:
             held = texts.buffers()[1:]
         else:
             held = [pa.py_buffer(_native(words, made))]
-        array = pa.Array.from_buffers(made, len(flags), [_bits(flags), *held], nulls)
+        array = pa.Array.from_buffers(made, len(flags), [validity(flags), *held], nulls)
         if leaf.checks:
             self._doubt(node, flags.astype(np.bool_) & doubtful(leaf.checks, array, words))
         return array
@@ -227,16 +228,6 @@ class _Columns:
 
 def _native(words: Longs, made: pa.DataType) -> Any:
     """Words as Arrow keeps values of a type."""
-    if made == pa.bool_():
-        return np.packbits(words.astype(np.bool_), bitorder="little")
     if made == pa.float32():
         return words.view(np.float64).astype(np.float32)
-    if made == pa.date32() or (pa.types.is_integer(made) and made.bit_width < 64):
-        return words.astype(f"i{made.bit_width // 8}")
-    return words
-
-
-def _bits(flags: Any) -> pa.Buffer | None:
-    if flags.all():
-        return None
-    return pa.py_buffer(np.packbits(flags.astype(np.bool_), bitorder="little"))
+    return narrow(words, made.bit_width)
