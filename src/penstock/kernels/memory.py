@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from penstock.kernels.compiling import kernel
+from penstock.kernels.compiling import CHECKED, kernel
 from penstock.kernels.types import READ
 
 _SHORT: Final = 16
@@ -73,6 +73,18 @@ def _load(context: Any, data: Any, at: Any) -> Any:
         return builder.load(place, align=1)
 
     return types.uint64(data, types.int64), generate
+
+
+@kernel(f"uint64({READ}, int64)", inlined=True)
+def peek_word(data: Any, at: Any) -> Any:
+    """The eight bytes from `at` on, the first one lowest; the caller knows that they are there.
+
+    Raises:
+        IndexError: they are not; only where kernels are checked.
+    """
+    if CHECKED and not 0 <= at <= data.size - 8:
+        raise IndexError("a word outside of an array")
+    return _load(data, at)
 
 
 @kernel(f"uint64({READ}, int64)", inlined=True)

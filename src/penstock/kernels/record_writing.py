@@ -85,9 +85,9 @@ def _length(column: Any, row: Any) -> Any:
     if starts.size == 0:
         return -1
     bit = row + shift
-    if valid.size and not (valid[bit >> 3] >> (bit & 7)) & 1:
+    if valid.size and not (valid[np.uint64(bit >> 3)] >> (bit & 7)) & 1:
         return -1
-    return np.int64(ends[row]) - np.int64(starts[row])
+    return np.int64(ends[np.uint64(row)]) - np.int64(starts[np.uint64(row)])
 
 
 @kernel(f"int64({_COLUMN}, int64)", inlined=True)
@@ -104,7 +104,7 @@ def _write(target: Any, at: Any, column: Any, row: Any) -> Any:
     at = _write_varint(target, at, length)
     if length <= 0:
         return at
-    append_bytes(target, at, column[0], column[1][row], length)
+    append_bytes(target, at, column[0], column[1][np.uint64(row)], length)
     return at + length
 
 
@@ -121,7 +121,7 @@ def _headers_size(lists: Any, names: Any, contents: Any, row: Any) -> Any:
 @kernel(f"int64(uint8[::1], int64, {_INTS}, {_COLUMN}, {_COLUMN}, int64)", inlined=True)
 def _write_headers(target: Any, at: Any, lists: Any, names: Any, contents: Any, row: Any) -> Any:
     if lists.size == 0:
-        target[at] = 0
+        target[np.uint64(at)] = 0
         return at + 1
     at = _write_varint(target, at, lists[row + 1] - lists[row])
     for index in range(lists[row], lists[row + 1]):
@@ -148,15 +148,15 @@ def measure(
         base = timestamps[order[first] if order.size else first]
         largest = base
         while position < count and position - first < records_max:
-            row = order[position] if order.size else position
-            timestamp = timestamps[row]
+            row = order[np.uint64(position)] if order.size else position
+            timestamp = timestamps[np.uint64(row)]
             size = 1 + _varint_size(timestamp - base) + _varint_size(position - first)
             size += _size(key, row) + _size(value, row)
             size += _headers_size(lists, names, contents, row)
             whole = filled + size + _varint_size(size)
             if whole > room and position > first:
                 break
-            sizes[position - low] = size
+            sizes[np.uint64(position - low)] = size
             largest = max(largest, timestamp)
             filled = whole
             position += 1
@@ -185,11 +185,12 @@ def write_records(
         first, base = cuts[cut, FIRST], cuts[cut, BASE_TIMESTAMP]
         at += _HEADER_BYTES
         for position in range(first, cuts[cut, AFTER]):
-            row = order[position] if order.size else position
-            at = _write_varint(target, at, sizes[position - low])
-            end = at + sizes[position - low]
-            target[at] = 0
-            at = _write_varint(target, at + 1, timestamps[row] - base)
+            row = order[np.uint64(position)] if order.size else position
+            size = np.int64(sizes[np.uint64(position - low)])
+            at = _write_varint(target, at, size)
+            end = at + size
+            target[np.uint64(at)] = 0
+            at = _write_varint(target, at + 1, timestamps[np.uint64(row)] - base)
             at = _write_varint(target, at, position - first)
             at = _write(target, at, key, row)
             at = _write(target, at, value, row)

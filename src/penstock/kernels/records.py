@@ -6,8 +6,8 @@ Callers may move `BEGIN` and `END` to where they have unpacked a compressed batc
 
 `read_records` follows the chain of lengths, and a record must end exactly where its length says;
 positions only grow from field to field, so every field lies inside its record. It writes the
-columns of Arrow, except bytes that are to be copied: of those it writes where they lie, and the
-bounds that they will have (`gather`, `copy_headers`).
+columns of Arrow, except keys that are to be copied, of which it writes where they lie and what
+bounds they will have (`gather`), and headers (`copy_headers`).
 
 Varints are zigzag: 0, -1, 1, -2 are 0, 1, 2, 3. One that is wrong ends at `CUT` or `LONG`, which
 are beyond every end, and so is all that is read from there on.
@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.kernels.compiling import kernel
-from penstock.kernels.memory import append_bytes, load_word
+from penstock.kernels.memory import append_bytes, load_word, peek_word
 from penstock.kernels.types import READ
 
 BEGIN: Final = 0
@@ -82,7 +82,8 @@ _INT_MAX: Final = 2**32 - 1
 _LONG_INT: Final = 10
 _HEADER_BYTES_MIN: Final = 2
 _INLINE_MAX: Final = 12
-_WORD: Final = 8
+_SPARE: Final = 32
+"""More than all numbers of a record with at most three bytes each, and a word behind them."""
 
 _INTS: Final = "Array(int32, 1, 'C', readonly=True)"
 
@@ -197,45 +198,51 @@ def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
 
 @kernel(f"void({READ}, int64, int64, int64, uint64[:, :, ::1], int64, int64)", inlined=True)
 def _put_view(
-    data: Any, at: Any, length: Any, buffer: Any, views: Any, column: Any, row: int
+    data: Any, at: Any, length: Any, buffer: Any, views: Any, column: Any, row: Any
 ) -> None:
     """An element of a `binary_view`: up to twelve bytes as they are, more by where they lie."""
-    first: Any = load_word(data, at)
-    if length <= _INLINE_MAX:
-        second: Any = load_word(data, at + 4)
+    first, second = np.uint64(0), np.uint64(0)
+    if length > _INLINE_MAX:
+        first = load_word(data, at)
+        second = np.uint64(buffer) | np.uint64(at) << np.uint64(32)
+    elif length:
+        first = load_word(data, at)
         if length < 4:
             first &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
-            second = np.uint64(0)
-        elif length < _INLINE_MAX:
-            second &= (np.uint64(1) << np.uint64(8 * length - 32)) - np.uint64(1)
-    else:
-        second = np.uint64(buffer) | np.uint64(at) << np.uint64(32)
-    views[column, row, 0] = np.uint64(length) | first << np.uint64(32)
-    views[column, row, 1] = second
+        else:
+            second = load_word(data, at + 4)
+            if length < _INLINE_MAX:
+                second &= (np.uint64(1) << np.uint64(8 * length - 32)) - np.uint64(1)
+    views[column, np.uint64(row), 0] = np.uint64(length) | first << np.uint64(32)
+    views[column, np.uint64(row), 1] = second
 
 
 @kernel(
     f"void({READ}, int64, int64, int64, int64, int64, int64, uint64[:, :, ::1], int32[:, ::1],"
-    " int32[:, ::1], uint8[:, ::1], int64[::1])",
+    " int32[:, ::1], uint8[::1], uint8[:, ::1], int64[::1])",
     inlined=True,
 )
 def _put(
     data: Any, at: Any, length: Any, wanted: Any, buffer: Any, column: Any, row: Any,
-    views: Any, bounds: Any, places: Any, valid: Any, state: Any,
+    views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
 ) -> None:  # fmt: skip
     """A key (column 0) or value (column 1) of a row; a length of -1 is a null."""
     if length < 0:
         state[NULL_KEYS + column] += 1
         if valid.size:
-            valid[column, row >> 3] &= ~np.uint8(1 << (row & 7))
+            valid[column, np.uint64(row >> 3)] &= ~np.uint8(1 << (row & 7))
         length = 0
     if not wanted & (KEY << column):
         return
     if wanted & VIEWS:
         _put_view(data, at, length, buffer, views, column, row)
     else:
-        places[column, row] = at
-        bounds[column, row + 1] = bounds[column, row] + length
+        bound = bounds[column, np.uint64(row)]
+        if column:
+            append_bytes(values, bound, data, at, length)
+        else:
+            places[0, np.uint64(row)] = at
+        bounds[column, np.uint64(row + 1)] = bound + length
 
 
 @kernel(
@@ -247,18 +254,29 @@ def _put_headers(
 ) -> Any:
     """Where a row's headers lie, if there is room for that; returns a problem or 0."""
     if bounds.size:
-        places[2, row] = at
-        bounds[2, row + 1] = bounds[2, row] + count
+        places[1, np.uint64(row)] = at
+        bounds[2, np.uint64(row + 1)] = bounds[2, np.uint64(row)] + count
     if count == 0:
         return 0
     return _walk_headers(data, at, end, count, state)
 
 
-@kernel(f"UniTuple(int64, 9)({READ}, int64, int64)", inlined=True)
-def _read_fields(data: Any, at: Any, end: Any) -> tuple[Any, ...]:
-    """What stands in the record whose length ends at `at`; the first number is a problem or 0."""
-    timestamp_delta, at = _read_varint(data, at + 1, end, _LONG_INT)
-    offset_delta, at = _read_varint(data, at, end, _INT)
+_FIELDS: Final = f"UniTuple(int64, 10)({READ}, int64, int64)"
+
+
+@kernel(_FIELDS)
+def _read_any(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
+    """What stands in the record at a place; the first number is a problem or 0, the last its end.
+
+    The others are timestamp and offset, as differences, where its key and its value begin and how
+    long they are, how many headers it has and where they begin.
+    """
+    length, body = _read_varint(data, at, section_end, _INT)
+    end = body + length
+    if length < 0 or end > section_end:
+        return MISFIT, 0, 0, 0, 0, 0, 0, 0, 0, at
+    timestamp, at = _read_varint(data, body + 1, end, _LONG_INT)
+    delta, at = _read_varint(data, at, end, _INT)
     key_length, key_at = _read_varint(data, at, end, _INT)
     value_length, value_at = _read_varint(data, key_at + max(key_length, 0), end, _INT)
     headers, at = _read_varint(data, value_at + max(value_length, 0), end, _INT)
@@ -267,14 +285,56 @@ def _read_fields(data: Any, at: Any, end: Any) -> tuple[Any, ...]:
         problem = BAD_VARINT if at >= _LONG else BAD_END
     elif min(key_length, value_length) < -1 or headers < 0:
         problem = BAD_END
-    return (
-        problem, timestamp_delta, offset_delta, key_at, key_length, value_at, value_length,
-        headers, at,
-    )  # fmt: skip
+    if problem:
+        return problem, 0, 0, 0, 0, 0, 0, 0, 0, body
+    return 0, timestamp, delta, key_at, key_length, value_at, value_length, headers, at, end
+
+
+@kernel(f"Tuple((int64, int64, uint64))({READ}, int64)", inlined=True)
+def _peek_varint(data: Any, at: Any) -> tuple[Any, Any, Any]:
+    """A varint of at most three bytes, the place after it; the third is not 0 if it has more."""
+    word = peek_word(data, at)
+    raw, size, long = word & np.uint64(0x7F), 1, np.uint64(0)
+    if word & np.uint64(0x80):
+        raw |= word >> np.uint64(1) & np.uint64(0x3F80)
+        size = 2
+        if word & np.uint64(0x8000):
+            raw |= word >> np.uint64(2) & np.uint64(0x1FC000)
+            size, long = 3, word & np.uint64(0x800000)
+    return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at + size, long
+
+
+@kernel(_FIELDS, inlined=True)
+def _read_fields(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
+    """`_read_any`, quicker where numbers are small and there are bytes behind the record."""
+    limit = min(section_end, data.size - _SPARE)
+    if at <= limit:
+        length, body, long = _peek_varint(data, at)
+        end = body + length
+        timestamp, after, more = _peek_varint(data, body + 1)
+        long |= more
+        delta, after, more = _peek_varint(data, after)
+        long |= more
+        key_length, key_at, more = _peek_varint(data, after)
+        long |= more
+        key_end = key_at + max(key_length, 0)
+        if long == 0 and key_end < end <= limit:
+            value_length, value_at, more = _peek_varint(data, key_end)
+            headers_at = value_at + max(value_length, 0)
+            if more == 0 and headers_at < end and min(key_length, value_length) >= -1:
+                headers, headers_at, more = _peek_varint(data, headers_at)
+                fits = headers_at < end if headers else headers_at == end
+                if more == 0 and headers >= 0 and fits:
+                    return (
+                        0, timestamp, delta, key_at, key_length, value_at, value_length, headers,
+                        headers_at, end,
+                    )  # fmt: skip
+    return _read_any(data, at, section_end)
 
 
 _OUTPUT: Final = (
-    "int64[:, ::1], uint64[:, :, ::1], int32[:, ::1], int32[:, ::1], uint8[:, ::1], int64[::1]"
+    "int64[:, ::1], uint64[:, :, ::1], int32[:, ::1], int32[:, ::1], uint8[::1], uint8[:, ::1],"
+    " int64[::1]"
 )
 
 
@@ -285,34 +345,37 @@ _OUTPUT: Final = (
 )
 def _read_record(
     data: Any, batch: Any, record: Any, at: Any, wanted: Any, start: Any, end: Any, buffer: Any,
-    row: Any, longs: Any, views: Any, bounds: Any, places: Any, valid: Any, state: Any,
+    row: Any, longs: Any, views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """The record at a place, into a row; returns a problem, where the record ends, the next row."""
     section_end, base_offset, last_delta, base_timestamp, max_timestamp, append_time = batch
-    length, body = _read_varint(data, at, section_end, _INT)
-    record_end = body + length
-    if length < 0 or record_end > section_end:
-        return MISFIT, at, row
-    problem, timestamp, delta, key_at, key_length, value_at, value_length, headers, headers_at = (
-        _read_fields(data, body, record_end)
-    )
+    (
+        problem, timestamp, delta, key_at, key_length, value_at, value_length, headers, headers_at,
+        record_end,
+    ) = _read_fields(data, at, section_end)  # fmt: skip
     if problem:
-        return problem, body, row
+        return problem, record_end, row
     if wanted & CONSECUTIVE and delta != record:
         return GAP, delta, row
     if delta < 0 or delta > last_delta:
-        return OUTSIDE, body, row
+        return OUTSIDE, at, row
     offset = base_offset + delta
     if offset < start or offset >= end:
         return 0, record_end, row
     if wanted & HEADERS:
         problem = _put_headers(data, headers_at, record_end, headers, row, bounds, places, state)
     if wanted & OFFSET:
-        longs[0, row] = offset
+        longs[0, np.uint64(row)] = offset
     if wanted & TIMESTAMP:
-        longs[1, row] = max_timestamp if append_time else base_timestamp + timestamp
-    _put(data, key_at, key_length, wanted, buffer, 0, row, views, bounds, places, valid, state)
-    _put(data, value_at, value_length, wanted, buffer, 1, row, views, bounds, places, valid, state)
+        longs[1, np.uint64(row)] = max_timestamp if append_time else base_timestamp + timestamp
+    _put(
+        data, key_at, key_length, wanted, buffer, 0, row, views, bounds, places, values, valid,
+        state,
+    )  # fmt: skip
+    _put(
+        data, value_at, value_length, wanted, buffer, 1, row, views, bounds, places, values, valid,
+        state,
+    )  # fmt: skip
     return problem, record_end, row + 1
 
 
@@ -321,7 +384,7 @@ def _read_record(
 )
 def read_records(
     data: Any, table: Any, low: Any, high: Any, wanted: Any, start: Any, end: Any, buffer: Any,
-    longs: Any, views: Any, bounds: Any, places: Any, valid: Any, state: Any,
+    longs: Any, views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
 ) -> Any:  # fmt: skip
     """Read the records of the batches `low` to `high`, which lie in `data`, behind those before.
 
@@ -331,7 +394,8 @@ def read_records(
         longs   offset and timestamp
         views   key and value, as an element that names `buffer`
         bounds  of keys, values and lists of headers among all; the first of each is 0
-        places  where key, value and headers lie in `data`
+        places  where keys and headers lie in `data`
+        values  bytes of values, with room for all; some may be written behind the last
         valid   bitmaps of keys and values, all set before; or without any room
     """
     row = state[RECORDS]
@@ -345,7 +409,7 @@ def read_records(
         for record in range(table[batch, COUNT]):
             problem, at, row = _read_record(
                 data, header, record, at, wanted, start, end, buffer, row,
-                longs, views, bounds, places, valid, state,
+                longs, views, bounds, places, values, valid, state,
             )  # fmt: skip
             if problem:
                 state[RECORD] = record
@@ -363,8 +427,11 @@ def read_records(
 @kernel(f"void(uint8[::1], {_INTS}, {READ}, {_INTS}, int64, int64)")
 def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any) -> None:
     """Copy the bytes at `places` to where `bounds` says, of the rows `low` to `high`."""
+    bound = np.int64(bounds[low])
     for row in range(low, high):
-        append_bytes(target, bounds[row], data, places[row], bounds[row + 1] - bounds[row])
+        after = np.int64(bounds[np.uint64(row + 1)])
+        append_bytes(target, bound, data, places[np.uint64(row)], after - bound)
+        bound = after
 
 
 @kernel(
@@ -380,19 +447,22 @@ def copy_headers(
     `lists` are the bounds of each row's headers among all; `bounds` those of all keys and all
     values in `keys` and `values`, the first of each is 0; `valid` is a bitmap, all set before.
     """
-    nulls = 0
+    nulls, first = 0, np.int64(lists[low])
+    key_bound, value_bound = np.int64(bounds[0, first]), np.int64(bounds[1, first])
     for row in range(low, high):
-        at = np.int64(places[row])
-        for index in range(lists[row], lists[row + 1]):
+        at = np.int64(places[np.uint64(row)])
+        for index in range(lists[np.uint64(row)], lists[np.uint64(row + 1)]):
             length, at = _read_varint(data, at, data.size, _INT)
-            append_bytes(keys, bounds[0, index], data, at, length)
-            bounds[0, index + 1] = bounds[0, index] + length
+            append_bytes(keys, key_bound, data, at, length)
+            key_bound += length
             length, at = _read_varint(data, at + length, data.size, _INT)
             if length < 0:
                 valid[index >> 3] &= ~np.uint8(1 << (index & 7))
                 nulls += 1
                 length = 0
-            append_bytes(values, bounds[1, index], data, at, length)
-            bounds[1, index + 1] = bounds[1, index] + length
+            append_bytes(values, value_bound, data, at, length)
+            value_bound += length
             at += length
+            bounds[0, np.uint64(index + 1)] = key_bound
+            bounds[1, np.uint64(index + 1)] = value_bound
     return nulls

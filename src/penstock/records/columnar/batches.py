@@ -66,17 +66,23 @@ def find_batches(view: memoryview, start: int, end: int, control: bool) -> Ints:
 
 
 def check_crcs(view: memoryview, table: Ints) -> None:
-    """Verify the checksum of every batch.
+    """Verify the checksums of the batches of a table.
 
     Raises:
         CorruptBatch: it is another one than the header says.
     """
-    starts = table[:, kernels.BEGIN] - HEADER_BYTES
-    for position, end, expected in zip(
+    starts = table[:, kernels.BEGIN] - (HEADER_BYTES - CHECKED_FROM)
+    for start, end, expected in zip(
         starts.tolist(), table[:, kernels.END].tolist(), table[:, kernels.CRC].tolist(), strict=True
     ):
-        if crc32c(view[position + CHECKED_FROM : end]) != expected:
+        if crc32c(view[start:end]) != expected:
+            position = start - CHECKED_FROM
             verify_crc(view, decode_header(view, position), position)
+
+
+def is_compressed(table: Ints) -> bool:
+    """Whether a batch must be unpacked."""
+    return bool((table[:, kernels.ATTRIBUTES] & CODEC_MASK).any())
 
 
 def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> list[Piece]:
@@ -88,9 +94,8 @@ def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> 
         UnsupportedCodec: a codec that Kafka does not define.
     """
     pieces = [Piece(np.frombuffer(view, np.uint8), 0, len(table))]
-    codecs = table[:, kernels.ATTRIBUTES] & CODEC_MASK
-    if codecs.any():
-        pieces = _unpack(view, table, codecs.tolist(), max_decompressed_bytes)
+    if is_compressed(table):
+        pieces = _unpack(view, table, max_decompressed_bytes)
     total = sum(piece.data.size for piece in pieces)
     if total > _BUFFER_BYTES_MAX:
         raise RecordTooLarge(
@@ -107,9 +112,8 @@ def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> 
     return pieces
 
 
-def _unpack(
-    view: memoryview, table: Ints, codecs: list[int], max_decompressed_bytes: int
-) -> list[Piece]:
+def _unpack(view: memoryview, table: Ints, max_decompressed_bytes: int) -> list[Piece]:
+    codecs = (table[:, kernels.ATTRIBUTES] & CODEC_MASK).tolist()
     pieces: list[Piece] = []
     waiting: list[Readable] = []
     left, size, low = max_decompressed_bytes, 0, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,8 @@ _WANTED: Final = {
     "headers": kernels.HEADERS,
     "timestamp_type": 0,
 }
+_GROUP_BYTES: Final = 1 << 20
+"""Batches that have this together are read before the next are checked: processors cache it."""
 _HEADER_FIELDS: Final = [HEADERS_TYPE.value_type.field(index) for index in range(2)]
 _NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
 
@@ -39,32 +41,56 @@ class Rows:
         self._ends: list[int] = []
         self.size = 0
 
-    def read(self, columns: Sequence[str], start: int, end: int, *, views: bool) -> None:
-        """Read what the columns need.
+    def read(
+        self,
+        columns: Sequence[str],
+        start: int,
+        end: int,
+        *,
+        views: bool,
+        check: Callable[[Ints], None] | None,
+    ) -> None:
+        """Read what the columns need; batches are given to `check` right before they are read.
 
         Raises:
             CorruptBatch: records that are not what their batch says.
         """
         wanted = sum({_WANTED[name] for name in columns}) | (kernels.VIEWS if views else 0)
         room = int(self._table[:, kernels.COUNT].sum())
-        viewed = room if views else 0
-        self._views = np.empty((2, viewed, 2), np.uint64) if views else None
+        copied = "value" in columns and not views
+        self._viewed = views
+        self._views = np.empty((2, room if views else 0, 2), np.uint64)
         self._longs = np.empty((2, room), np.int64)
         self._bounds = np.empty((3, room + 1), np.int32)
         self._bounds[:, 0] = 0
-        self._places = np.empty((3, room), np.int32)
+        self._places = np.empty((2, room), np.int32)
         self._valid = np.full((2, room // 8 + 1), 0xFF, np.uint8)
-        nowhere = np.empty((2, 0, 2), np.uint64)
+        total = sum(piece.data.size for piece in self._pieces)
+        self._values = np.empty(total if copied else 0, np.uint8)
         for index, piece in enumerate(self._pieces):
-            problem = kernels.read_records(
-                piece.data, self._table, piece.low, piece.high, wanted, start, end, index,
-                self._longs, nowhere if self._views is None else self._views, self._bounds,
-                self._places, self._valid, self._state,
-            )  # fmt: skip
-            if problem:
-                raise self._corrupt(problem)
+            for low, high in self._groups(piece):
+                if check is not None:
+                    check(self._table[low:high])
+                problem = kernels.read_records(
+                    piece.data, self._table, low, high, wanted, start, end, index, self._longs,
+                    self._views, self._bounds, self._places, self._values, self._valid, self._state,
+                )  # fmt: skip
+                if problem:
+                    raise self._corrupt(problem)
             self._ends.append(int(self._state[kernels.RECORDS]))
         self.size = int(self._state[kernels.RECORDS])
+
+    def _groups(self, piece: Piece) -> Iterator[tuple[int, int]]:
+        """Batches of a piece that are read together: the first of them and the one behind."""
+        if piece.data.size <= _GROUP_BYTES:
+            yield piece.low, piece.high
+            return
+        groups = self._table[piece.low : piece.high, kernels.END] // _GROUP_BYTES
+        low = piece.low
+        for high in (piece.low + 1 + np.flatnonzero(np.diff(groups))).tolist():
+            yield low, high
+            low = high
+        yield low, piece.high
 
     def _corrupt(self, problem: int) -> CorruptBatch:
         row = self._table[self._state[kernels.BATCH]]
@@ -90,18 +116,23 @@ class Rows:
         valid = None
         if self._state[kernels.NULL_KEYS + column]:
             valid = pa.py_buffer(self._valid[column])
-        if self._views is not None:
+        if self._viewed:
             buffers = [valid, pa.py_buffer(self._views[column])]
             buffers += [pa.py_buffer(piece.data) for piece in self._pieces]
             return pa.Array.from_buffers(pa.binary_view(), self.size, buffers)
-        bounds, places = self._bounds[column], self._places[column]
-        target = np.empty((int(bounds[self.size]),), np.uint8)
+        bounds = self._bounds[column]
+        size = int(bounds[self.size])
+        copies = self._values[:size] if column else self._keys(size)
+        return _array(pa.binary(), self.size, bounds, copies, valid=valid)
+
+    def _keys(self, size: int) -> Bytes:
+        keys = np.empty(size, np.uint8)
         low = 0
         for piece, high in zip(self._pieces, self._ends, strict=True):
-            if target.size:
-                kernels.gather(target, bounds, piece.data, places, low, high)
+            if size:
+                kernels.gather(keys, self._bounds[0], piece.data, self._places[0], low, high)
             low = high
-        return _array(pa.binary(), self.size, bounds, target, valid=valid)
+        return keys
 
     def _headers(self) -> Any:
         lists = self._bounds[2]
@@ -116,7 +147,7 @@ class Rows:
             low, nulls = 0, 0
             for piece, high in zip(self._pieces, self._ends, strict=True):
                 nulls += kernels.copy_headers(
-                    piece.data, self._places[2], lists, low, high, bounds, keys, values, valid
+                    piece.data, self._places[1], lists, low, high, bounds, keys, values, valid
                 )
                 low = high
             present = pa.py_buffer(valid) if nulls else None

@@ -17,7 +17,8 @@ _NOTHING: Final = (
     np.empty((2, 0), np.int64),
     np.empty((2, 0, 2), np.uint64),
     np.empty((3, 0), np.int32),
-    np.empty((3, 0), np.int32),
+    np.empty((2, 0), np.int32),
+    np.empty(0, np.uint8),
 )
 """Room for no column."""
 _NO_BITMAPS: Final = np.empty((2, 0), np.uint8)
