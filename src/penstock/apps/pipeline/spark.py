@@ -31,7 +31,12 @@ _QUIET: Final = {
 }
 _RUN: Final = {
     # How soon a query that has nothing to do is told of.
-    "spark.sql.streaming.noDataProgressEventInterval": "1000"
+    "spark.sql.streaming.noDataProgressEventInterval": "1000",
+    # Spark's default starts a process `readlink` for each look at a file that it renames, sixteen
+    # in a batch. The state's directory is on this machine, where this one renames as safely.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
 }
 _LOG_OPTION: Final = "-Dlog4j2.configurationFile"
 _GATEWAY_LOGGER: Final = "py4j"

@@ -313,8 +313,7 @@ class _Analysis:
                 nothing = self._spark.range(0)
                 self._try(place, partial(nothing.where, rule.condition), syntax=True)
                 continue
-            # Also one that only warns.
-            self._try(place, partial(rules.met, frame, (replace(rule, otherwise="drop"),)))
+            self._try(place, partial(_judged_by, frame, rule))
             if rule.otherwise in KEEPING and RECORD not in frame.columns:
                 self._problem(
                     place,
@@ -419,6 +418,12 @@ class _Analysis:
         self.problems.append(
             Problem(file=file, line=place, where=dotted(key), message=message, fix=fix)
         )
+
+
+def _judged_by(frame: DataFrame, rule: Rule) -> None:
+    """Have Spark look at a condition by itself, and then as a rule, also one that only warns."""
+    frame.selectExpr(rule.condition)
+    rules.met(frame, (replace(rule, otherwise="drop"),))
 
 
 def analysed_plan(frame: DataFrame) -> str:

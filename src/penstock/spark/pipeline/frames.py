@@ -15,10 +15,11 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
+from penstock.spark.formats.ddl import quoted
 from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
 from penstock.spark.pipeline.reads import Read
@@ -119,28 +120,28 @@ def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     tries in `_attempt`; the column is left out where there is none.
     """
     lines = records if source.outbox is None else _outbox_lines(records, source)
-    tried = F.col(ATTEMPT) if ATTEMPT in records.columns else F.lit(0)
-    kinds = {field.name: field.dataType for field in spark_schema(RECORD_FIELDS)}
+    if VALUE not in lines.columns:
+        lines = read.decode(lines)
+    found = lines.schema
     parts = [
-        F.col(name) if name in lines.columns else F.lit(None).cast(kind).alias(name)
-        for name, kind in kinds.items()
+        f"`{field.name}`"
+        if field.name in found.names
+        else f"cast(null as {field.dataType.simpleString()}) as `{field.name}`"
+        for field in spark_schema(RECORD_FIELDS)
     ]
-    record = F.struct(*parts, tried.alias("attempt"))
-    failed: Column = F.lit(None).cast("string") if source.outbox is None else F.col(UNREAD)
-    lines = lines.withColumn(UNREAD, failed)
-    decoded = lines if VALUE in lines.columns else read.decode(lines)
-    fields = [field.name for field in decoded.schema[VALUE].dataType]  # type: ignore[attr-defined]
-    return decoded.select(
-        *(F.col(f"{VALUE}.`{name}`").alias(name) for name in fields),
-        record.alias(RECORD),
-        F.coalesce(F.col(UNREAD), F.col(ERROR)).alias(ERROR),
+    tried = ATTEMPT if ATTEMPT in found.names else 0
+    fields = [quoted(name) for name in found[VALUE].dataType.names]  # type: ignore[attr-defined]
+    error = ERROR if source.outbox is None else f"coalesce({UNREAD}, {ERROR}) as {ERROR}"
+    return lines.selectExpr(
+        *(f"{VALUE}.{name} as {name}" for name in fields),
+        f"struct({', '.join(parts)}, {tried} as attempt) as {RECORD}",
+        error,
     )
 
 
 def source_view(records: DataFrame, source: Source, read: Decoder, *, on_error: str) -> DataFrame:
     """The judged frame of a source; see `rules.py`."""
-    frame = opened(records, source, read)
-    return judged(frame, source.rules, error=F.col(ERROR), on_error=on_error).drop(ERROR)
+    return judged(opened(records, source, read), source.rules, error=ERROR, on_error=on_error)
 
 
 def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:

@@ -3,16 +3,17 @@
 A judged frame has three more columns: `_rule`, the first rule that the row breaks (null for a good
 row; `undecodable` where its value could not be read), `_reason`, and `_otherwise`, what is to be
 done with it. Rules that only warn are counted and never set these columns.
+
+Everything is said in SQL, a text for a column: a column built by calls takes one of Java for each
+of its parts, in every batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame
 
 from penstock.spark.pipeline.spec import HOLDING, KEEPING, RECORD, Rule, Source, Step
 
@@ -30,43 +31,48 @@ PLACE: Final = ("topic", "partition", "offset")
 
 
 def judged(
-    frame: DataFrame, rules: Sequence[Rule], *, error: Column | None, on_error: str
+    frame: DataFrame, rules: Sequence[Rule], *, error: str | None, on_error: str
 ) -> DataFrame:
     """The frame with its verdicts.
 
     Args:
         frame: rows with the columns that the rules name.
-        error: why a row's value could not be read; null where it could.
+        error: the column that says why a row's value could not be read; null where it could. It
+            is left out of what is returned.
         on_error: what happens to such rows.
     """
-    broken = [(rule, ~_met(rule)) for rule in rules if rule.otherwise != "warn"]
-    fine = F.lit(None).cast("string")
-    rule_name = _first([(each, F.lit(rule.name)) for rule, each in broken], fine)
-    otherwise = _first([(each, F.lit(rule.otherwise)) for rule, each in broken], fine)
-    reason = _first(
-        [(each, F.lit(f"{rule.name}: not met: {rule.condition}")) for rule, each in broken], fine
-    )
+    cases = [
+        (
+            f"not {_met(rule)}",
+            _text(rule.name),
+            _text(f"{rule.name}: not met: {rule.condition}"),
+            _text(rule.otherwise),
+        )
+        for rule in rules
+        if rule.otherwise != "warn"
+    ]
     if error is not None:
-        bad = error.isNotNull()
-        rule_name = F.when(bad, F.lit(UNDECODABLE)).otherwise(rule_name)
-        otherwise = F.when(bad, F.lit(on_error)).otherwise(otherwise)
-        reason = F.when(bad, error).otherwise(reason)
-    return frame.withColumns({RULE: rule_name, REASON: reason, OTHERWISE: otherwise})
+        cases.insert(0, (f"{error} is not null", _text(UNDECODABLE), error, _text(on_error)))
+    verdict = [
+        f"{_first([(case[0], case[at]) for case in cases])} as {column}"
+        for at, column in enumerate(VERDICT, 1)
+    ]
+    return frame.selectExpr("*" if error is None else f"* except ({error})", *verdict)
 
 
 def accepted(frame: DataFrame) -> DataFrame:
     """The good rows of a judged frame, as they were before."""
-    return frame.where(F.col(RULE).isNull()).drop(*VERDICT)
+    return frame.where(f"{RULE} is null").drop(*VERDICT)
 
 
 def met(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     """The rows that meet every rule but those that only warn."""
     conditions = [_met(rule) for rule in rules if rule.otherwise != "warn"]
-    return frame.where(reduce(lambda a, b: a & b, conditions)) if conditions else frame
+    return frame.where(" and ".join(conditions)) if conditions else frame
 
 
-def facts(part: Source | Step, *, on_error: str, columns: Sequence[str]) -> dict[str, Column]:
-    """What to know of a judged frame, as aggregates that can be observed in any pass over it.
+def facts(part: Source | Step, *, on_error: str, columns: Sequence[str]) -> dict[str, str]:
+    """What to know of a judged frame, in SQL: aggregates that can be observed in any pass.
 
     `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `LETTERS` (to be
     dead-lettered) and `WAITING` (to be held). `BROKEN` is the first row that stops the batch, a
@@ -82,28 +88,34 @@ def facts(part: Source | Step, *, on_error: str, columns: Sequence[str]) -> dict
     }
     if isinstance(part, Source) and part.can_fail:
         asked[UNDECODABLE] = on_error
-    found = {REJECTED + name: F.count_if(F.col(RULE) == name) for name in asked}
+    found = {REJECTED + name: f"count_if({RULE} = {_text(name)})" for name in asked}
     for rule in part.rules:
         if rule.otherwise == "warn":
-            found[WARNED + rule.name] = F.count_if(F.col(RULE).isNull() & ~_met(rule))
+            found[WARNED + rule.name] = f"count_if({RULE} is null and not {_met(rule)})"
     fates = set(asked.values())
     if fates & KEEPING:
-        found[LETTERS] = F.count_if(F.col(OTHERWISE) == "dead-letter")
+        found[LETTERS] = f"count_if({OTHERWISE} = 'dead-letter')"
     if fates & HOLDING:
-        found[WAITING] = F.count_if(F.col(OTHERWISE).isin(*sorted(HOLDING)))
+        waits = ", ".join(map(_text, sorted(HOLDING)))
+        found[WAITING] = f"count_if({OTHERWISE} in ({waits}))"
     if "fail" in fates:
-        place = [F.col(RECORD)[name].alias(name) for name in PLACE] if RECORD in columns else []
-        row = F.struct(*place, F.col(RULE), F.col(REASON))
-        found[BROKEN] = F.min(F.when(F.col(OTHERWISE) == "fail", row))
+        place = [f"{RECORD}.{name}" for name in PLACE] if RECORD in columns else []
+        row = f"struct({', '.join([*place, RULE, REASON])})"
+        found[BROKEN] = f"min(case when {OTHERWISE} = 'fail' then {row} end)"
     return found
 
 
-def _met(rule: Rule) -> Column:
-    return F.coalesce(F.expr(rule.condition), F.lit(False))
+def _text(text: str) -> str:
+    """A text in SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _first(cases: Sequence[tuple[Column, Column]], default: Column) -> Column:
-    chosen = default
-    for condition, value in reversed(cases):
-        chosen = F.when(condition, value).otherwise(chosen)
-    return chosen
+def _met(rule: Rule) -> str:
+    # It may end with a comment.
+    return f"coalesce(({rule.condition}\n), false)"
+
+
+def _first(cases: Sequence[tuple[str, str]]) -> str:
+    """The value of the first case that holds; null where none does."""
+    whens = " ".join(f"when {condition} then {value}" for condition, value in cases)
+    return f"case {whens} end" if cases else "cast(null as string)"

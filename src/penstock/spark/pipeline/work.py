@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError, UnavailableError
+from penstock.spark.formats.ddl import quoted
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import blocking, frames, rules
 from penstock.spark.pipeline.dead_letters import dead_letters
@@ -151,7 +152,7 @@ class Work:
     def _facts(self, name: str, judged: DataFrame) -> list[Column]:
         part: Source | Step = self.spec.sources.get(name) or self.spec.steps[name]
         found = rules.facts(part, on_error=self.spec.errors.on_invalid, columns=judged.columns)
-        return [fact.alias(what) for what, fact in found.items()]
+        return [F.expr(f"{fact} as {quoted(what)}") for what, fact in found.items()]
 
     def _watched(self, name: str, judged: DataFrame, *, observe: bool) -> DataFrame:
         facts = self._facts(name, judged) if observe else []

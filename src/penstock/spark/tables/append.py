@@ -48,6 +48,8 @@ from penstock.spark.tables.location import absolute, filesystem, open_table
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 ROWS: Final = "rows"
+_NO_MARKER: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+"""No file `_SUCCESS`: what counts is the table's log."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -147,12 +149,13 @@ class DeltaSink:
         if in_table(table, commit):
             done = Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
             return Staged(rows=0, commit=lambda: done, replayed=True)
-        self._added(table, batch.schema)
+        schema = batch.schema
+        self._added(table, schema)
         directory = f"batches/{batch_id:012d}-{self._randomness.uuid().hex}"
         files = self._stage(batch, directory)
         return Staged(
             rows=sum(item.rows for item in files),
-            commit=partial(self._finish, directory, files, batch.schema, commit),
+            commit=partial(self._finish, directory, files, table, schema, commit),
             discard=partial(self._discard, directory),
         )
 
@@ -177,8 +180,8 @@ class DeltaSink:
 
     def _stage(self, batch: DataFrame, directory: str) -> list[WrittenFile]:
         counted = Observation()
-        writer = batch.observe(counted, F.count(F.lit(1)).alias(ROWS)).write.mode("error")
-        writer = writer.options(**spark_options(self._codec))
+        writer = batch.observe(counted, F.expr(f"count(1) as {ROWS}")).write.mode("error")
+        writer = writer.options(**_NO_MARKER, **spark_options(self._codec))
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.parquet(f"{self.table}/{directory}")
@@ -194,9 +197,13 @@ class DeltaSink:
         return files
 
     def _finish(
-        self, directory: str, files: list[WrittenFile], schema: StructType, commit: Commit
+        self,
+        directory: str,
+        files: list[WrittenFile],
+        table: DeltaTable | None,
+        schema: StructType,
+        commit: Commit,
     ) -> Written:
-        table = self.open()
         to_commit = bool(files) or (bool(commit.marks) and table is not None)
         version = self._commit(table, files, schema, commit) if to_commit else None
         if version is None or not files:
@@ -220,7 +227,13 @@ class DeltaSink:
         schema: StructType,
         commit: Commit,
     ) -> int | None:
-        """The version that added the files; None when another attempt had committed the batch."""
+        """The version that added the files; None when another attempt had committed the batch.
+
+        Delta refuses a commit to what is not the table any more.
+
+        Args:
+            table: as it was when the batch was staged.
+        """
         actions: list[AddAction | RemoveAction] = [item.action for item in files]
         for attempt in range(1, COMMIT_ATTEMPTS_MAX + 1):
             if in_table(table, commit):
