@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import SparkContext
 from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
@@ -34,7 +36,27 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 
 
-class GroupCommitListener(StreamingQueryListener):
+class ReportListener(StreamingQueryListener):
+    """A listener that gets each report of a batch as one text.
+
+    PySpark's own asks Java for every number of it: more calls than a small batch takes by itself.
+    """
+
+    @property
+    def _jlistener(self) -> Any:
+        if "_jlistenerobj" not in vars(self):
+            java: Any = SparkContext._jvm
+            self._jlistenerobj = java.PythonStreamingQueryListenerWrapper(_ByText(self))
+        return self._jlistenerobj
+
+
+class _ByText(JStreamingQueryListener):
+    def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
+        progress = json.loads(jevent.progress().json())
+        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson({"progress": progress}))
+
+
+class GroupCommitListener(ReportListener):
     """Commits the positions of every `penstock` source that names a group."""
 
     def __init__(self) -> None:

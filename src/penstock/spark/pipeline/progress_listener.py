@@ -29,12 +29,11 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
     SourceProgress,
-    StreamingQueryListener,
     StreamingQueryProgress,
 )
 
 from penstock.base.errors import BugError, InvalidError
-from penstock.spark.listener import positions_of
+from penstock.spark.listener import ReportListener, positions_of
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.state import BATCHES, BUSY_MS, LATE, ROWS, QueryState
 from penstock.spark.positions import Positions
@@ -50,7 +49,7 @@ class TooManyQueries(InvalidError):
     """More queries than one process keeps states of."""
 
 
-class ProgressBook(StreamingQueryListener):
+class ProgressBook(ReportListener):
     """States of the queries of one pipeline; add it with `spark.streams.addListener`.
 
     Call `started` before the query's `start()`, which reports to the listener before it returns.

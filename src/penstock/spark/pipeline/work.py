@@ -63,6 +63,8 @@ class Work:
         self.counts: Counter[str] = Counter()
         self.released: dict[str, int] = {}
         self.views: dict[str, DataFrame] = {}
+        steps = [spec.steps[name] for name in plan.batched]
+        self._read_by_sql = {name for step in steps if step.sql for name in step.inputs}
         self._given_up: list[DataFrame] = []
         self._given_up_rows = 0
         self._judged: dict[str, DataFrame] = {}
@@ -83,12 +85,14 @@ class Work:
         """Give up what was kept, and the views."""
         for frame in reversed(self._kept):
             frame.unpersist()
-        for name in self.views:
+        for name in self._read_by_sql:
             self.spark.catalog.dropTempView(name)
 
     def register(self, name: str, frame: DataFrame) -> None:
-        frame.createOrReplaceTempView(name)
+        """Let steps read a view; Spark has to know those that are read by SQL."""
         self.views[name] = frame
+        if name in self._read_by_sql:
+            frame.createOrReplaceTempView(name)
 
     def read_tables(self) -> None:
         for name in self.plan.tables:
