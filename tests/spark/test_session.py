@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from penstock.spark import JavaMissing, require_java, session
 from penstock.spark.connect_session import ConnectMissing
 from penstock.spark.errors import InvalidOption
+from penstock.spark.java import COMPILING
 from penstock.spark.session_settings import SETTINGS
 from penstock.spark.workers import (
     NotShipped,
@@ -25,6 +26,7 @@ from penstock.spark.workers import (
     ship,
     slots,
 )
+from tests.spark.conftest import SETTINGS as OWN
 from tests.spark.conftest import until
 
 
@@ -63,6 +65,15 @@ def test_a_builder_and_a_master_are_one_too_many() -> None:
 )
 def test_the_failure_of_a_first_task_is_explained(trace: str, said: str) -> None:
     assert said in reason_of(f"Job aborted: {trace} at line 3")
+
+
+@pytest.mark.spark
+def test_java_s_options_come_before_those_of_the_user(spark: SparkSession) -> None:
+    java: Any = spark._jvm
+    given = java.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    ours, own = (options.split() for options in (COMPILING, OWN["spark.driver.extraJavaOptions"]))
+    places = [list(given).index(option) for option in (*ours, *own)]
+    assert places == sorted(places)
 
 
 @pytest.mark.spark
