@@ -20,9 +20,13 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged(Generic[T]):
-    """What was made of a batch. `rows` is 0 for one that was committed before (`replayed`)."""
+    """What was made of a batch. `rows` is 0 for one that was committed before (`replayed`).
+
+    `once` says that each row was read once: what was observed meanwhile is exact.
+    """
 
     rows: int
     commit: Callable[[], T]
     discard: Callable[[], None] = _nothing
     replayed: bool = False
+    once: bool = True

@@ -28,6 +28,7 @@ from = "s"
 dead_letters = "dead"
 """
 TABLE = 'table = "out"'
+UPSERT = TABLE + '\nmode = "upsert"\nkeys = "id"'
 SEVERAL = TABLE + '\n[sink.also]\nfrom = "s"\ntopic = "also"'
 ORDERED = 'topic = "out"\nordered = true\nkey = "name"'
 COUNTED = "not kept; rules are counted while out is written"
@@ -44,7 +45,9 @@ CHANGING = "kept in memory: step s may give other rows when it runs again"
         ('sql = "select id, _record from a"\nexpect = { "one" = "id > 0" }', TABLE, COUNTED),
         ('sql = "select id from a"', 'topic = "out"', COUNTED),
         ('sql = "select name, _record from a"', ORDERED, "not kept"),
-        ('sql = "select id from a"', TABLE + '\nmode = "upsert"\nkeys = ["id"]', "not kept"),
+        ('sql = "select id from a"', UPSERT, COUNTED),
+        ('sql = "select id, at from a"', UPSERT + '\norder_by = "at"', COUNTED),
+        ('sql = "select id, struct(at) as at from a"', UPSERT + '\norder_by = "at"', "not kept"),
         ('sql = "select id, rand() as r from a"', TABLE, CHANGING),
         ('sql = "select id, now() as r from a"', TABLE, CHANGING),
         ('python = "steps.py:same"\ninputs = ["a"]', TABLE, "kept in memory: step s is Python"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
@@ -220,3 +221,64 @@ def test_it_gives_up_after_so_many_conflicts(spark: SparkSession, table: Path) -
     with pytest.raises(CommitFailedError, match="faster"):
         unlucky.write(changes(spark, (1, "uno", 1, "c")), 1)
     assert unlucky.tries == 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "left"),
+    [
+        ("id double, name string, at long", [(0.0, "old", 1), (-0.0, "new", 2)], ["new"]),
+        (
+            "id double, name string, at long",
+            [(float("nan"), "new", 2), (-float("nan"), "old", 1)], ["new"],
+        ),
+        ("id string collate UTF8_LCASE, name string, at long", [("A", "old", 1), ("a", "new", 2)],
+         ["new"]),
+        ("id long, name string, at string collate UTF8_LCASE", [(1, "new", "B"), (1, "old", "a")],
+         ["new"]),
+        ("id long, name string, at struct<a: long, b: string>",
+         [(1, "old", (1, "z")), (1, "new", (2, "a")), (2, "other", (1, None))], ["new", "other"]),
+        ("id long, name string, at double",
+         [(1, "old", float("inf")), (1, "new", float("nan"))], ["new"]),
+    ],
+)  # fmt: skip
+def test_keys_and_orders_are_told_apart_as_spark_does(
+    spark: SparkSession, table: Path, columns: str, given: Sequence[Any], left: list[str]
+) -> None:
+    merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at")
+    merging.write(spark.createDataFrame(given, columns).repartition(2), 0)
+    assert sorted(DeltaTable(str(table)).to_pyarrow_table()["name"].to_pylist()) == left
+
+
+def test_the_table_takes_nulls_and_moments_whatever_the_session(
+    spark: SparkSession, table: Path
+) -> None:
+    elsewhere = spark.newSession()
+    elsewhere.conf.set("spark.sql.session.timeZone", "America/New_York")
+    moment = "timestamp'2026-11-01 01:30:00-05:00' as at"
+    rows = elsewhere.range(3).selectExpr("id", moment, "array(struct(id)) as more")
+    DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at").write(rows, 0)
+    assert all(field.nullable for field in DeltaTable(str(table)).schema().fields)
+    read = DeltaTable(str(table)).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [row["at"].isoformat() for row in read] == ["2026-11-01T06:30:00+00:00"] * 3
+    assert [row["more"] for row in read] == [[{"id": number}] for number in range(3)]
+
+
+def test_rows_that_tasks_cannot_reduce_are_sorted_by_key(spark: SparkSession, table: Path) -> None:
+    """Every task has every key: together more than the driver may take."""
+    keys, tasks = 2_000, 8
+    # Rows of one number are in one task.
+    rows = spark.range(0, keys * tasks, 1, tasks).selectExpr(
+        f"id % {keys} as id", f"id div {keys} as at", "sha2(string(id), 512) as name"
+    )
+    settings: Any = spark.sparkContext._jsc.sc().conf()
+    merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at")
+    most = settings.get("spark.driver.maxResultSize", "1g")
+    settings.set("spark.driver.maxResultSize", str(keys * tasks * 140 // 2))
+    try:
+        staged = merging.stage(rows, 0)
+    finally:
+        settings.set("spark.driver.maxResultSize", most)
+    assert not staged.once
+    assert staged.commit().rows == keys
+    assert {row[2] for row in kept(table)} == {tasks - 1}
+    assert merging.stage(rows, 1).once

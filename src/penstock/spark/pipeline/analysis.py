@@ -467,7 +467,7 @@ def _reads(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Iterator[
 def _passes(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Passes:
     if one.root is None and may_hold(spec, one):
         return HELD
-    return passes(spec, one, analysis.steps, analysis.decoders)
+    return passes(spec, one, analysis.views | analysis.steps, analysis.decoders)
 
 
 def _line(error: Exception) -> int:

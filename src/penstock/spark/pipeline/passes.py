@@ -26,6 +26,7 @@ from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.reads import read_of
 from penstock.spark.pipeline.spec import PipelineSpec, Sink, Source, TableSink, TopicSink
+from penstock.spark.tables.newest import in_tasks
 
 ROW_BY_ROW: Final = frozenset(
     {
@@ -69,7 +70,7 @@ def passes(
     """How a query goes through a batch; the same for all of its batches.
 
     Args:
-        views: those of the query's steps, over any records.
+        views: those of the query, over any records.
     """
     watched = {name for name in plan.batched if spec.steps[name].rules}
     if plan.root is None:
@@ -94,7 +95,7 @@ def _counts(
     views: Mapping[str, DataFrame],
 ) -> bool:
     """Whether the pass that writes a sink shows all verdicts."""
-    if not one_by_one(sink):
+    if not one_by_one(sink, views[sink.view]):
         return False
     made_of = above(spec, sink.view)
     steps = made_of & set(plan.batched)
@@ -103,10 +104,11 @@ def _counts(
     )
 
 
-def one_by_one(sink: Sink) -> bool:
+def one_by_one(sink: Sink, view: DataFrame) -> bool:
     """Whether a sink takes rows as they come, without moving them between tasks."""
     if isinstance(sink.to, TableSink):
-        return sink.to.mode == "append"
+        to = sink.to
+        return to.order_by is None or in_tasks(view.schema, keys=to.keys, order=to.order_by)
     return isinstance(sink.to, TopicSink) and not sink.to.ordered
 
 

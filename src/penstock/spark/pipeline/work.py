@@ -287,7 +287,7 @@ class Work:
             sink = self.spec.sinks[name]
             stage = writer(self.spec, self.plan.name, sink)
             done = staged[f"written.{name}"] = stage(self.views[sink.view], self.entry.batch_id)
-            if name == counting and not done.replayed:
+            if name == counting and done.once and not done.replayed:
                 self._take_in_observed()
         judged = self._judged | self._steps
         self._count({name: frame for name, frame in judged.items() if name not in self._counted})

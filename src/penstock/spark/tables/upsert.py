@@ -6,9 +6,11 @@ nothing. The batch goes through the driver as Arrow and is therefore bounded, in
 bytes by Spark (`spark.driver.maxResultSize`); what is large should be appended.
 
 Theory of operation, with `order_by`. Of a batch's rows of one key the greatest in that order
-remains, found by Spark before anything reaches the driver. Against the table it wins when it is
-not older than the stored row, whose order is kept in the column of that name. `delete_when` turns
-the row that remains into the removal of its key.
+remains: each task reduces its rows, and the driver those of all tasks (`newest.py`). Where that
+cannot be, or tasks together give more than `spark.driver.maxResultSize`, Spark moves the rows of a
+key to one task. Against the table a row wins when it is not older than the stored row, whose order
+is kept in the column of that name. `delete_when` turns the row that remains into the removal of
+its key.
 
 A removed key leaves nothing behind. A row of that key that comes in a *later batch* and is older
 than the removal would therefore be stored as new. Where `order_by` is the log's offset and a key
@@ -30,6 +32,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField, StructType
 
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.query_id import query_of
@@ -37,11 +40,12 @@ from penstock.spark.staged import Staged
 from penstock.spark.tables.append import DeltaSink, Written, check_schema, schema_of
 from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
+from penstock.spark.tables.newest import Newest, in_tasks
 
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5
 REMOVES: Final = "_penstock_removes"
-UNORDERED: Final = "_penstock_unordered"
+_RESULT_BOUND: Final = "spark.driver.maxResultSize"
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -112,11 +116,9 @@ class DeltaUpsert:
         if in_table(table, commit):
             return Staged(rows=0, commit=partial(_done, batch_id), replayed=True)
         self._check_columns(table, batch)
-        # A limit in Spark would move all rows into one task first.
-        rows = self._latest(batch).toArrow()
+        rows, once = self._gather(batch)
         self._check_rows(rows, batch_id)
-        rows = rows.drop_columns([UNORDERED])
-        return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit))
+        return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit), once=once)
 
     def _finish(self, rows: pa.Table, commit: Commit) -> Written:
         if not rows.num_rows:
@@ -128,21 +130,36 @@ class DeltaUpsert:
             batch_id=commit.batch_id, rows=rows.num_rows, files=0, version=version, replayed=False
         )
 
-    def _latest(self, batch: DataFrame) -> DataFrame:
-        """One row per key, and what is to become of it."""
+    def _gather(self, batch: DataFrame) -> tuple[pa.Table, bool]:
+        """One row per key, and what is to become of it; and whether each row was read once."""
+        # A limit in Spark would move all rows into one task first.
         removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
         marked = batch.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
         if self._order_by is None:
-            return marked.withColumn(UNORDERED, F.lit(False))
-        order = _quoted(self._order_by)
+            return marked.toArrow(), True
+        if in_tasks(batch.schema, keys=self._keys, order=self._order_by):
+            newest = Newest(keys=self._keys, order=(self._order_by, REMOVES))
+            fields = [StructField(field.name, field.dataType) for field in marked.schema]
+            try:
+                return newest.of(marked.mapInArrow(newest, StructType(fields)).toArrow()), True
+            except Exception as error:
+                if _RESULT_BOUND not in str(error):
+                    raise
+                _LOG.warning(
+                    "table %s: tasks have more rows of the same keys than %s lets the driver take; "
+                    "the batch is read again and sorted by keys. A lower trigger's limit is faster",
+                    self._sink.table, _RESULT_BOUND,
+                )  # fmt: skip
+        return self._sorted(marked, _quoted(self._order_by)).toArrow(), False
+
+    def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
+        """The newest rows, found by Spark; a null is the greatest order."""
         row = F.struct(*(_quoted(name) for name in marked.columns))
+        rank = F.struct(order.isNull(), order, F.col(REMOVES))
         return (
             marked.groupBy(*(_quoted(name) for name in self._keys))
-            .agg(
-                F.max_by(row, F.struct(order, F.col(REMOVES))).alias("_penstock_row"),
-                F.bool_or(order.isNull()).alias(UNORDERED),
-            )
-            .select("_penstock_row.*", UNORDERED)
+            .agg(F.max_by(row, rank).alias("_penstock_row"))
+            .select("_penstock_row.*")
         )
 
     def _check_columns(self, table: DeltaTable | None, batch: DataFrame) -> None:
@@ -169,7 +186,9 @@ class DeltaUpsert:
                 f"{what} has rows whose key column {null[0]} is null, and null is no key; drop "
                 "them or fill the column in"
             )
-        if rows.num_rows and pc.any(rows[UNORDERED]).as_py():
+        if self._order_by is not None:  # there is one row of each key
+            if not rows[self._order_by].null_count:
+                return
             raise TableMismatch(
                 f"{what} has rows whose order column {self._order_by} is null; drop them or fill "
                 "the column in"

@@ -1,0 +1,104 @@
+"""The newest row of each key, by columns of Arrow: in the tasks of a batch, then on the driver.
+
+Theory of operation. No row is moved between tasks. Each task keeps the newest rows of what it has
+read, and the driver takes the newest of what the tasks give; a key that several tasks have seen
+goes to the driver several times. What a task keeps is bounded in bytes: beyond that it hands over
+what it has and begins anew, which costs the driver some rows twice and never one.
+
+Arrow tells keys apart by their bytes and sorts by value. Spark's grouping and order agree for the
+types below, with null a key like others. They do not for floats (-0.0 is 0.0, and NaN has many
+forms), collated strings and nested types: what has those for a key, or nested or collated ones for
+its order, is left to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    FractionalType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+_KEYS: Final = (
+    BinaryType, BooleanType, DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """Which row of a key is the newest; may be pickled, and given to `mapInArrow`.
+
+    Args:
+        keys: columns that tell rows apart.
+        order: columns by which a later row is greater; a null is the greatest. Of rows that are
+            equal in all of them, any.
+        reduced_bytes: a task reduces its rows when so many have come, or as many as it keeps.
+        kept_bytes_max: a task that keeps more hands its rows over.
+    """
+
+    keys: tuple[str, ...]
+    order: tuple[str, ...]
+    reduced_bytes: int = 64 << 20
+    kept_bytes_max: int = 256 << 20
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """One row of each key, in the order that they have."""
+        if rows.num_rows < 2:
+            return rows
+        oldest_first = pc.sort_indices(rows, [(name, "ascending") for name in self.order])
+        oldest_first = oldest_first.to_numpy()
+        age = np.empty(rows.num_rows, dtype=np.int64)
+        age[oldest_first] = np.arange(rows.num_rows)
+        # Columns have names of our own, as one may be called like another's maximum.
+        names = [str(number) for number in range(len(self.keys))]
+        keyed = pa.table([*(rows[name] for name in self.keys), age], names=[*names, "age"])
+        found = keyed.group_by(names).aggregate([("age", "max")])
+        newest = np.zeros(rows.num_rows, dtype=bool)
+        newest[oldest_first[found["age_max"].to_numpy()]] = True
+        return rows.filter(pa.array(newest))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What a task does."""
+        kept: list[pa.RecordBatch] = []
+        kept_bytes = come_bytes = 0
+        for batch in batches:
+            kept.append(batch)
+            come_bytes += batch.nbytes
+            if come_bytes < max(self.reduced_bytes, kept_bytes):
+                continue
+            kept, come_bytes = self.of(pa.Table.from_batches(kept)).to_batches(), 0
+            kept_bytes = sum(one.nbytes for one in kept)
+            if kept_bytes > self.kept_bytes_max:
+                yield from kept
+                kept, kept_bytes = [], 0
+        if kept:
+            yield from self.of(pa.Table.from_batches(kept)).to_batches()
+
+
+def in_tasks(schema: StructType, *, keys: Sequence[str], order: str) -> bool:
+    """Whether Arrow finds the rows that Spark would, for columns of these types."""
+    ordered = schema[order].dataType
+    return (_plain(ordered) or isinstance(ordered, FractionalType)) and all(
+        _plain(schema[name].dataType) for name in keys
+    )
+
+
+def _plain(kind: DataType) -> bool:
+    if isinstance(kind, StringType):
+        return kind.isUTF8BinaryCollation()
+    return isinstance(kind, _KEYS)
