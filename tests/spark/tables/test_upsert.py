@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pytest
@@ -19,10 +22,20 @@ from penstock.spark import DeltaUpsert
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact
 from penstock.spark.tables.codecs import codec_of
+from penstock.spark.tables.commits import Commit
+from penstock.spark.tables.upsert import REMOVES
 from tests.spark.conftest import Topic
+from tests.spark.tables.test_newest import VALUES
 
 pytestmark = pytest.mark.spark
 
+LONG = {
+    pa.decimal128(38, 0): (Decimal(2**53 + 1), Decimal(10**37 + 1)),
+    pa.string(): ("x" * 32, "x" * 33, "x" * 64, "é" * 40, "\U0010ffff" * 40),
+    pa.binary(): (b"\xff" * 40, b"x" * 70),
+    pa.timestamp("us"): (datetime.datetime(2026, 1, 1, 1, 2, 3, 123_456),),
+}
+"""What files' statistics round or cut."""
 SCHEMA = "id long, name string, at long, op string"
 
 
@@ -261,6 +274,31 @@ def test_the_table_takes_nulls_and_moments_whatever_the_session(
     read = DeltaTable(str(table)).to_pyarrow_table().sort_by("id").to_pylist()
     assert [row["at"].isoformat() for row in read] == ["2026-11-01T06:30:00+00:00"] * 3
     assert [row["more"] for row in read] == [[{"id": number}] for number in range(3)]
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_every_key_is_found_in_the_file_that_has_it(table: Path, kind: pa.DataType) -> None:
+    """Whatever the statistics of files say of it."""
+    values = [*VALUES[kind], *LONG.get(kind, ())]
+    merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at")
+    for batch_id, ids in enumerate([*([value] for value in values), values]):
+        rows = pa.table({"id": pa.array(ids, kind), "at": [batch_id] * len(ids)})
+        rows = rows.append_column(REMOVES, pa.array([False] * len(ids)))
+        merging._commit(rows, Commit(application="tests", batch_id=batch_id))
+    read = DeltaTable(str(table)).to_pyarrow_table()
+    assert read["at"].to_pylist() == [len(values)] * len(values)
+    assert set(read["id"].to_pylist()) == set(values)
+
+
+def test_files_that_cannot_have_its_keys_are_not_read(spark: SparkSession, table: Path) -> None:
+    merging = upsert(table)
+    merging.write(changes(spark, (1, "one", 1, "c"), (2, "two", 1, "c")), 0)
+    (other,) = table.glob("*.parquet")
+    merging.write(changes(spark, (3, "three", 1, "c"), (4, "four", 1, "c")), 1)
+    other.rename(table / "gone")
+    merging.write(changes(spark, (4, "vier", 2, "u"), (5, "five", 1, "c")), 2)
+    (table / "gone").rename(other)
+    assert [row[1] for row in kept(table)] == ["one", "two", "three", "vier", "five"]
 
 
 def test_rows_that_tasks_cannot_reduce_are_sorted_by_key(spark: SparkSession, table: Path) -> None:

@@ -243,6 +243,9 @@ class DeltaUpsert:
             same,
             source_alias="new",
             target_alias="kept",
+            # Rows that are not streamed are looked at first: files that cannot have a key of theirs
+            # are not read.
+            streamed_exec=any(_inexact(rows.schema.field(key).type) for key in self._keys),
             writer_properties=self._properties,
             commit_properties=commit.properties(),
         )
@@ -256,6 +259,12 @@ class DeltaUpsert:
 def _done(batch_id: int, *, replayed: bool = True) -> Written:
     """What there is to say of a batch without anything to merge."""
     return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=replayed)
+
+
+def _inexact(kind: pa.DataType) -> bool:
+    """Whether statistics of files may deny a key that is there: long decimals are rounded."""
+    types = pa.types
+    return bool(types.is_decimal(kind) or types.is_floating(kind) or types.is_nested(kind))
 
 
 def _quoted(name: str) -> Column:
