@@ -34,7 +34,8 @@ def _run(tmp_path: Path, *tests: str, workers: int = 0) -> tuple[int, str]:
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     report = tmp_path / "out" / "report.json"
-    environment = os.environ | {"PENSTOCK_TEST_REPORT": str(report)}
+    plain = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
+    environment = os.environ | {"PENSTOCK_TEST_REPORT": str(report)} | plain
     environment.pop("PYTEST_XDIST_WORKER", None)
     pytest_run = [sys.executable, "-m", "pytest", "-q", "-n", str(workers)]
     first = subprocess.run(pytest_run, cwd=tmp_path, env=environment, capture_output=True)

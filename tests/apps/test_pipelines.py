@@ -348,7 +348,7 @@ def planned(where: tuple[str, ...], tmp_path: Path) -> None:
     assert "upper(value" in query["explain"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_classes_of_java_are_kept_and_used(write: Callable[[str], Path], tmp_path: Path) -> None:
