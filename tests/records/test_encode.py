@@ -189,6 +189,27 @@ def test_selected_rows_encode_as_a_table_of_them(
     assert joined(selected, records_per_batch=5) == expected
 
 
+def test_memory_grows_for_rows_that_are_selected_often() -> None:
+    size = 1 << 19
+    once = pa.table({"value": pa.array([b"a" * size, b"b"])})
+    often = np.array([0, 1, 0, 0, 0, 1] * 3)
+    expected = joined(once.take(pa.array(often)))
+    assert joined(read_input(once, NOW_MS).select(often)) == expected
+
+
+def test_a_record_larger_than_its_batch_is_compressed_into_it() -> None:
+    values = [b"small", b"x" * (5 << 20), b"also small"]
+    encoded = encode_batches(
+        pa.table({"value": pa.array(values)}),
+        now_ms=NOW_MS,
+        codec=Codec.ZSTD,
+        max_batch_bytes=9_000,
+    )
+    assert [batch.record_count for batch in encoded] == [1, 1, 1]
+    decoded = decode_batches(b"".join(batch.data for batch in encoded))
+    assert decoded.column("value").to_pylist() == values
+
+
 @pytest.mark.parametrize(
     "kind",
     [pa.string(), pa.large_string(), pa.large_binary(), pa.binary(2), pa.binary_view()],

@@ -1,7 +1,7 @@
 """Writes rows of Arrow columns as the records of batches (RecordBatch v2).
 
-`measure` cuts rows into batches and notes how large each record is; `write_records` writes them,
-with room for a header before each batch. Both take the same tuple:
+`write_records` cuts rows into batches as it writes them, each behind room for its header. It takes
+them as a tuple:
 
     order       the rows to write, by their numbers; empty for all in their order
     key, value  a column: its bytes, where each element starts and ends in them, and Arrow's bitmap
@@ -90,17 +90,15 @@ def _length(column: Any, row: Any) -> Any:
     return np.int64(ends[np.uint64(row)]) - np.int64(starts[np.uint64(row)])
 
 
-@kernel(f"int64({_COLUMN}, int64)", inlined=True)
-def _size(column: Any, row: Any) -> Any:
+@kernel("int64(int64)", inlined=True)
+def _size(length: Any) -> Any:
     """How many bytes an element takes with its length."""
-    length = _length(column, row)
     return _varint_size(length) + max(length, 0)
 
 
-@kernel(f"int64(uint8[::1], int64, {_COLUMN}, int64)", inlined=True)
-def _write(target: Any, at: Any, column: Any, row: Any) -> Any:
+@kernel(f"int64(uint8[::1], int64, {_COLUMN}, int64, int64)", inlined=True)
+def _write(target: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
     """Write an element with its length; returns the place after it."""
-    length = _length(column, row)
     at = _write_varint(target, at, length)
     if length <= 0:
         return at
@@ -114,7 +112,7 @@ def _headers_size(lists: Any, names: Any, contents: Any, row: Any) -> Any:
         return 1
     size = _varint_size(lists[row + 1] - lists[row])
     for index in range(lists[row], lists[row + 1]):
-        size += _size(names, index) + _size(contents, index)
+        size += _size(_length(names, index)) + _size(_length(contents, index))
     return size
 
 
@@ -125,76 +123,59 @@ def _write_headers(target: Any, at: Any, lists: Any, names: Any, contents: Any, 
         return at + 1
     at = _write_varint(target, at, lists[row + 1] - lists[row])
     for index in range(lists[row], lists[row + 1]):
-        at = _write(target, at, names, index)
-        at = _write(target, at, contents, index)
+        at = _write(target, at, names, index, _length(names, index))
+        at = _write(target, at, contents, index, _length(contents, index))
     return at
 
 
-@kernel(f"int64({_COLUMNS}, int64, int64, int64, int64, int32[::1], int64[:, ::1])")
-def measure(
-    columns: Any, low: Any, room: Any, records_max: Any, pass_bytes: Any, sizes: Any, cuts: Any,
+@kernel(f"int64({_COLUMNS}, int64, int64, int64, int64, uint8[::1], int64[:, ::1])")
+def write_records(
+    columns: Any, low: Any, room: Any, records_max: Any, pass_bytes: Any, target: Any, cuts: Any,
 ) -> Any:  # fmt: skip
-    """Cut the rows from `low` on into batches, until they have `pass_bytes`; returns how many.
+    """Write the rows from `low` on in batches, until they have `pass_bytes`; returns how many.
 
-    No batch has more than `room` bytes or `records_max` records, except that each has one. `sizes`
-    gets what each record takes behind its length, from `low` on; `cuts` a row for each batch: its
-    first row, the one after its last, its bytes, the first timestamp and the largest.
+    No batch has more than `room` bytes or `records_max` records, except that each has one. `cuts`
+    gets a row for each batch: its first row, the one after its last, its bytes, the first timestamp
+    and the largest. A batch for which `target` is too small is not written; if it is the first one,
+    the row says how many bytes it has up to the record that does not fit.
+
+    Raises:
+        IndexError: the columns change meanwhile, or name bytes that they do not have.
     """
     order, key, value, timestamps, lists, names, contents = columns
     count = order.size if order.size else timestamps.size
-    found, total, position = 0, 0, low
-    while position < count and found < cuts.shape[0] and total < pass_bytes:
-        first, filled = position, 0
+    found, at, position = 0, 0, low
+    while position < count and found < cuts.shape[0] and at < pass_bytes:
+        first, begin = position, at + _HEADER_BYTES
         base = timestamps[order[first] if order.size else first]
-        largest = base
+        largest, at = base, begin
         while position < count and position - first < records_max:
             row = order[np.uint64(position)] if order.size else position
             timestamp = timestamps[np.uint64(row)]
+            key_length, value_length = _length(key, row), _length(value, row)
             size = 1 + _varint_size(timestamp - base) + _varint_size(position - first)
-            size += _size(key, row) + _size(value, row)
+            size += _size(key_length) + _size(value_length)
             size += _headers_size(lists, names, contents, row)
-            whole = filled + size + _varint_size(size)
-            if whole > room and position > first:
+            end = at + _varint_size(size) + size
+            if end - begin > room and position > first:
                 break
-            sizes[np.uint64(position - low)] = size
-            largest = max(largest, timestamp)
-            filled = whole
-            position += 1
-        cuts[found, FIRST], cuts[found, AFTER], cuts[found, RECORDS_BYTES] = first, position, filled
-        cuts[found, BASE_TIMESTAMP], cuts[found, MAX_TIMESTAMP] = base, largest
-        total += filled
-        found += 1
-    return found
-
-
-@kernel(
-    f"int64({_COLUMNS}, Array(int32, 1, 'C', readonly=True), Array(int64, 2, 'C', readonly=True),"
-    " uint8[::1])"
-)
-def write_records(
-    columns: Any, sizes: Any, cuts: Any, target: Any
-) -> Any:  # fmt: skip
-    """Write the batches that `measure` cut, each behind room for its header; returns their bytes.
-
-    Raises:
-        IndexError: the columns changed since they were measured, or name bytes they do not have.
-    """
-    order, key, value, timestamps, lists, names, contents = columns
-    at, low = 0, cuts[0, FIRST]
-    for cut in range(cuts.shape[0]):
-        first, base = cuts[cut, FIRST], cuts[cut, BASE_TIMESTAMP]
-        at += _HEADER_BYTES
-        for position in range(first, cuts[cut, AFTER]):
-            row = order[np.uint64(position)] if order.size else position
-            size = np.int64(sizes[np.uint64(position - low)])
+            if end > target.size:
+                cuts[found, FIRST], cuts[found, AFTER] = first, position + 1
+                cuts[found, RECORDS_BYTES] = end - begin
+                return found
             at = _write_varint(target, at, size)
-            end = at + size
             target[np.uint64(at)] = 0
-            at = _write_varint(target, at + 1, timestamps[np.uint64(row)] - base)
+            at = _write_varint(target, at + 1, timestamp - base)
             at = _write_varint(target, at, position - first)
-            at = _write(target, at, key, row)
-            at = _write(target, at, value, row)
+            at = _write(target, at, key, row, key_length)
+            at = _write(target, at, value, row, value_length)
             at = _write_headers(target, at, lists, names, contents, row)
             if at != end:
                 raise IndexError("a record is not as large as it was measured to be")
-    return at
+            largest = max(largest, timestamp)
+            position += 1
+        cuts[found, FIRST], cuts[found, AFTER] = first, position
+        cuts[found, RECORDS_BYTES] = at - begin
+        cuts[found, BASE_TIMESTAMP], cuts[found, MAX_TIMESTAMP] = base, largest
+        found += 1
+    return found

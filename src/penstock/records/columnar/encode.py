@@ -1,8 +1,8 @@
 """Arrow columns to batch bytes, cut into batches.
 
-Rows are measured and cut, and then written, by kernels (`kernels.record_writing`), some batches at
-a time: they lie in one buffer back to back, and each is complete as soon as its header is filled
-in. Keys, values and headers are copied once, from where they lie.
+A kernel cuts rows into batches and writes them (`kernels.record_writing`), some batches at a time:
+they lie in one buffer back to back, and each is complete as soon as its header is filled in. Keys,
+values and headers are copied once, from where they lie.
 
 Source: Kafka's `DefaultRecordBatch.writeHeader`.
 """
@@ -129,18 +129,24 @@ def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[Encode
     if plan.codec != Codec.NONE:
         room -= room // _INCOMPRESSIBLE_SHARE
     columns = rows.columns()
-    sizes = np.empty(rows.size, np.int32)
     table = np.empty((min(rows.size, PASS_BATCHES), kernels.CUT_FIELDS), np.int64)
-    low = 0
+    largest = PASS_BYTES + plan.max_batch_bytes
+    low, size_bytes = 0, min(largest, HEADER_BYTES + rows.bytes_max())
     while low < rows.size:
-        count = kernels.measure(columns, low, room, records_per_batch, PASS_BYTES, sizes, table)
-        cuts = table[:count].tolist()
+        target: Any = np.empty(size_bytes, np.uint8)
+        count = kernels.write_records(
+            columns, low, room, records_per_batch, PASS_BYTES, target, table
+        )
+        cuts = table[: max(count, 1)].tolist()
         for first, after, size, *_ in cuts:
             if size > (room if plan.codec == Codec.NONE else _RECORDS_BYTES_MAX):
                 raise _too_large(size + HEADER_BYTES, first, after - first, plan)
+        if count == 0:
+            size_bytes = max(largest, HEADER_BYTES + cuts[0][kernels.RECORDS_BYTES])
+            continue
         total = sum(cut[kernels.RECORDS_BYTES] for cut in cuts) + count * HEADER_BYTES
-        target: Any = np.empty(total, np.uint8)
-        kernels.write_records(columns, sizes, table[:count], target)
+        if total < target.size // 2:
+            target.resize(total, refcheck=False)
         view, at = memoryview(target), 0
         for first, after, size, base_timestamp, max_timestamp in cuts:
             end = at + HEADER_BYTES + size

@@ -23,6 +23,9 @@ Bounds = npt.NDArray[np.int32]
 _NO_BYTES: Final = np.empty(0, np.uint8)
 _NO_BOUNDS: Final = np.empty(0, np.int32)
 _IN_ORDER: Final = np.empty(0, np.int64)
+_LENGTH_BYTES_MAX: Final = 5
+_NUMBERS_BYTES_MAX: Final = 31
+"""Of a record, besides key, value and headers: length, attributes, timestamp, offset, counts."""
 
 
 class Column(NamedTuple):
@@ -33,6 +36,11 @@ class Column(NamedTuple):
     ends: Bounds = _NO_BOUNDS
     valid: Bytes = _NO_BYTES
     shift: int = 0
+
+    def bytes_max(self) -> int:
+        """No less than all elements take with their lengths."""
+        taken = int(self.ends[-1]) - int(self.starts[0]) if self.starts.size else 0
+        return taken + self.starts.size * _LENGTH_BYTES_MAX
 
 
 _NULLS: Final = Column()
@@ -62,6 +70,11 @@ class Input:
     @property
     def size(self) -> int:
         return self.timestamps.size if self.order is None else self.order.size
+
+    def bytes_max(self) -> int:
+        """No less than the records of all rows take, if none is selected twice."""
+        columns = (self.key, self.value, self.headers.keys, self.headers.values)
+        return self.size * _NUMBERS_BYTES_MAX + sum(column.bytes_max() for column in columns)
 
     def select(self, rows: slice | Ints) -> Input:
         """Some rows: a slice, or numbers of rows in any order; nothing is copied but numbers."""
