@@ -68,3 +68,26 @@ def test_nothing_is_copied_outside_of_an_array(target_at: int, source_at: int, s
     with pytest.raises(IndexError):
         copy_bytes(target, target_at, np.ones(8, np.uint8), source_at, size)
     assert not target.any()
+
+
+INDEXES = """
+import numpy as np
+from numba import njit
+from penstock.kernels.compiling import kernel
+
+def last(numbers, index):
+    return numbers[index]
+
+checked = kernel("int64(int64[::1], int64)")(last)
+numbers = np.array([1, 2, 3])
+print(checked(numbers, 2), njit(last)(numbers, -1))
+try:
+    checked(numbers, -1)
+except IndexError as error:
+    print(error)
+"""
+
+
+def test_an_index_below_zero_is_outside_in_kernels_alone(tmp_path: Path) -> None:
+    said = run(INDEXES, tmp_path, PENSTOCK_KERNELS_CHECKED="1")
+    assert said.stdout == "3 3\nindex is out of bounds\n"

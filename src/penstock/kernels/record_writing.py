@@ -71,10 +71,10 @@ def _write_varint(target: Any, at: Any, value: Any) -> Any:
     """Write the varint of a signed number; returns the place after it."""
     raw = _zigzag(value)
     while raw >= np.uint64(0x80):
-        target[np.uint64(at)] = np.uint8(raw) | np.uint8(0x80)
+        target[at] = np.uint8(raw) | np.uint8(0x80)
         raw >>= np.uint64(7)
         at += 1
-    target[np.uint64(at)] = np.uint8(raw)
+    target[at] = np.uint8(raw)
     return at + 1
 
 
@@ -85,9 +85,9 @@ def _length(column: Any, row: Any) -> Any:
     if starts.size == 0:
         return -1
     bit = row + shift
-    if valid.size and not (valid[np.uint64(bit >> 3)] >> (bit & 7)) & 1:
+    if valid.size and not (valid[bit >> 3] >> (bit & 7)) & 1:
         return -1
-    return np.int64(ends[np.uint64(row)]) - np.int64(starts[np.uint64(row)])
+    return np.int64(ends[row]) - np.int64(starts[row])
 
 
 @kernel("int64(int64)", inlined=True)
@@ -102,7 +102,7 @@ def _write(target: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
     at = _write_varint(target, at, length)
     if length <= 0:
         return at
-    append_bytes(target, at, column[0], column[1][np.uint64(row)], length)
+    append_bytes(target, at, column[0], column[1][row], length)
     return at + length
 
 
@@ -119,7 +119,7 @@ def _headers_size(lists: Any, names: Any, contents: Any, row: Any) -> Any:
 @kernel(f"int64(uint8[::1], int64, {_INTS}, {_COLUMN}, {_COLUMN}, int64)", inlined=True)
 def _write_headers(target: Any, at: Any, lists: Any, names: Any, contents: Any, row: Any) -> Any:
     if lists.size == 0:
-        target[np.uint64(at)] = 0
+        target[at] = 0
         return at + 1
     at = _write_varint(target, at, lists[row + 1] - lists[row])
     for index in range(lists[row], lists[row + 1]):
@@ -150,8 +150,8 @@ def write_records(
         base = timestamps[order[first] if order.size else first]
         largest, at = base, begin
         while position < count and position - first < records_max:
-            row = order[np.uint64(position)] if order.size else position
-            timestamp = timestamps[np.uint64(row)]
+            row = order[position] if order.size else position
+            timestamp = timestamps[row]
             key_length, value_length = _length(key, row), _length(value, row)
             size = 1 + _varint_size(timestamp - base) + _varint_size(position - first)
             size += _size(key_length) + _size(value_length)
@@ -164,7 +164,7 @@ def write_records(
                 cuts[found, RECORDS_BYTES] = end - begin
                 return found
             at = _write_varint(target, at, size)
-            target[np.uint64(at)] = 0
+            target[at] = 0
             at = _write_varint(target, at + 1, timestamp - base)
             at = _write_varint(target, at, position - first)
             at = _write(target, at, key, row, key_length)

@@ -91,9 +91,9 @@ _INTS: Final = "Array(int32, 1, 'C', readonly=True)"
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def _big_endian(data: Any, at: Any, size: Any) -> Any:
     """A signed number of `size` bytes."""
-    value = np.int64(np.int8(data[np.uint64(at)]))
+    value = np.int64(np.int8(data[at]))
     for index in range(1, size):
-        value = (value << 8) | np.int64(data[np.uint64(at + index)])
+        value = (value << 8) | np.int64(data[at + index])
     return value
 
 
@@ -149,7 +149,7 @@ def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
     raw, shift = np.uint64(0), np.uint64(0)
     stop = min(end, at + bytes_max)
     while at < stop:
-        byte = np.uint64(data[np.uint64(at)])
+        byte = np.uint64(data[at])
         raw |= (byte & np.uint64(0x7F)) << shift
         at += 1
         if byte < np.uint64(0x80):
@@ -165,11 +165,11 @@ def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any
     """The varint at a place, of at most so many bytes, and the place after it."""
     if at >= end:
         return 0, max(at, _CUT)
-    byte = np.int64(data[np.uint64(at)])
+    byte = np.int64(data[at])
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
     if at + 1 < end:
-        second = np.int64(data[np.uint64(at + 1)])
+        second = np.int64(data[at + 1])
         if second < 0x80:
             return ((byte & 0x7F) >> 1 | second << 6) ^ -(byte & 1), at + 2
     return _read_more(data, at, end, bytes_max)
@@ -213,8 +213,8 @@ def _put_view(
             second = load_word(data, at + 4)
             if length < _INLINE_MAX:
                 second &= (np.uint64(1) << np.uint64(8 * length - 32)) - np.uint64(1)
-    views[column, np.uint64(row), 0] = np.uint64(length) | first << np.uint64(32)
-    views[column, np.uint64(row), 1] = second
+    views[column, row, 0] = np.uint64(length) | first << np.uint64(32)
+    views[column, row, 1] = second
 
 
 @kernel(
@@ -230,19 +230,19 @@ def _put(
     if length < 0:
         state[NULL_KEYS + column] += 1
         if valid.size:
-            valid[column, np.uint64(row >> 3)] &= ~np.uint8(1 << (row & 7))
+            valid[column, row >> 3] &= ~np.uint8(1 << (row & 7))
         length = 0
     if not wanted & (KEY << column):
         return
     if wanted & VIEWS:
         _put_view(data, at, length, buffer, views, column, row)
     else:
-        bound = bounds[column, np.uint64(row)]
+        bound = bounds[column, row]
         if column:
             append_bytes(values, bound, data, at, length)
         else:
-            places[0, np.uint64(row)] = at
-        bounds[column, np.uint64(row + 1)] = bound + length
+            places[0, row] = at
+        bounds[column, row + 1] = bound + length
 
 
 @kernel(
@@ -254,8 +254,8 @@ def _put_headers(
 ) -> Any:
     """Where a row's headers lie, if there is room for that; returns a problem or 0."""
     if bounds.size:
-        places[1, np.uint64(row)] = at
-        bounds[2, np.uint64(row + 1)] = bounds[2, np.uint64(row)] + count
+        places[1, row] = at
+        bounds[2, row + 1] = bounds[2, row] + count
     if count == 0:
         return 0
     return _walk_headers(data, at, end, count, state)
@@ -365,9 +365,9 @@ def _read_record(
     if wanted & HEADERS:
         problem = _put_headers(data, headers_at, record_end, headers, row, bounds, places, state)
     if wanted & OFFSET:
-        longs[0, np.uint64(row)] = offset
+        longs[0, row] = offset
     if wanted & TIMESTAMP:
-        longs[1, np.uint64(row)] = max_timestamp if append_time else base_timestamp + timestamp
+        longs[1, row] = max_timestamp if append_time else base_timestamp + timestamp
     _put(
         data, key_at, key_length, wanted, buffer, 0, row, views, bounds, places, values, valid,
         state,
@@ -429,8 +429,8 @@ def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any
     """Copy the bytes at `places` to where `bounds` says, of the rows `low` to `high`."""
     bound = np.int64(bounds[low])
     for row in range(low, high):
-        after = np.int64(bounds[np.uint64(row + 1)])
-        append_bytes(target, bound, data, places[np.uint64(row)], after - bound)
+        after = np.int64(bounds[row + 1])
+        append_bytes(target, bound, data, places[row], after - bound)
         bound = after
 
 
@@ -450,8 +450,8 @@ def copy_headers(
     nulls, first = 0, np.int64(lists[low])
     key_bound, value_bound = np.int64(bounds[0, first]), np.int64(bounds[1, first])
     for row in range(low, high):
-        at = np.int64(places[np.uint64(row)])
-        for index in range(lists[np.uint64(row)], lists[np.uint64(row + 1)]):
+        at = np.int64(places[row])
+        for index in range(lists[row], lists[row + 1]):
             length, at = _read_varint(data, at, data.size, _INT)
             append_bytes(keys, key_bound, data, at, length)
             key_bound += length
@@ -463,6 +463,6 @@ def copy_headers(
             append_bytes(values, value_bound, data, at, length)
             value_bound += length
             at += length
-            bounds[0, np.uint64(index + 1)] = key_bound
-            bounds[1, np.uint64(index + 1)] = value_bound
+            bounds[0, index + 1] = key_bound
+            bounds[1, index + 1] = value_bound
     return nulls
