@@ -254,10 +254,11 @@ def _put_headers(
 ) -> Any:
     """Where a row's headers lie, if there is room for that; returns a problem or 0."""
     if bounds.size:
-        places[1, row] = at
         bounds[2, row + 1] = bounds[2, row] + count
     if count == 0:
         return 0
+    if bounds.size:
+        places[1, row] = at
     return _walk_headers(data, at, end, count, state)
 
 
@@ -394,7 +395,7 @@ def read_records(
         longs   offset and timestamp
         views   key and value, as an element that names `buffer`
         bounds  of keys, values and lists of headers among all; the first of each is 0
-        places  where keys and headers lie in `data`
+        places  where keys and headers lie in `data`, of records that have some
         values  bytes of values, with room for all; some may be written behind the last
         valid   bitmaps of keys and values, all set before; or without any room
     """
