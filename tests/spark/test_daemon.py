@@ -73,11 +73,15 @@ def test_a_worker_that_was_left(
     assert (b"a failure of its own" in said) is fails
 
 
-def test_planners_load_nothing_that_opens_records() -> None:
+@pytest.mark.parametrize(
+    ("loaded", "spared"),
+    [
+        ("spark.source", {"numba", "pyarrow.compute", "penstock.spark.reading"}),
+        ("spark.formats.decoders", {"numba", "penstock.spark.reading"}),
+    ],
+)
+def test_planners_load_nothing_that_opens_records(loaded: str, spared: set[str]) -> None:
     """Spark starts a process for each step of planning; what it imports is waited for."""
-    code = (
-        "import sys, penstock.spark.source; from penstock.client import Client;"
-        "print({'numba', 'pyarrow.compute', 'penstock.spark.reading'} & set(sys.modules))"
-    )
+    code = f"import sys, penstock.{loaded}, penstock.client; print({spared} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
+_NARROW: Final = {1: np.uint8, 8: np.int8, 16: np.int16, 32: np.int32}
+"""The words of types of few bits, by how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +65,18 @@ def map_of(key: Column, value: Column) -> Column:
 
 def enum_of(names: tuple[str, ...], numbers: tuple[int, ...] = ()) -> Column:
     return Column(type=pa.string(), names=names, numbers=numbers)
+
+
+def validity(present: npt.NDArray[Any]) -> pa.Buffer | None:
+    """The bitmap of the entries that are not null; None if all are there."""
+    if present.all():
+        return None
+    return pa.py_buffer(np.packbits(present.astype(np.bool_), bitorder="little"))
+
+
+def narrow(words: npt.NDArray[np.int64], bits: int) -> Any:
+    """Words as the values of a type of fewer bits."""
+    if bits not in _NARROW:
+        return words
+    made = words.astype(_NARROW[bits])
+    return np.packbits(made, bitorder="little") if bits == 1 else made

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
-from penstock.formats.columns import Column
+from penstock.formats.columns import Column, narrow, validity
 from penstock.formats.limits import BATCH_BYTES_MAX
 from penstock.kernels import columns as kernel
 
@@ -25,8 +25,6 @@ Longs = npt.NDArray[np.int64]
 _ITEM_BYTES: Final = 8
 """Of a value's bytes, how many go with an item of a list, at a guess."""
 _TEXT_BYTES_MIN: Final = 1 << 10
-_NARROW: Final = {1: np.uint8, 8: np.int8, 16: np.int16, 32: np.int32}
-"""The words of types of few bits, by how many."""
 
 
 @dataclass(slots=True)
@@ -184,21 +182,6 @@ def _array(
         data_type, count, [validity(present), pa.py_buffer(words), *octets],
         children=None if part is None else [part],
     )  # fmt: skip
-
-
-def validity(present: npt.NDArray[Any]) -> pa.Buffer | None:
-    """The bitmap of the entries that are not null; None if all are there."""
-    if present.all():
-        return None
-    return pa.py_buffer(np.packbits(present.astype(np.bool_), bitorder="little"))
-
-
-def narrow(words: Longs, bits: int) -> Any:
-    """Words as the values of a type of fewer bits."""
-    if bits not in _NARROW:
-        return words
-    made = words.astype(_NARROW[bits])
-    return np.packbits(made, bitorder="little") if bits == 1 else made
 
 
 def _names(column: Column, words: Longs, present: Any) -> pa.Array:

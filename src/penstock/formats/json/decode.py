@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.formats import framing
+from penstock.formats.columns import narrow, validity
 from penstock.formats.json.checks import doubtful, doubtful_sizes
 from penstock.formats.json.plain import read_plain
 from penstock.formats.json.program import Arenas, Program, arrow_type
 from penstock.formats.json.shapes import Items, Record
-from penstock.formats.leaves import narrow, validity
 from penstock.formats.value_format import Framing
 from penstock.formats.values import Values
 from penstock.kernels import json_layout as layout
