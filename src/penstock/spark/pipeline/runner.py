@@ -40,7 +40,8 @@ from penstock.spark.pipeline.queries import Prepared, group_id
 from penstock.spark.pipeline.retry_store import ReleaseBox, RetryStore, next_batch_ms
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import QueryState
-from penstock.spark.workers import ship
+from penstock.spark.source import PenstockSource
+from penstock.spark.workers import is_connect, ship
 
 POLL_SECONDS: Final = 0.2
 BACKOFF: Final = Backoff(first_ms=1_000, ceiling_ms=60_000)
@@ -101,6 +102,9 @@ class PipelineRunner:
         try:
             files = {step.python.file for step in self._spec.steps.values() if step.python}
             ship(self._spark, sorted(files))
+            if not is_connect(self._spark):
+                # As functions are: what reads and what a sink does share one parent of workers.
+                self._spark.dataSource.register(PenstockSource)
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
             definitions = Definitions(self._paths.definitions)
             found = self._plans(definitions, inferred)
