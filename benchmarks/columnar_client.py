@@ -18,22 +18,26 @@ it takes more than the raw limit is the kernel's copy into pages that are new.
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from benchmarks.harness import Row, figure, seconds
-from penstock.apps.loads.figures import interleaved
+from penstock.apps.loads.figures import cpu_seconds, interleaved
 from penstock.base.crc import crc32c
 from penstock.client import Client
 from penstock.testing import Broker
 
 RECORD_BYTES = 100
 PARTITIONS = 4
+PREDICTED = {"write": 6.5, "read": 14.0, "read as views": 16.0, "both": 4.5}
 
 
 def table(records: int, *, keyed: bool) -> pa.Table:
@@ -55,15 +59,15 @@ class RawLimit:
         self._path = folder / ("journal" if log else "raw")
         self._segment = folder / "segment"
 
-    def run(self) -> float:
-        """Seconds to send, store durably and read back the payload."""
+    def run(self) -> None:
+        """Send, store durably and read back the payload."""
         listener = socket.create_server(("127.0.0.1", 0))
         child = os.fork()
         if child == 0:
             self._serve(listener)
             os._exit(0)
         try:
-            return seconds(lambda: self._exchange(listener.getsockname()))
+            self._exchange(listener.getsockname())
         finally:
             listener.close()
             os.waitpid(child, 0)
@@ -112,63 +116,95 @@ def scratch() -> Iterator[Path]:
 def measure(*, quick: bool = False) -> list[Row]:
     """Rows for write, read, and both, of plain and keyed tables."""
     records = 1_000_000 if quick else 4_000_000
-    runs = 3 if quick else 5
     rows: list[Row] = []
     with scratch() as folder, Broker(process=True) as broker, broker.client() as client:
         payload = b"v" * (RECORD_BYTES + 7) * records
         limits = {"raw": RawLimit(folder, payload), "log": RawLimit(folder, payload, log=True)}
         for kind in ("values", "keyed"):
             data = table(records, keyed=kind == "keyed")
-            figures = _round(client, data, kind, limits, runs)
-            limit = records / figures["raw"] / 1e6
-            predictions = {"write": 6.5, "read": 14.0, "read as views": 16.0, "both": 4.5}
-            for step, prediction in predictions.items():
-                rows.append(
-                    Row(
-                        name=f"{kind}: {step}",
-                        value=records / figures[step] / 1e6,
-                        unit="M records/s",
-                        prediction=prediction,
-                        reference=limit if step == "both" else None,
-                        reference_name="raw TCP + write + sync" if step == "both" else "",
-                        note=(
-                            f"{figures['log'] / figures[step]:.2f} of the bare log,"
-                            f" {figure(records / figures['log'] / 1e6)} M records/s"
-                            if step == "both"
-                            else ""
-                        ),
-                    )
-                )
+            rounds = Rounds(client, broker.pid, kind, data, limits)
+            rows += rounds.rows(3 if quick else 5)
     return rows
 
 
-def _round(
-    client: Client, data: pa.Table, kind: str, limits: dict[str, RawLimit], runs: int
-) -> dict[str, float]:
-    count = 0
-    times: dict[str, float] = {}
+class Rounds:
+    """One table written and read again and again, between runs of the limits."""
 
-    def both() -> float:
-        nonlocal count
-        count += 1
-        topic = f"{kind}-{count}"
+    def __init__(
+        self,
+        client: Client,
+        broker: int | None,
+        kind: str,
+        data: pa.Table,
+        limits: dict[str, RawLimit],
+    ) -> None:
+        self._client = client
+        self._broker = broker
+        self._kind = kind
+        self._data = data
+        self._limits = limits
+        self._count = 0
+        self._spent: dict[str, float] = {}
+
+    def rows(self, runs: int) -> Iterator[Row]:
+        """What each step took, and of the processors' time, by this process and by its peer."""
+        records = self._data.num_rows
+        contenders = {"round": self._round}
+        for step in ("raw", "log", *PREDICTED):
+            for part in ("", " here", " there"):
+                contenders[step + part] = partial(self._take, step + part)
+        figures = interleaved(contenders, runs=runs)
+        millions = records / 1e6
+        for step, prediction in PREDICTED.items():
+            here, there = (figures[f"{step} {part}"] / millions for part in ("here", "there"))
+            note = f"{here:.3f} CPU s a million records in the client, {there:.3f} in the broker"
+            if step == "both":
+                cpu = (figures["log here"] + figures["log there"]) / millions
+                note += (
+                    f"; the bare log {figure(millions / figures['log'])} M records/s, {cpu:.3f} CPU"
+                    f" s: {figures['log'] / figures[step]:.2f} of it, {cpu / (here + there):.2f} by"
+                    " CPU"
+                )
+            yield Row(
+                name=f"{self._kind}: {step}",
+                value=millions / figures[step],
+                unit="M records/s",
+                prediction=prediction,
+                reference=millions / figures["raw"] if step == "both" else None,
+                reference_name="raw TCP + write + sync" if step == "both" else "",
+                note=note,
+            )
+
+    def _take(self, what: str) -> float:
+        return self._spent[what]
+
+    def _round(self) -> float:
+        for name, limit in self._limits.items():
+            self._measure(name, limit.run)
+        self._count += 1
+        topic = f"{self._kind}-{self._count}"
+        client, expected = self._client, self._data.num_rows
         client.create_topic(topic, partitions=PARTITIONS)
-        times["write"] = seconds(lambda: client.write_arrow(topic, data))
-        times["read"] = seconds(lambda: _read(client, topic, data.num_rows))
-        times["read as views"] = seconds(lambda: _read(client, topic, data.num_rows, views=True))
+        self._measure("write", lambda: client.write_arrow(topic, self._data))
+        self._measure("read", lambda: _read(client, topic, expected))
+        self._measure("read as views", lambda: _read(client, topic, expected, views=True))
         client.delete_topic(topic)
-        return times["write"] + times["read"]
+        for part in ("", " here", " there"):
+            self._spent[f"both{part}"] = self._spent[f"write{part}"] + self._spent[f"read{part}"]
+        return self._spent["both"]
 
-    return interleaved(
-        {
-            **{name: limit.run for name, limit in limits.items()},
-            "both": both,
-            "write": lambda: times["write"],
-            "read": lambda: times["read"],
-            "read as views": lambda: times["read as views"],
-        },
-        runs=runs,
-    )
+    def _measure(self, name: str, action: Callable[[], object]) -> None:
+        here, there = self._cpu_seconds()
+        self._spent[name] = seconds(action)
+        here_then, there_then = self._cpu_seconds()
+        self._spent[f"{name} here"] = here_then - here
+        self._spent[f"{name} there"] = there_then - there
+
+    def _cpu_seconds(self) -> tuple[float, float]:
+        """Of this process; of the broker and of children that have ended."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        broker = None if self._broker is None else cpu_seconds(self._broker)
+        return time.process_time(), (broker or 0.0) + ended.ru_utime + ended.ru_stime
 
 
 def _read(client: Client, topic: str, expected: int, *, views: bool = False) -> None:
