@@ -23,6 +23,9 @@ about 3 µs: 0.5 M rows/s.
 The first row of a batch takes a plan, and a task or two that read one chunk: 0.25 s for our
 source, whose planner is a Python process asked by the driver, 0.15 s for a table.
 
+The limit of a source in Python is one that reads nothing and hands out ready rows
+(`prepared_source.py`): what Spark takes for the transport, the rows and the hash.
+
 `rows per core` is rows divided by all CPU seconds used, the broker's among them.
 """
 
@@ -39,6 +42,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.harness import Row
 from benchmarks.peers import spark_connector
+from benchmarks.prepared_source import NAME, PreparedSource
 from benchmarks.spark_bed import DATA, VALUE_SCHEMA, WARM, Bed, Work, in_turns, middle
 from penstock.apps.loads.figures import interleaved
 from penstock.client import Client
@@ -49,6 +53,7 @@ from penstock.spark.tables.positions import mark_of
 SOURCE, TABLE, FETCHED = "source", "table", "source, by fetch"
 HISTORY = "history, a tenth from the log"
 CONNECTOR, APACHE = "connector", "connector, Apache Kafka"
+READY = "ready rows of a Python source"
 PEERS: Final = {CONNECTOR: "connector, same broker", APACHE: APACHE}
 FIRST_ROW_PREDICTED: Final = {SOURCE: 0.25, TABLE: 0.15}
 FIRST_ROW_RUNS: Final = 5
@@ -128,7 +133,45 @@ def measure(bed: Bed) -> list[Row]:
             runs=bed.scale.runs,
         )
         rows += _rows(bed, shape, found)
+    rows += [_limit(bed, shape) for shape in SHAPES if shape.action is not by_kind]
     return [*rows, *_first_rows(bed)]
+
+
+def _limit(bed: Bed, shape: Shape) -> Row:
+    """Our source beside rows that need no reading: what transport and hash take at the least."""
+    frames = _frames(bed, shape)
+    contenders = {
+        SOURCE: _scan(bed, shape, SOURCE, frames[SOURCE]),
+        READY: _scan(bed, shape, READY, lambda topic: ready(bed, topic, shape.columns)),
+    }
+    for contender in contenders.values():
+        contender(WARM)
+    turns = {name: _of_data(contender) for name, contender in contenders.items()}
+    found = in_turns(turns, runs=bed.scale.runs, agree=False)
+    costs = {
+        name: middle(works, lambda work: work.million_rows_a_core_second)
+        for name, works in found.items()
+    }
+    return Row(
+        name=f"{shape.name}, {bed.scale.size_name}, {SOURCE}: rows per core",
+        value=costs[SOURCE],
+        unit="M rows/CPU s",
+        reference=costs[READY],
+        reference_name=READY,
+    )
+
+
+def ready(bed: Bed, topic: str, columns: tuple[str, ...]) -> DataFrame:
+    """As many rows as a topic has, of a source that reads nothing."""
+    bed.spark.dataSource.register(PreparedSource)
+    return bed.spark.read.format(NAME).options(**ready_options(bed, topic, columns)).load()
+
+
+def ready_options(bed: Bed, topic: str, columns: tuple[str, ...]) -> dict[str, str]:
+    """The options of that source."""
+    scale = bed.scale
+    rows = scale.records if topic == DATA else scale.pool_records
+    return {"columns": ",".join(columns), "rows": str(rows), "valueBytes": str(scale.value_bytes)}
 
 
 def _keep_table(bed: Bed, topic: str) -> None:
@@ -174,7 +217,7 @@ def _frames(bed: Bed, shape: Shape) -> Frames:
 def _scan(
     bed: Bed, shape: Shape, name: str, frame: Callable[[str], DataFrame]
 ) -> Callable[[str], Work]:
-    broker = None if name == TABLE else address(bed, name)
+    broker = None if name in (TABLE, READY) else address(bed, name)
 
     def scan(topic: str) -> Work:
         scale = bed.scale
@@ -291,6 +334,7 @@ def _first_rows(bed: Bed) -> list[Row]:
         return taken
 
     frames = _frames(bed, SHAPES[1])
+    frames = {**frames, READY: lambda topic: ready(bed, topic, SHAPES[1].columns)}
     contenders = {name: first(frame) for name, frame in frames.items()}
     interleaved(contenders, runs=1)
     figures = interleaved(contenders, runs=FIRST_ROW_RUNS)
@@ -305,5 +349,5 @@ def _first_rows(bed: Bed) -> list[Row]:
             lower_is_better=True,
         )
         for name in (SOURCE, TABLE)
-        for peer, called in PEERS.items()
+        for peer, called in (PEERS | {READY: READY}).items()
     ]

@@ -12,72 +12,25 @@ the same bytes through the same transport, without reading or decoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from benchmarks.harness import Row, seconds
+from benchmarks.prepared_source import NAME, TASKS, PreparedSource
 from penstock.apps.loads.figures import interleaved
 from penstock.spark import session
-from penstock.spark.schema import BATCH_ROWS_MAX, DEFAULT_COLUMNS, arrow_schema, spark_schema
+from penstock.spark.schema import DEFAULT_COLUMNS
 from penstock.testing import Broker
 
 VALUE_BYTES = 100
 PARTITIONS = 4
-TASKS = 2
 ROWS, ROWS_QUICK = 8_000_000, 1_000_000
 WRITE_ROWS = 500_000
 ALL_COLUMNS = ",".join(DEFAULT_COLUMNS)
 PREDICTIONS = {"value": 4.0, ALL_COLUMNS: 2.5}
-
-
-class PreparedReader(DataSourceReader):
-    """Hands out one batch again and again."""
-
-    def __init__(self, columns: tuple[str, ...], rows: int) -> None:
-        self._columns = columns
-        self._rows = rows
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(self._rows // TASKS) for _ in range(TASKS)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        full = prepared(self._columns)
-        for left in range(partition.value, 0, -BATCH_ROWS_MAX):
-            yield full if left >= BATCH_ROWS_MAX else full.slice(0, left)
-
-
-class PreparedSource(DataSource):
-    """The ceiling: what comes through when nothing has to be read."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "prepared"
-
-    def schema(self) -> StructType:
-        return spark_schema(self._columns())
-
-    def reader(self, schema: StructType) -> PreparedReader:
-        return PreparedReader(self._columns(), int(self.options["rows"]))
-
-    def _columns(self) -> tuple[str, ...]:
-        return tuple(self.options["columns"].split(","))
-
-
-def prepared(columns: tuple[str, ...]) -> pa.RecordBatch:
-    """A batch of the source's schema with values of the benchmark's size."""
-    samples: dict[str, Any] = {
-        "key": b"12345678", "value": b"x" * VALUE_BYTES, "topic": "bench", "partition": 1,
-        "offset": 1 << 30, "timestamp": 1 << 50, "timestampType": 0,
-    }  # fmt: skip
-    schema = arrow_schema(columns)
-    arrays = [pa.array([samples[field.name]] * BATCH_ROWS_MAX).cast(field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def fill(broker: Broker, rows: int) -> None:
@@ -127,7 +80,9 @@ def _row(spark: SparkSession, broker: Broker, columns: str, rows: int, quick: bo
         .option("columns", columns)
         .load()
     )
-    ceiling = spark.read.format("prepared").option("columns", columns).option("rows", rows).load()
+    ceiling = (
+        spark.read.format(NAME).options(columns=columns, rows=rows, valueBytes=VALUE_BYTES).load()
+    )
     contenders = {"log": lambda: scan(log, rows), "ceiling": lambda: scan(ceiling, rows)}
     interleaved(contenders, runs=1)  # the first scan of each starts workers and compiles
     figures = interleaved(contenders, runs=3 if quick else 5)

@@ -17,7 +17,7 @@ import shutil
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -25,8 +25,19 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from benchmarks.harness import Row
 from benchmarks.peers import spark_connector
+from benchmarks.prepared_source import NAME, PreparedSource
 from benchmarks.spark_bed import DATA, WARM, Bed, Work, in_turns
-from benchmarks.spark_scans import APACHE, CONNECTOR, PEERS, SOURCE, address, comparison, hashed
+from benchmarks.spark_scans import (
+    APACHE,
+    CONNECTOR,
+    PEERS,
+    READY,
+    SOURCE,
+    address,
+    comparison,
+    hashed,
+    ready_options,
+)
 from penstock.spark.schema import DEFAULT_COLUMNS
 
 BATCHES: Final = 5
@@ -36,7 +47,7 @@ FIRST_ROW_RUNS: Final = 5
 PREDICTED: Final = {100: 2.0, 1024: 1.2}
 FIRST_ROW_PREDICTED: Final = 0.9
 
-Streams = Mapping[str, Callable[[str], DataStreamReader]]
+Streams = dict[str, Callable[[str], DataStreamReader]]
 
 
 def measure(bed: Bed) -> list[Row]:
@@ -50,6 +61,9 @@ def measure(bed: Bed) -> list[Row]:
     )
     what = f"stream of all columns, {bed.scale.size_name}, {SOURCE}"
     rows = list(comparison(what, found, SOURCE, PREDICTED[bed.scale.value_bytes]))
+    bed.spark.dataSource.register(PreparedSource)
+    least = ready_options(bed, DATA, DEFAULT_COLUMNS)
+    streams |= {READY: lambda topic: bed.spark.readStream.format(NAME).options(**least)}
     return [*rows, *_first_rows(bed, streams)]
 
 
@@ -118,7 +132,7 @@ def _first_rows(bed: Bed, streams: Streams) -> list[Row]:
             reference_name=called,
             lower_is_better=True,
         )
-        for peer, called in PEERS.items()
+        for peer, called in (PEERS | {READY: READY}).items()
     ]
 
 
