@@ -13,7 +13,8 @@ nothing to do takes. How long 1,000 rows take that come while the query runs, fr
 produces them to the commit of the table; the next are sent at a random moment after that.
 
 CPU seconds are those of the program and all that it started (`peers/whole_tree.py`) and of its
-broker.
+broker. Beside those of the pipeline are those of a bare program (`main_job/no_sink.py`) that has
+Spark make the same rows from our source, and throws them away: what no sink can go below.
 
 Prediction. The program is bound by Spark: 0.6 µs a record for the connector, `from_json` 3 µs,
 `sha2` 0.6, Parquet and the rest 1.5; about 6 µs and as much again while Java is not yet compiled, a
@@ -41,7 +42,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,9 @@ from penstock.client import Client
 FILES: Final = Path(__file__).parent / "main_job"
 PIPELINE: Final = "pipeline file"
 BY_HAND, BY_HAND_KAFKA = "by hand, same broker", "by hand, Apache Kafka"
-CONTENDERS: Final = (PIPELINE, BY_HAND, BY_HAND_KAFKA)
+PEERS: Final = (BY_HAND, BY_HAND_KAFKA)
+CONTENDERS: Final = (PIPELINE, *PEERS)
+NO_SINK: Final = "Spark, nothing written"
 SCALES: Final = {"quick": 200_000, "middle": 2_000_000, "full": 20_000_000}
 SINKS: Final = ("table", "upsert", "topic")
 LATENCY: Final = "latency"
@@ -161,6 +164,10 @@ class Program:
         """What starts it, with the trigger `once` or `now`."""
         if self.contender == PIPELINE:
             return self._pipeline(trigger)
+        if self.contender == NO_SINK:
+            brokers = (self.bootstrap, self.beds.penstock.admin_url)
+            words = (self.sink, JAVA_MEMORY, *brokers, self.topic, str(self.place / "checkpoint"))
+            return [sys.executable, str(FILES / "no_sink.py"), *words]
         sink = "small" if trigger == "now" else self.sink
         jars = [*spark_connector.connector_jars(), *spark_connector.delta_jars()]
         settings = {
@@ -225,15 +232,20 @@ class Program:
         used = json.loads(self._used.read_text())
         if used["status"]:
             raise RuntimeError(f"{self.contender}, {self.sink}: {self.said()}")
-        answer = _facts_of_topic(self.bootstrap) if self.sink == "topic" else _facts(self.table)
         return Run(
             rows=0,
             seconds=sum(self._batch_milliseconds()) / 1_000,
             client_cpu_seconds=used["cpu_seconds"],
             broker_cpu_seconds=tree_cpu_seconds(self.broker_pid) - before,
             total_seconds=used["seconds"],
-            answer=answer,
+            answer=self._answer(),
         )
+
+    def _answer(self) -> tuple[Any, ...]:
+        """What it has written."""
+        if self.contender == NO_SINK:
+            return ()
+        return _facts_of_topic(self.bootstrap) if self.sink == "topic" else _facts(self.table)
 
     def said(self) -> str:
         """The end of what it wrote."""
@@ -299,7 +311,7 @@ def _backlog(beds: Brokers, sink: str, count: int, runs: int) -> list[Row]:
             )
             program.prepare()
             done = program.run_once()
-            if sink == "table":
+            if sink == "table" and name in idle:
                 idle[name].append(program.run_once())
             program.remove()
             return _with_rows(done, count)
@@ -307,9 +319,10 @@ def _backlog(beds: Brokers, sink: str, count: int, runs: int) -> list[Row]:
         return work
 
     found = in_turns({name: contender(name) for name in CONTENDERS}, runs=runs)
+    bare = in_turns({NO_SINK: contender(NO_SINK)}, runs=runs)
     if any(again.answer != found[name][0].answer for name in idle for again in idle[name]):
         raise RuntimeError(f"a run with nothing to do changed the {sink}")
-    rows = list(_compared(f"{sink}, {count / 1e6:g} M rows", found, sink))
+    rows = list(_compared(f"{sink}, {count / 1e6:g} M rows", found | bare, sink))
     return rows + (list(_idle_rows(idle)) if sink == "table" else [])
 
 
@@ -333,11 +346,13 @@ def _compared(what: str, found: Mapping[str, list[Run]], sink: str) -> Iterator[
         prediction=PREDICTED[sink],
         note=f"answer {found[PIPELINE][0].answer}",
     )
-    for called, unit, figure in (
-        ("the whole command", "s", lambda run: run.total_seconds),
-        ("CPU", "s/M rows", lambda run: run.cpu_seconds_a_million),
+    for called, unit, peers, figure in (
+        ("the whole command", "s", PEERS, lambda run: run.total_seconds),
+        ("CPU", "s/M rows", (*PEERS, NO_SINK), lambda run: run.cpu_seconds_a_million),
     ):
-        yield from _against_peers(f"{what}: {called}", found, figure, unit=unit, lower=True)
+        yield from _against_peers(
+            f"{what}: {called}", found, figure, unit=unit, peers=peers, lower=True
+        )
 
 
 def _idle_rows(found: Mapping[str, list[Run]]) -> Iterator[Row]:
@@ -360,11 +375,12 @@ def _against_peers(
     figure: Callable[[AnyWork], float],
     *,
     unit: str,
+    peers: Sequence[str] = PEERS,
     lower: bool = False,
     prediction: float | None = None,
     note: str = "",
 ) -> Iterator[Row]:
-    for peer in (BY_HAND, BY_HAND_KAFKA):
+    for peer in peers:
         yield Row(
             name=name,
             value=middle(found[PIPELINE], figure),
@@ -440,7 +456,7 @@ def _latency(beds: Brokers, ticks: int) -> list[Row]:
                 reference_name=peer,
                 lower_is_better=True,
             )
-            for peer in (BY_HAND, BY_HAND_KAFKA)
+            for peer in PEERS
         ]
     return rows
 
