@@ -85,8 +85,8 @@ def is_compressed(table: Ints) -> bool:
     return bool((table[:, kernels.ATTRIBUTES] & CODEC_MASK).any())
 
 
-def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> list[Piece]:
-    """Where the records are to be read, when all is unpacked.
+def open_batches(view: memoryview, table: Ints, unpacked_max: int | None) -> list[Piece]:
+    """Where the records are to be read, when all is unpacked; None says that no batch must be.
 
     Raises:
         CorruptBatch: more records than fit, or damaged compression.
@@ -94,8 +94,8 @@ def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> 
         UnsupportedCodec: a codec that Kafka does not define.
     """
     pieces = [Piece(np.frombuffer(view, np.uint8), 0, len(table))]
-    if is_compressed(table):
-        pieces = _unpack(view, table, max_decompressed_bytes)
+    if unpacked_max is not None:
+        pieces = _unpack(view, table, unpacked_max)
     total = sum(piece.data.size for piece in pieces)
     if total > _BUFFER_BYTES_MAX:
         raise RecordTooLarge(
@@ -112,11 +112,11 @@ def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> 
     return pieces
 
 
-def _unpack(view: memoryview, table: Ints, max_decompressed_bytes: int) -> list[Piece]:
+def _unpack(view: memoryview, table: Ints, unpacked_max: int) -> list[Piece]:
     codecs = (table[:, kernels.ATTRIBUTES] & CODEC_MASK).tolist()
     pieces: list[Piece] = []
     waiting: list[Readable] = []
-    left, size, low = max_decompressed_bytes, 0, 0
+    left, size, low = unpacked_max, 0, 0
     for index, codec in enumerate(codecs):
         begin, end = table[index, kernels.BEGIN : kernels.END + 1].tolist()
         section: Readable = view[begin:end]

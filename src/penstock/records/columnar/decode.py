@@ -74,10 +74,12 @@ def decode_batches(
     end = _OFFSET_MAX if end_offset is None else end_offset
     table = find_batches(view, start, end, include_control)
     check = partial(check_crcs, view) if check_crc else None
-    if check is not None and is_compressed(table):
+    compressed = is_compressed(table)
+    if compressed and check is not None:
         check(table)
         check = None
-    rows = Rows(open_batches(view, table, max_decompressed_bytes), table)
+    pieces = open_batches(view, table, max_decompressed_bytes if compressed else None)
+    rows = Rows(pieces, table)
     rows.read(columns, start, end, views=views, check=check)
     return pa.RecordBatch.from_arrays([rows.array(name) for name in columns], schema=schema)
 
