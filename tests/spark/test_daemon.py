@@ -85,3 +85,32 @@ def test_planners_load_nothing_that_opens_records(loaded: str, spared: set[str])
     code = f"import sys, penstock.{loaded}, penstock.client; print({spared} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
+
+
+ROUNDS = """
+import resource
+import sys
+import numpy as np
+from penstock.spark.daemon import keep_memory
+
+def pages():
+    for block in [np.empty(24 << 20, np.uint8) for _ in range(4)]:
+        block[:: 4 << 10] = 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+if {kept}:
+    keep_memory()
+taken = [pages() for _ in range(6)]
+print(taken[-1] - taken[2])
+"""
+
+
+def test_what_a_worker_frees_serves_its_next_batch() -> None:
+    small = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}
+    taken = [
+        int(subprocess.check_output([sys.executable, "-c", ROUNDS.format(kept=kept)], env=small))
+        for kept in (False, True)
+    ]
+    pages = 3 * 4 * (24 << 20) // (4 << 10)
+    assert taken[0] > pages // 2, "the C library keeps it without being told"
+    assert taken[1] < pages // 100
