@@ -70,6 +70,38 @@ def test_each_record_is_a_row_or_a_dead_letter(pipeline: Pipeline) -> None:
     assert Counter(row["id"] for row in pipeline.rows("raw")) == Counter(range(301))
 
 
+@pytest.mark.parametrize("order", ["at", "struct(at)"], ids=["in tasks", "by Spark"])
+def test_an_upsert_counts_what_it_refuses(pipeline: Pipeline, order: str) -> None:
+    states, dead = pipeline.topic("states", 2), pipeline.topic("dead")
+    good = [{"id": number % 20, "at": number} for number in range(100)]
+    pipeline.send(states, [b"not json", *good[:60], {"id": 1, "at": -1}, *good[60:]])
+    state = pipeline.run(f"""
+        name = "states-{pipeline.number}"
+        [run]
+        trigger = "once"
+        [source.states]
+        topic = "{states}"
+        format = "json"
+        schema = "id bigint, at bigint"
+        [source.states.expect]
+        "is known" = "at >= 0"
+        [step.ordered]
+        sql = "select id, at, {order} as later from states"
+        [sink.newest]
+        from = "ordered"
+        table = "newest"
+        mode = "upsert"
+        keys = "id"
+        order_by = "later"
+        [errors]
+        dead_letters = "{dead}"
+    """)["states"]
+    assert sorted(row["at"] for row in pipeline.rows("newest")) == list(range(80, 100))
+    assert state.counts["rejected.undecodable"] == state.counts["rejected.is known"] == 1
+    assert state.counts["dead_letters"] == len(pipeline.records(dead)) == 2
+    assert state.counts["written.newest"] == 20
+
+
 def test_a_key_waits_behind_a_parked_record_until_it_is_released(pipeline: Pipeline) -> None:
     topic, out = pipeline.topic("payments", 2), pipeline.topic("out", 2)
     text = f"""
