@@ -66,7 +66,7 @@ def find_batches(view: memoryview, start: int, end: int, control: bool) -> Ints:
 
 
 def check_crcs(view: memoryview, table: Ints) -> None:
-    """Verify the checksums of the batches of a table.
+    """Verify the checksum of every batch.
 
     Raises:
         CorruptBatch: it is another one than the header says.
@@ -80,13 +80,8 @@ def check_crcs(view: memoryview, table: Ints) -> None:
             verify_crc(view, decode_header(view, position), position)
 
 
-def is_compressed(table: Ints) -> bool:
-    """Whether a batch must be unpacked."""
-    return bool((table[:, kernels.ATTRIBUTES] & CODEC_MASK).any())
-
-
-def open_batches(view: memoryview, table: Ints, unpacked_max: int | None) -> list[Piece]:
-    """Where the records are to be read, when all is unpacked; None says that no batch must be.
+def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> list[Piece]:
+    """Where the records are to be read, when all is unpacked.
 
     Raises:
         CorruptBatch: more records than fit, or damaged compression.
@@ -94,8 +89,9 @@ def open_batches(view: memoryview, table: Ints, unpacked_max: int | None) -> lis
         UnsupportedCodec: a codec that Kafka does not define.
     """
     pieces = [Piece(np.frombuffer(view, np.uint8), 0, len(table))]
-    if unpacked_max is not None:
-        pieces = _unpack(view, table, unpacked_max)
+    codecs = table[:, kernels.ATTRIBUTES] & CODEC_MASK
+    if codecs.any():
+        pieces = _unpack(view, table, codecs.tolist(), max_decompressed_bytes)
     total = sum(piece.data.size for piece in pieces)
     if total > _BUFFER_BYTES_MAX:
         raise RecordTooLarge(
@@ -112,11 +108,12 @@ def open_batches(view: memoryview, table: Ints, unpacked_max: int | None) -> lis
     return pieces
 
 
-def _unpack(view: memoryview, table: Ints, unpacked_max: int) -> list[Piece]:
-    codecs = (table[:, kernels.ATTRIBUTES] & CODEC_MASK).tolist()
+def _unpack(
+    view: memoryview, table: Ints, codecs: list[int], max_decompressed_bytes: int
+) -> list[Piece]:
     pieces: list[Piece] = []
     waiting: list[Readable] = []
-    left, size, low = unpacked_max, 0, 0
+    left, size, low = max_decompressed_bytes, 0, 0
     for index, codec in enumerate(codecs):
         begin, end = table[index, kernels.BEGIN : kernels.END + 1].tolist()
         section: Readable = view[begin:end]

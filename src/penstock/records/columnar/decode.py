@@ -1,10 +1,9 @@
 """Batch bytes to Arrow columns, any number of batches at once.
 
-1. Find the batches that hold records that are wanted.
-2. Unpack those that are compressed, once their checksums are right; others are read in place.
-3. Read all records in one pass (`kernels.records`), a few batches at a time, whose checksums are
-   verified right before, so that memory is waited for once. Values are copied into a buffer as
-   large as all batches.
+1. Find the batches that hold records that are wanted, and check their checksums.
+2. Unpack those that are compressed; what is not is read in place.
+3. Read all records in one pass (`kernels.records`). Values are copied into a buffer as large as
+   all batches.
 4. Copy keys and headers, of which now all sizes are known. Or leave keys and values where they are:
    as views, whose array keeps the given buffer.
 
@@ -14,7 +13,7 @@ Source: Kafka's `DefaultRecord`; KIP-82 (headers).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -60,12 +59,7 @@ def decode_batches(
         InvalidRecord: a column that there is not.
     """
     # Imported here because kernels take 0.3 s to load, which not every client needs.
-    from penstock.records.columnar.batches import (
-        check_crcs,
-        find_batches,
-        is_compressed,
-        open_batches,
-    )
+    from penstock.records.columnar.batches import check_crcs, find_batches, open_batches
     from penstock.records.columnar.rows import Rows
 
     schema = _schema(tuple(columns), views)
@@ -73,14 +67,10 @@ def decode_batches(
     start = max(0, 0 if start_offset is None else start_offset)
     end = _OFFSET_MAX if end_offset is None else end_offset
     table = find_batches(view, start, end, include_control)
-    check = partial(check_crcs, view) if check_crc else None
-    compressed = is_compressed(table)
-    if compressed and check is not None:
-        check(table)
-        check = None
-    pieces = open_batches(view, table, max_decompressed_bytes if compressed else None)
-    rows = Rows(pieces, table)
-    rows.read(columns, start, end, views=views, check=check)
+    if check_crc:
+        check_crcs(view, table)
+    rows = Rows(open_batches(view, table, max_decompressed_bytes), table)
+    rows.read(columns, start, end, views=views)
     return pa.RecordBatch.from_arrays([rows.array(name) for name in columns], schema=schema)
 
 

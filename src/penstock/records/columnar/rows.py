@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,8 +25,6 @@ _WANTED: Final = {
     "headers": kernels.HEADERS,
     "timestamp_type": 0,
 }
-_GROUP_BYTES: Final = 1 << 20
-"""Batches that have this together are read before the next are checked: processors cache it."""
 _HEADER_FIELDS: Final = [HEADERS_TYPE.value_type.field(index) for index in range(2)]
 _NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
 
@@ -41,16 +39,8 @@ class Rows:
         self._ends: list[int] = []
         self.size = 0
 
-    def read(
-        self,
-        columns: Sequence[str],
-        start: int,
-        end: int,
-        *,
-        views: bool,
-        check: Callable[[Ints], None] | None,
-    ) -> None:
-        """Read what the columns need; batches are given to `check` right before they are read.
+    def read(self, columns: Sequence[str], start: int, end: int, *, views: bool) -> None:
+        """Read what the columns need.
 
         Raises:
             CorruptBatch: records that are not what their batch says.
@@ -68,29 +58,15 @@ class Rows:
         total = sum(piece.data.size for piece in self._pieces)
         self._values = np.empty(total if copied else 0, np.uint8)
         for index, piece in enumerate(self._pieces):
-            for low, high in self._groups(piece):
-                if check is not None:
-                    check(self._table[low:high])
-                problem = kernels.read_records(
-                    piece.data, self._table, low, high, wanted, start, end, index, self._longs,
-                    self._views, self._bounds, self._places, self._values, self._valid, self._state,
-                )  # fmt: skip
-                if problem:
-                    raise self._corrupt(problem)
+            problem = kernels.read_records(
+                piece.data, self._table, piece.low, piece.high, wanted, start, end, index,
+                self._longs, self._views, self._bounds, self._places, self._values, self._valid,
+                self._state,
+            )  # fmt: skip
+            if problem:
+                raise self._corrupt(problem)
             self._ends.append(int(self._state[kernels.RECORDS]))
         self.size = int(self._state[kernels.RECORDS])
-
-    def _groups(self, piece: Piece) -> Iterator[tuple[int, int]]:
-        """Batches of a piece that are read together: the first of them and the one behind."""
-        if piece.data.size <= _GROUP_BYTES:
-            yield piece.low, piece.high
-            return
-        groups = self._table[piece.low : piece.high, kernels.END] // _GROUP_BYTES
-        low = piece.low
-        for high in (piece.low + 1 + np.flatnonzero(np.diff(groups))).tolist():
-            yield low, high
-            low = high
-        yield low, piece.high
 
     def _corrupt(self, problem: int) -> CorruptBatch:
         row = self._table[self._state[kernels.BATCH]]
