@@ -71,7 +71,7 @@ def met(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     return frame.where(" and ".join(conditions)) if conditions else frame
 
 
-def facts(part: Source | Step, *, on_error: str, columns: Sequence[str]) -> dict[str, str]:
+def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> dict[str, str]:
     """What to know of a judged frame, in SQL: aggregates that can be observed in any pass.
 
     `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `LETTERS` (to be
@@ -80,8 +80,8 @@ def facts(part: Source | Step, *, on_error: str, columns: Sequence[str]) -> dict
 
     Args:
         part: whose rows they are.
+        judged: the frame.
         on_error: what happens to rows whose value could not be read.
-        columns: those of the frame.
     """
     asked: dict[str, str] = {
         rule.name: rule.otherwise for rule in part.rules if rule.otherwise != "warn"
@@ -99,7 +99,7 @@ def facts(part: Source | Step, *, on_error: str, columns: Sequence[str]) -> dict
         waits = ", ".join(map(_text, sorted(HOLDING)))
         found[WAITING] = f"count_if({OTHERWISE} in ({waits}))"
     if "fail" in fates:
-        place = [f"{RECORD}.{name}" for name in PLACE] if RECORD in columns else []
+        place = [f"{RECORD}.{name}" for name in PLACE] if RECORD in judged.columns else []
         row = f"struct({', '.join([*place, RULE, REASON])})"
         found[BROKEN] = f"min(case when {OTHERWISE} = 'fail' then {row} end)"
     return found

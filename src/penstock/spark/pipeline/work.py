@@ -155,7 +155,7 @@ class Work:
 
     def _facts(self, name: str, judged: DataFrame) -> list[Column]:
         part: Source | Step = self.spec.sources.get(name) or self.spec.steps[name]
-        found = rules.facts(part, on_error=self.spec.errors.on_invalid, columns=judged.columns)
+        found = rules.facts(part, judged, on_error=self.spec.errors.on_invalid)
         return [F.expr(f"{fact} as {quoted(what)}") for what, fact in found.items()]
 
     def _watched(self, name: str, judged: DataFrame, *, observe: bool) -> DataFrame:

@@ -68,7 +68,7 @@ def _table_writer(to: TableSink, name: str) -> Stage:
             add_columns=to.add_columns,
             codec=to.codec,
         )
-        return lambda frame, batch_id: table.stage(frame.drop(RECORD), batch_id)
+        return lambda frame, batch_id: table.stage(_rows(frame), batch_id)
     merged = DeltaUpsert(
         to.table,
         application=name,
@@ -77,7 +77,7 @@ def _table_writer(to: TableSink, name: str) -> Stage:
         delete_when=to.delete_when,
         codec=to.codec,
     )
-    return lambda frame, batch_id: merged.stage(frame.drop(RECORD), batch_id)
+    return lambda frame, batch_id: merged.stage(_rows(frame), batch_id)
 
 
 def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Stage:
@@ -90,6 +90,10 @@ def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Stage:
         ordered_by=ORDER if to.ordered else (),
     )
     return lambda frame, batch_id: log.stage(topic_rows(frame, to), batch_id)
+
+
+def _rows(frame: DataFrame) -> DataFrame:
+    return frame.drop(RECORD) if RECORD in frame.columns else frame
 
 
 def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
@@ -108,7 +112,7 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
 
 def _console_stage(name: str, to: ConsoleSink) -> Stage:
     def stage(frame: DataFrame, batch_id: int) -> Staged[None]:
-        shown = frame.drop(RECORD)
+        shown = _rows(frame)
         count = shown.count()
 
         def show() -> None:
