@@ -2,7 +2,8 @@
 
     spark-submit hand_written.py SINK TRIGGER BOOTSTRAP TOPIC OUT CHECKPOINT
 
-SINK is `table` (one append, by Delta's connector), `small` (many small ones), `upsert` or `topic`.
+SINK is `table` (one append, by Delta's connector), `small` (many small ones), `upsert`, `topic`, or
+`count`: no table, but a file with the number of rows in the place of its commit.
 TRIGGER is `once` or `now`. Delta's connector for this Spark is not there yet, and that of the Spark
 before can write a table but not read what is in one: where a table is added to or merged into, it
 is by the `deltalake` package. At the end it prints what Spark says of its batches.
@@ -10,6 +11,7 @@ is by the `deltalake` package. At the end it prints what Spark says of its batch
 
 import json
 import sys
+from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +34,14 @@ def append_small(batch: DataFrame, batch_id: int) -> None:
     if last is None or last < batch_id:
         done = CommitProperties(app_transactions=[Transaction("orders", batch_id)])
         write_deltalake(out, batch.toArrow(), mode="append", commit_properties=done)
+
+
+def count(batch: DataFrame, batch_id: int) -> None:
+    log = Path(out, "_delta_log")
+    log.mkdir(parents=True, exist_ok=True)
+    draft = log / f"{batch_id}.draft"
+    draft.write_text(json.dumps({"add": {"stats": json.dumps({"numRecords": batch.count()})}}))
+    draft.rename(log / f"{batch_id:020}.json")
 
 
 def upsert(batch: DataFrame, batch_id: int) -> None:
@@ -65,7 +75,7 @@ if sink == "topic":
     writer = orders.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka")
     writer = writer.option("kafka.bootstrap.servers", bootstrap).option("topic", out)
 else:
-    write = {"table": append, "small": append_small, "upsert": upsert}[sink]
+    write = {"table": append, "small": append_small, "upsert": upsert, "count": count}[sink]
     writer = orders.writeStream.foreachBatch(write)
 if trigger == "once":
     writer = writer.trigger(availableNow=True)

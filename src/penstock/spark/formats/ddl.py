@@ -46,11 +46,6 @@ def read_ddl(text: str) -> StructType:
     return made
 
 
-def quoted(name: str) -> str:
-    """A name of a column in DDL and in SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def record_of(schema: StructType, *, closed: bool = False, where: str = "") -> Record:
     """The shape of an object of a Spark schema.
 

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
-from penstock.spark.formats.ddl import quoted
 from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
 from penstock.spark.pipeline.reads import Read
@@ -122,18 +121,17 @@ def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     lines = records if source.outbox is None else _outbox_lines(records, source)
     if VALUE not in lines.columns:
         lines = read.decode(lines)
-    found = lines.schema
+    found = lines.columns
     parts = [
         f"`{field.name}`"
-        if field.name in found.names
+        if field.name in found
         else f"cast(null as {field.dataType.simpleString()}) as `{field.name}`"
         for field in spark_schema(RECORD_FIELDS)
     ]
-    tried = ATTEMPT if ATTEMPT in found.names else 0
-    fields = [quoted(name) for name in found[VALUE].dataType.names]  # type: ignore[attr-defined]
+    tried = ATTEMPT if ATTEMPT in found else 0
     error = ERROR if source.outbox is None else f"coalesce({UNREAD}, {ERROR}) as {ERROR}"
     return lines.selectExpr(
-        *(f"{VALUE}.{name} as {name}" for name in fields),
+        f"{VALUE}.*",
         f"struct({', '.join(parts)}, {tried} as attempt) as {RECORD}",
         error,
     )

@@ -27,6 +27,7 @@ WARNED: Final = "warned."
 LETTERS: Final = "letters"
 WAITING: Final = "waiting"
 BROKEN: Final = "broken"
+FACTS: Final = "facts"
 PLACE: Final = ("topic", "partition", "offset")
 
 
@@ -71,8 +72,10 @@ def met(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     return frame.where(" and ".join(conditions)) if conditions else frame
 
 
-def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> dict[str, str]:
+def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
     """What to know of a judged frame, in SQL: aggregates that can be observed in any pass.
+
+    They are one struct, called `FACTS`; there is no text where there is nothing to know.
 
     `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `LETTERS` (to be
     dead-lettered) and `WAITING` (to be held). `BROKEN` is the first row that stops the batch, a
@@ -102,12 +105,14 @@ def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> dict[str,
         place = [f"{RECORD}.{name}" for name in PLACE] if RECORD in judged.columns else []
         row = f"struct({', '.join([*place, RULE, REASON])})"
         found[BROKEN] = f"min(case when {OTHERWISE} = 'fail' then {row} end)"
-    return found
+    fields = ", ".join(f"{_text(name)}, {fact}" for name, fact in found.items())
+    return f"named_struct({fields}) as {FACTS}" if found else ""
 
 
 def _text(text: str) -> str:
-    """A text in SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """A text in SQL, in which Spark finds no variables (`${…}`) to fill in."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+    return f"'{escaped}'"
 
 
 def _met(rule: Rule) -> str:

@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError, UnavailableError
-from penstock.spark.formats.ddl import quoted
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import blocking, frames, rules
 from penstock.spark.pipeline.dead_letters import dead_letters
@@ -63,8 +62,7 @@ class Work:
         self.counts: Counter[str] = Counter()
         self.released: dict[str, int] = {}
         self.views: dict[str, DataFrame] = {}
-        steps = [spec.steps[name] for name in plan.batched]
-        self._read_by_sql = {name for step in steps if step.sql for name in step.inputs}
+        self._read_by_steps = {view for name in plan.batched for view in spec.steps[name].inputs}
         self._given_up: list[DataFrame] = []
         self._given_up_rows = 0
         self._judged: dict[str, DataFrame] = {}
@@ -85,13 +83,13 @@ class Work:
         """Give up what was kept, and the views."""
         for frame in reversed(self._kept):
             frame.unpersist()
-        for name in self._read_by_sql:
+        for name in self._read_by_steps:
             self.spark.catalog.dropTempView(name)
 
     def register(self, name: str, frame: DataFrame) -> None:
-        """Let steps read a view; Spark has to know those that are read by SQL."""
+        """Let steps and sinks read a view; steps find it by its name in Spark, too."""
         self.views[name] = frame
-        if name in self._read_by_sql:
+        if name in self._read_by_steps:
             frame.createOrReplaceTempView(name)
 
     def read_tables(self) -> None:
@@ -153,17 +151,16 @@ class Work:
 
     # Verdicts
 
-    def _facts(self, name: str, judged: DataFrame) -> list[Column]:
+    def _facts(self, name: str, judged: DataFrame) -> str:
         part: Source | Step = self.spec.sources.get(name) or self.spec.steps[name]
-        found = rules.facts(part, judged, on_error=self.spec.errors.on_invalid)
-        return [F.expr(f"{fact} as {quoted(what)}") for what, fact in found.items()]
+        return rules.facts(part, judged, on_error=self.spec.errors.on_invalid)
 
     def _watched(self, name: str, judged: DataFrame, *, observe: bool) -> DataFrame:
-        facts = self._facts(name, judged) if observe else []
+        facts = self._facts(name, judged) if observe else ""
         if not facts:
             return judged
         self._observed[name] = Observation()
-        return judged.observe(self._observed[name], *facts)
+        return judged.observe(self._observed[name], F.expr(facts))
 
     def _take_in_observed(self) -> None:
         """Take in what a pass has shown."""
@@ -186,11 +183,13 @@ class Work:
         for name, frame in judged.items():
             if facts := self._facts(name, frame):
                 observation = Observation()
-                frame.observe(observation, *facts).write.format("noop").mode("overwrite").save()
+                watched = frame.observe(observation, F.expr(facts))
+                watched.write.format("noop").mode("overwrite").save()
                 self._take_in(name, observation.get)
 
-    def _take_in(self, name: str, found: Mapping[str, Any]) -> None:
+    def _take_in(self, name: str, observed: Mapping[str, Any]) -> None:
         self._counted.add(name)
+        found = observed[rules.FACTS].asDict()
         for what, value in found.items():
             if value and what.startswith((rules.REJECTED, rules.WARNED)):
                 self.counts[what] += value
