@@ -11,7 +11,8 @@ Three questions. How long a backlog takes (`--once`): rows a second of the query
 Spark says of its batches, and beside it the seconds from the command to its end. What a run with
 nothing to do takes. How long 1,000 rows take that come while the query runs, from the call that
 produces them to the commit of the table; the next are sent at a random moment after that. What of
-it is Spark's own shows the program with a count of each batch in the place of the table.
+it is Spark's and its connector's shows the program with a count of each batch in the place of the
+table.
 
 CPU seconds are those of the program and all that it started (`peers/whole_tree.py`) and of its
 broker. Beside those of the pipeline are those of a bare program (`main_job/no_sink.py`) that has
