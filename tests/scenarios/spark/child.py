@@ -156,14 +156,14 @@ def main() -> None:
     from pyspark.sql import SparkSession
 
     from penstock.spark import session
+    from penstock.spark.pipeline import runner as runners
     from penstock.spark.pipeline.parsing import load
-    from penstock.spark.pipeline.runner import PipelineRunner
     from tests.scenarios.spark import hooks
 
     builder = SparkSession.builder.master(given["master"])
     spark = session(builder, application="kills", settings=given["settings"])
     spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(hooks.Source)
+    runners.PenstockSource = hooks.Source  # type: ignore[attr-defined]  # which it registers
     install_points()
     plant(given["bug"])
     (Path(os.environ[deadly.FOLDER]) / "ready").touch()
@@ -174,7 +174,7 @@ def main() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     work = json.loads(line)
     spec = load(Path(work["file"]), bootstrap=work["bootstrap"], admin=work["admin"])
-    runner = PipelineRunner(spec, spark)
+    runner = runners.PipelineRunner(spec, spark)
     runner.start()
     try:
         runner.wait(threading.Event())
