@@ -55,7 +55,7 @@ def test_leaves_other_columns_out() -> None:
         ("key string", "no column value, only key"),
         (
             "value double",
-            r"column value is double; it must be string or binary: .*to_json\(value\)",
+            r"column value is double; it must be string, binary, or a struct .*to_json\(value\)",
         ),
         ("value string;key bigint", r"column key is bigint.*cast\(key as string\)"),
         ("value string;partition bigint", r"column partition is bigint; it must be int"),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from penstock.spark.pipeline.spec import (
     RECORD,
@@ -20,6 +21,7 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
+from penstock.spark.sink.columns import is_json_value
 from penstock.spark.sink.log_sink import LogSink
 from penstock.spark.staged import Staged
 from penstock.spark.tables import DeltaSink, DeltaUpsert
@@ -98,8 +100,7 @@ def _rows(frame: DataFrame) -> DataFrame:
 
 def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
     """A view's rows as the log sink takes them."""
-    plain = [F.col(f"`{name}`") for name in frame.columns if name != RECORD]
-    columns = {"value": F.expr(to.value) if to.value else F.to_json(F.struct(*plain))}
+    columns = {"value": F.expr(to.value) if to.value else _row(frame.schema)}
     for name in TOPIC_EXPRESSIONS[1:]:
         expression = getattr(to, name)
         if expression is not None:
@@ -108,6 +109,13 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
         record = F.col(RECORD)
         columns |= {f"_{name}": record[name] for name in ("topic", "partition", "offset")}
     return frame.select(*(column.alias(name) for name, column in columns.items()))
+
+
+def _row(schema: StructType) -> Column:
+    """All columns as one value: a struct, which workers write as JSON, or Spark's own JSON."""
+    fields = [field for field in schema if field.name != RECORD]
+    row = F.struct(*(F.col(f"`{field.name}`") for field in fields))
+    return row if all(is_json_value(field.dataType) for field in fields) else F.to_json(row)
 
 
 def _console_stage(name: str, to: ConsoleSink) -> Stage:

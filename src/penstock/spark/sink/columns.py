@@ -1,7 +1,8 @@
 """Which columns of a frame become records, and whether their types can.
 
 Columns are those of Spark's Kafka sink: `value`, and if there `key`, `headers`, `topic` and
-`partition`; and `timestamp`, which that sink does not take. Other columns are not written.
+`partition`; and `timestamp`, which that sink does not take. Other columns are not written. A value
+that is a struct is written as JSON, by the worker.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from typing import Final
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
+    DateType,
     IntegerType,
     LongType,
+    MapType,
     NullType,
+    NumericType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -27,6 +33,9 @@ VALUE: Final = "value"
 TOPIC: Final = "topic"
 PARTITION: Final = "partition"
 KEY: Final = "key"
+_JSON_LEAVES: Final = (
+    BooleanType, NumericType, StringType, DateType, TimestampType, TimestampNTZType, NullType,
+)  # fmt: skip
 _CURE: Final = "turn it into text with to_json({name}) or cast({name} as string)"
 
 
@@ -61,6 +70,21 @@ def _bytes(kind: DataType) -> bool:
     return isinstance(kind, (StringType, BinaryType, NullType))
 
 
+def is_json_value(kind: DataType) -> bool:
+    """Whether workers write it within a struct as JSON (`formats/json/writing.py`)."""
+    if isinstance(kind, StructType):
+        return all(is_json_value(field.dataType) for field in kind)
+    if isinstance(kind, ArrayType):
+        return is_json_value(kind.elementType)
+    if isinstance(kind, MapType):
+        return isinstance(kind.keyType, StringType) and is_json_value(kind.valueType)
+    return isinstance(kind, _JSON_LEAVES)
+
+
+def _value(kind: DataType) -> bool:
+    return _bytes(kind) or (isinstance(kind, StructType) and is_json_value(kind))
+
+
 def _headers(kind: DataType) -> bool:
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return isinstance(kind, NullType)
@@ -74,7 +98,7 @@ def _headers(kind: DataType) -> bool:
 
 _CHECKS: Final[dict[str, tuple[Callable[[DataType], bool], str, str]]] = {
     KEY: (_bytes, "string or binary", _CURE),
-    VALUE: (_bytes, "string or binary", _CURE),
+    VALUE: (_value, "string, binary, or a struct that JSON can have", _CURE),
     "headers": (
         _headers,
         "array<struct<key:string,value:binary>>",

@@ -55,7 +55,8 @@ class LogSink:
     """Appends each batch of one query to the log once; pass it to `foreachBatch`, or call `write`.
 
     Batches have the columns of Spark's Kafka sink: `value`, and if there `key`, `topic`,
-    `partition` and `headers`; and `timestamp`. Other columns are not written.
+    `partition` and `headers`; and `timestamp`. Other columns are not written. A `value` that is a
+    struct is written as JSON, as by `to_json`.
     """
 
     def __init__(

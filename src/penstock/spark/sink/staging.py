@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client.columns import chunks
+from penstock.formats.json.writing import json_rows
 from penstock.records import RecordTooLarge
 from penstock.records.columnar import encode_batches, read_input
 from penstock.spark.admin_http import BrokerAdmin
@@ -162,12 +163,12 @@ class _Stager:
 
     def blobs(self, batches: Iterator[Any], columns: Sequence[str]) -> Iterator[Blob]:
         store: BlobStore | None = None
-        chosen = (batch.select(columns) for batch in batches if batch.num_rows)
+        chosen = (_as_bytes(batch.select(columns)) for batch in batches if batch.num_rows)
         for chunk in chunks(chosen, limits.CHUNK_ROWS_MAX, limits.CHUNK_BYTES):
             if store is None:  # a task without rows asks for nothing
                 self._place = self._place or staging_location(self._address)
                 store = BlobStore(self._address, self._place)
-            for parts in self._encode(_as_bytes(chunk), limits.CHUNK_HALVINGS_MAX):
+            for parts in self._encode(chunk, limits.CHUNK_HALVINGS_MAX):
                 name = self._attempt.blob_name(self._count, self._randomness.uuid().hex)
                 self._count += 1
                 store.put(name, parts.pieces, parts.size_bytes)
@@ -211,10 +212,11 @@ class _Stager:
             parts.add(target, partition, batches)
 
 
-def _as_bytes(chunk: Any) -> Any:
-    """The chunk with key and value as bytes; text is not copied for it."""
-    columns = [
-        column.cast(pa.binary()) if name in {KEY, VALUE} else column
-        for name, column in zip(chunk.schema.names, chunk.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=chunk.schema.names)
+def _as_bytes(batch: Any) -> Any:
+    """The batch with key and value as bytes; text is not copied for it, structs become JSON."""
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_struct(column.type):
+            column = json_rows(column)
+        columns.append(column.cast(pa.binary()) if name in {KEY, VALUE} else column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -1,0 +1,152 @@
+"""Rows as JSON texts, by columns: what Spark's `to_json` makes of a struct, without Java.
+
+A field that is null is left out, an element of a list or a value of a map is `null`. Times are in
+UTC with milliseconds, what is finer is cut off. Numbers have the same value and kind as with
+Spark, and may be spelled in another way (`1e+10` for `1.0E10`). Text that is no UTF-8 gets the
+replacement character.
+
+Every column becomes text by Arrow's casts; a row is one join of names and texts.
+
+Source: JacksonGenerator and JSONOptions of Spark; RFC 8259.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_SHORT: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
+_CONTROLS: Final = [
+    (bytes([code]), _SHORT.get(code, f"\\u{code:04X}").encode()) for code in range(32)
+]
+_NOT_FINITE: Final = (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
+_YEARS: Final = (np.datetime64("0000", "ms"), np.datetime64("10000", "ms"))
+"""Those whose texts have four digits."""
+
+
+def json_rows(rows: pa.StructArray) -> pa.StringArray:
+    """Each row as a JSON object; a row that is null is null.
+
+    Args:
+        rows: of booleans, integers, floats, decimals, texts, dates, timestamps, and structs, lists
+            and maps (with texts for keys) of them.
+
+    Raises:
+        pa.ArrowNotImplementedError: another type.
+    """
+    parts: list[Any] = []
+    columns = rows.flatten()
+    begun = bool(columns) and not columns[0].null_count
+    for field, column in zip(rows.type, columns, strict=True):
+        quote, text = _text(column)
+        ends = [f",{json.dumps(field.name, ensure_ascii=False)}:{quote}", quote]
+        if column.null_count:
+            given = column.is_valid()
+            ends = [pc.if_else(given, end, "") for end in ends]
+            text = text.fill_null("")
+        parts += [ends[0], text, *ends[1:][: len(quote)]]
+    if begun:
+        parts[0] = "{" + parts[0][1:]
+    joined = pc.binary_join_element_wise(*parts, pa.repeat("}", len(rows)), "")
+    if not begun:  # rows begin with a comma, those without fields with the brace
+        opened = pc.binary_replace_slice(joined, 0, 1, "{")
+        joined = pc.if_else(pc.equal(joined, "}"), "{}", opened)
+    return pc.if_else(rows.is_valid(), joined, None) if rows.null_count else joined
+
+
+def _text(column: Any) -> tuple[str, Any]:
+    """The quote around a column's texts, and the texts."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return '"', _escaped(column)
+    if pa.types.is_date32(kind):
+        return '"', _moments(column, "D", "")
+    if pa.types.is_timestamp(kind):
+        return '"', _moments(column, kind.unit, "Z" if kind.tz else "")
+    if pa.types.is_floating(kind):
+        return "", _floats(column)
+    if pa.types.is_struct(kind):
+        return "", json_rows(column)
+    if pa.types.is_map(kind):
+        keys, items = column.keys, _elements(column.items)
+        pairs = pc.binary_join_element_wise('"', _escaped(keys), '":', items, "")
+        return "", _joined(column, pairs, "{", "}")
+    if pa.types.is_list(kind):
+        return "", _joined(column, _elements(column.values), "[", "]")
+    return "", column.cast(pa.string())
+
+
+def _elements(column: Any) -> Any:
+    quote, text = _text(column)
+    if quote:
+        text = pc.binary_join_element_wise(quote, text, quote, "")
+    return text.fill_null("null")
+
+
+def _joined(lists: Any, texts: Any, opening: str, closing: str) -> Any:
+    """The texts of each list, which `texts` has one after another, as one."""
+    inner = pc.binary_join(pa.ListArray.from_arrays(lists.offsets, texts), ",")
+    outer = pc.binary_join_element_wise(opening, inner, closing, "")
+    return pc.if_else(lists.is_valid(), outer, None) if lists.null_count else outer
+
+
+def _escaped(column: Any) -> Any:
+    """Texts as they stand between quotes."""
+    text = column.cast(pa.binary())
+    used = _bytes_of(text)
+    for plain in (b"\\", b'"'):
+        if (used == plain[0]).any():
+            text = pc.replace_substring(text, plain, b"\\" + plain)
+    if used.size and used.min() < len(_CONTROLS):
+        for plain, escaped in _CONTROLS:
+            text = pc.replace_substring(text, plain, escaped)
+    try:
+        return text.cast(pa.string())
+    except pa.ArrowInvalid:  # not UTF-8; a line feed stands in no text any more
+        whole = _bytes_of(pc.binary_join_element_wise(text.fill_null(b""), b"\n", b""))
+        mended = pa.array(whole.tobytes().decode("utf-8", "replace").split("\n")[:-1], pa.string())
+        return pc.if_else(column.is_valid(), mended, None)
+
+
+def _bytes_of(column: Any) -> Any:
+    """The bytes of all values, one after another."""
+    _, offsets, data = column.buffers()
+    if data is None:
+        return np.zeros(0, np.uint8)
+    ends = np.frombuffer(offsets, np.int32)[[column.offset, column.offset + len(column)]]
+    return np.frombuffer(data, np.uint8)[ends[0] : ends[1]]
+
+
+def _floats(column: Any) -> Any:
+    """Numbers that are seen to be no integers."""
+    text = column.cast(pa.string())
+    text = pc.if_else(
+        pc.match_substring_regex(text, "^-?[0-9]+$"),
+        pc.binary_join_element_wise(text, ".0", ""),
+        text,
+    )
+    if not pc.all(pc.is_finite(column)).as_py():
+        for plain, quoted in _NOT_FINITE:
+            text = pc.if_else(pc.equal(text, plain), quoted, text)
+    return text
+
+
+def _moments(column: Any, unit: str, zone: str) -> Any:
+    """Dates, or times in milliseconds; years of more than four digits have a sign."""
+    times = unit != "D"
+    counts = column.cast(pa.int64() if times else pa.int32()).fill_null(0).to_numpy()
+    moments = counts.astype(f"M8[{unit}]").astype("M8[ms]" if times else "M8[D]")
+    if moments.size and not (_YEARS[0] <= moments.min() and moments.max() < _YEARS[1]):
+        text = pa.array(np.datetime_as_string(moments), pa.string())
+        text = pc.replace_substring_regex(text, r"^([0-9]{5})", r"+\1")
+        text = pc.replace_substring_regex(text, r"^-([0-9]{3}-)", r"-0\1")
+    else:
+        text = pa.array(moments).cast(pa.string())
+        text = pc.binary_replace_slice(text, 10, 11, "T") if times else text
+    if zone:
+        text = pc.binary_join_element_wise(text, zone, "")
+    return pc.if_else(column.is_valid(), text, None) if column.null_count else text
