@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.spark.source import PenstockSource
 from tests.spark.conftest import until
 
 WORKER = "pyspark_worker_of_this_test"
@@ -71,6 +74,30 @@ def test_a_worker_that_was_left(
         _, said = process.communicate()
     assert (b"Traceback" in said) is fails, said.decode()
     assert (b"a failure of its own" in said) is fails
+
+
+@pytest.mark.parametrize(
+    ("source", "told"), [(PenstockSource, False), (OrderedDict, True)], ids=["ours", "another"]
+)
+def test_a_process_beside_a_stream_that_was_left(folder: Path, source: type, told: bool) -> None:
+    texts = [f"{sys.version_info.major}.{sys.version_info.minor}", str(folder)]
+    said = b"".join(struct.pack("!i", len(text)) + text.encode() for text in texts)
+    pickled = pickle.dumps(source)
+    said += struct.pack("!ii", 0, len(pickled)) + pickled
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "spark"))
+        listener.listen()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pyspark.sql.streaming.python_streaming_source_runner"],
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHON_WORKER_FACTORY_SOCK_PATH": str(folder / "spark")},
+        )
+        with process:
+            with listener.accept()[0] as spark:
+                spark.recv(4, socket.MSG_WAITALL)
+                spark.sendall(said)
+            _, error = process.communicate()
+    assert (b"Traceback" in error) is told, error.decode()
 
 
 @pytest.mark.parametrize(

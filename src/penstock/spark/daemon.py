@@ -86,21 +86,25 @@ def quietly(work: Callable[..., int]) -> Callable[..., int]:
 
 
 def hush_planner() -> None:
-    """In a worker of Spark's own daemon: no traceback when Spark has closed its socket.
+    """In a process that plans for Spark: no traceback when Spark has closed its socket.
 
-    Such workers ask a data source for its schema, partitions and offsets, whatever daemon is set
-    for the others. They wait for Spark, which leaves them after an idle minute or when a query
-    ends, and the daemon prints that as an error. A data source is what of ours runs in them.
+    A worker of Spark's own daemon, or a process beside a stream, asks a data source for its schema,
+    partitions and offsets, whatever daemon is set for the others. Spark leaves it after an idle
+    minute or when a query ends, and what it would have answered is told as an error. A data source
+    is what of ours runs in them.
     """
     main = sys.modules["__main__"]
-    if getattr(main.__spec__, "name", "") == "pyspark.daemon":
+    name = getattr(main.__spec__, "name", "")
+    if name == "pyspark.daemon":
         os.environ[_RAISE_ON_FLUSH] = "1"
-        vars(main)["traceback"] = SimpleNamespace(print_exc=_print_exception)
+        vars(main)["traceback"] = SimpleNamespace(print_exc=lambda: _tell(*sys.exc_info()))
+    elif name == "pyspark.sql.streaming.python_streaming_source_runner":
+        sys.excepthook = _tell
 
 
-def _print_exception() -> None:
-    if not isinstance(sys.exc_info()[1], _LEFT):
-        traceback.print_exc()
+def _tell(kind: Any, error: BaseException | None, trace: Any) -> None:
+    if not isinstance(error, _LEFT):
+        traceback.print_exception(kind, error, trace)
 
 
 if __name__ == "__main__":
