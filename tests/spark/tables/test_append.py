@@ -121,6 +121,22 @@ def test_two_attempts_at_once_commit_once(rows: DataFrame, table: Path) -> None:
         commit(handles[1], "second.parquet")
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=["new table", "table"])
+def test_of_two_that_staged_the_same_batch_one_commits(
+    rows: DataFrame, table: Path, first: int
+) -> None:
+    for batch_id in range(first):
+        sink(table).write(rows, batch_id)
+    winner, loser = (sink(table).stage(rows, first) for _ in range(2))
+    another = DeltaSink(str(table), application="another").stage(rows, 0)
+    done = [one.commit() for one in (winner, another, loser)]
+    assert [(one.rows, one.replayed) for one in done] == [(100, False), (100, False), (0, True)]
+    read = DeltaTable(str(table))
+    assert read.to_pyarrow_table().num_rows == 100 * (first + 2)
+    kept = {Path(file).name for file in read.file_uris()}
+    assert {file.name for file in (table / "batches").rglob("*.parquet")} == kept
+
+
 def test_columns_must_fit(rows: DataFrame, table: Path) -> None:
     sink(table).write(rows, 0)
     wider = rows.withColumn("more", F.lit(1))
