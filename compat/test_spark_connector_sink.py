@@ -48,6 +48,7 @@ def _counts(client: Client, topic: str) -> Counter[bytes]:
     return Counter(client.read_arrow(topic, columns=("value",)).column("value").to_pylist())
 
 
+@pytest.mark.long
 def test_a_repeated_batch_is_doubled_by_the_connector_only(tmp_path: Path) -> None:
     try:
         paths = ",".join(str(path) for path in jars("spark"))

@@ -166,6 +166,7 @@ def test_a_broker_runs_from_the_image(image: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.interop
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_build_works_step_by_step(tmp_path: Path) -> None:
     """The build stage's instructions, carried out in a folder instead of a container.

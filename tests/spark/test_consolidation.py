@@ -184,6 +184,7 @@ def test_a_job(topic: Diskless, spark: SparkSession) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_command_over_s3(s3: S3Server, tmp_path: Path) -> None:
     """Beside a running broker on SQLite, whose database it does not open."""
     secrets = tmp_path / "options"

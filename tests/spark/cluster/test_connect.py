@@ -82,6 +82,7 @@ def test_batch_reads_and_shipped_functions(
     assert client.call(jobs.shipped, str(file)) == 20
 
 
+@pytest.mark.long
 def test_a_stream_is_written_to_a_topic_once_and_shows_its_group(
     client: Driver, records: Records, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_stream_is_written_to_a_topic_once_and_shows_its_group(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["table", "log"])
 def test_sinks_of_foreach_batch_run_in_the_server(
     kind: str, client: Driver, records: Records, tmp_path: Path

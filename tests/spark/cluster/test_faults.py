@@ -50,10 +50,15 @@ def held(batches):
     ("victim", "kind"),
     [
         ("executor", "table"),
-        ("executor", "log"),
-        ("executor", "writer"),
-        ("python", "log"),
-        ("worker", "table"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.long)
+            for pair in [
+                ("executor", "log"),
+                ("executor", "writer"),
+                ("python", "log"),
+                ("worker", "table"),
+            ]
+        ),
     ],
 )
 def test_each_record_is_there_once(

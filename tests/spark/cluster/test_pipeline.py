@@ -18,7 +18,7 @@ from tests.spark.cluster.conftest import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.cluster.topics import Records
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(700)]
 
 RUN_SECONDS = 300
 ORDERS = 600

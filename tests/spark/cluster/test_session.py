@@ -15,7 +15,7 @@ from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.cluster.topics import Records
 from tests.spark.conftest import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def test_what_is_missing_is_said_in_a_sentence(

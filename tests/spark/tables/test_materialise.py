@@ -133,6 +133,7 @@ def test_each_record_is_kept_once_with_where_it_ends(
     )
 
 
+@pytest.mark.long
 def test_topics_come_and_go_while_it_runs(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:
@@ -251,6 +252,7 @@ def test_another_schema_is_refused_with_its_column(
     assert "column topic is" in (state.problem or "")
 
 
+@pytest.mark.long
 def test_more_topics_than_a_job_keeps_take_turns_once(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:

@@ -75,6 +75,7 @@ def joined_late(pipeline: Pipeline, *, partitions: int = 2) -> tuple[str, str]:
     return topic, text.replace("[errors]", LATE + "[errors]")
 
 
+@pytest.mark.long
 def test_a_late_sink_gets_everything_once(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def done(spec: PipelineSpec, request: str) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.long
 def test_one_key_of_several_goes_while_the_pipeline_runs(pipeline: Pipeline) -> None:
     topic, dead = pipeline.topic("rows"), pipeline.topic("dead")
     text = TEXT.format(number=pipeline.number, topic=topic, dead=dead)
