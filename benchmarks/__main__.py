@@ -41,7 +41,6 @@ ALL = (
     "columnar_client",
     "broker_peer",
     "pipelines",
-    "spark_source",
     "spark_pipelines",
     "spark_pipelines_1kib",
     "spark_triggers",
