@@ -46,17 +46,20 @@ def image(*topics: Topic, brokers: int = 2) -> MetadataImage:
     )
 
 
+TOPIC_ID = UUID(int=8)
 SETTINGS = BrokerSettings(num_partitions=3, topic_partitions_max=100, broker_partitions_max=120)
 LEVELS = Levels(file=(SETTINGS,), cluster={}, broker={})
 
 
 def plan(spec: TopicSpec, known: MetadataImage | None = None) -> Any:
-    return plan_topic(spec, image=known or image(), settings=SETTINGS, levels=LEVELS)
+    return plan_topic(spec, TOPIC_ID, image=known or image(), settings=SETTINGS, levels=LEVELS)
 
 
 def test_defaults_fill_in() -> None:
     made = plan(TopicSpec(name="orders", configs=(("retention.ms", "5"),)))
-    assert made.partitions == ((1,), (2,), (1,))
+    assert sorted(made.partitions[:2]) == [(1,), (2,)]  # each leads one before one leads two
+    assert len(made.partitions) == 3
+    assert made.topic_id == TOPIC_ID
     assert made.configs == {"retention.ms": "5"}
 
 
@@ -135,7 +138,7 @@ def grow(total: int, assignments: list[tuple[int, ...]] | None = None) -> Any:
 
 
 def test_more_partitions() -> None:
-    assert grow(4) == ((1, 2), (2, 1))
+    assert grow(4) == ((2, 1), (2, 1))  # as broker 1 leads the two that there are
     assert grow(3, [(2, 1)]) == ((2, 1),)
 
 

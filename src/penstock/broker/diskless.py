@@ -7,12 +7,10 @@ Compaction needs the local log, so the two exclude each other.
 Every broker serves every diskless partition, so metadata may name any of them as leader. A client
 that says where it is (`diskless_az=<rack>` within its client id) is sent to a broker of its rack.
 The same partition goes to the same broker of a rack, whose cache then has its newest objects: by
-the highest hash of partition and broker (rendezvous), so that a broker that comes or goes moves
-only its own share. A consumer with `client.rack` is shown the one of its rack as preferred read
-replica.
+the highest weight (`replication/placement.py`), so that a broker that comes or goes moves only its
+own share. A consumer with `client.rack` is shown the one of its rack as preferred read replica.
 
-Source: Inkless (`diskless_az`, `InklessTopicMetadataTransformer`); KIP-392; Thaler and
-Ravishankar, "Using name-based mappings to increase hit rates" (rendezvous hashing).
+Source: Inkless (`diskless_az`, `InklessTopicMetadataTransformer`); KIP-392.
 """
 
 from __future__ import annotations
@@ -21,19 +19,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
-from zlib import crc32
 
 from penstock.base.errors import InvalidSetting
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.control import Partition
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
+from penstock.replication.placement import broker_hash, partition_hash, weight
 
 if TYPE_CHECKING:
     from penstock.control import Broker, MetadataImage, Topic
     from penstock.storage.config import LogConfig
 
 RACK_IN_CLIENT_ID: Final = re.compile(r"(?:^|[,;\s])diskless_az=([^,;\s]+)")
-_MASK: Final = 2**64 - 1
 
 
 def is_diskless(topic: Topic) -> bool:
@@ -118,7 +115,7 @@ def rack_of(client_id: str | None, image: MetadataImage) -> str:
 class Placement:
     """Who leads diskless partitions, as clients of one rack are told; of one image."""
 
-    __slots__ = ("_brokers", "_racks", "_seeds")
+    __slots__ = ("_brokers", "_hashes", "_racks")
 
     def __init__(self, brokers: Sequence[Broker], rack: str) -> None:
         """`rack` is the client's, empty for any."""
@@ -129,7 +126,7 @@ class Placement:
             if broker.rack:
                 racks.setdefault(broker.rack, []).append(broker.broker_id)
         self._racks = list(racks.values())
-        self._seeds = {broker.broker_id: _seed(broker.broker_id) for broker in brokers}
+        self._hashes = {broker.broker_id: broker_hash(broker.broker_id) for broker in brokers}
 
     def replicas(self, topic_id: UUID, partition: int) -> tuple[int, ...]:
         """The brokers that a client is told of: the leader, then one of every other rack.
@@ -138,9 +135,9 @@ class Placement:
         """
         if not self._brokers:
             return ()
-        place = _place(topic_id, partition)
-        leader = self._chosen(self._brokers, place)
-        others = [self._chosen(ids, place) for ids in self._racks if leader not in ids]
+        key = partition_hash(topic_id, partition)
+        leader = self._chosen(self._brokers, key)
+        others = [self._chosen(ids, key) for ids in self._racks if leader not in ids]
         return (leader, *others)
 
     def partitions(self, topic: Topic) -> tuple[Partition, ...]:
@@ -159,11 +156,11 @@ class Placement:
             )
         return tuple(shown)
 
-    def _chosen(self, broker_ids: Sequence[int], place: int) -> int:
+    def _chosen(self, broker_ids: Sequence[int], key: int) -> int:
         if len(broker_ids) == 1:
             return broker_ids[0]
-        seeds = self._seeds
-        return max(broker_ids, key=lambda broker_id: (_mixed(place ^ seeds[broker_id]), broker_id))
+        hashes = self._hashes
+        return max(broker_ids, key=lambda broker_id: weight(key, hashes[broker_id]))
 
 
 def preferred(image: MetadataImage, rack: str, node_id: int, key: tuple[UUID, int]) -> int:
@@ -175,18 +172,3 @@ def preferred(image: MetadataImage, rack: str, node_id: int, key: tuple[UUID, in
     if not near:
         return -1
     return Placement(near, rack).replicas(*key)[0]
-
-
-def _seed(broker_id: int) -> int:
-    return _mixed(broker_id + 1)
-
-
-def _place(topic_id: UUID, partition: int) -> int:
-    return crc32(topic_id.bytes) << 32 | (partition * 0x9E3779B1 & 0xFFFFFFFF)
-
-
-def _mixed(value: int) -> int:
-    """Spread a number over 64 bits (splitmix64's finaliser)."""
-    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
-    return value ^ value >> 31

@@ -61,7 +61,10 @@ class TopicAdmin:
         results: list[TopicPlan | PenstockError] = []
         for spec in specs:
             try:
-                plan = plan_topic(spec, image=image, settings=self._settings, levels=levels)
+                topic_id = self._randomness.uuid()
+                plan = plan_topic(
+                    spec, topic_id, image=image, settings=self._settings, levels=levels
+                )
                 if not self._diskless:
                     check_local(spec.name, plan.configs)
                 other = unified.setdefault(unify(spec.name), spec.name)
@@ -95,7 +98,7 @@ class TopicAdmin:
         try:
             return await self._control.create_topic(
                 name=plan.name,
-                topic_id=self._randomness.uuid(),
+                topic_id=plan.topic_id,
                 partitions=plan.partitions,
                 configs=plan.configs,
             )

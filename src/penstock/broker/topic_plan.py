@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from penstock.base.ids import validate_topic_name
 from penstock.broker.admin_errors import (
@@ -22,12 +23,13 @@ from penstock.broker.admin_errors import (
     PolicyViolation,
     TopicNameCollision,
 )
+from penstock.broker.assignments import check_assignment, check_factor
 from penstock.broker.configs import Levels, check_topic_configs, topic_config
 from penstock.broker.diskless import configs_of_new
-from penstock.broker.placement import Replicas, check_assignment, place
 from penstock.broker.settings import BrokerSettings
 from penstock.control import MetadataImage, Topic, TopicExists
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
+from penstock.replication.placement import Replicas, place
 
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
@@ -47,15 +49,21 @@ class TopicSpec:
 class TopicPlan:
     """A topic as it will be stored."""
 
+    topic_id: UUID
     name: str
     partitions: tuple[Replicas, ...]
     configs: Mapping[str, str]
 
 
 def plan_topic(
-    spec: TopicSpec, *, image: MetadataImage, settings: BrokerSettings, levels: Levels
+    spec: TopicSpec,
+    topic_id: UUID,
+    *,
+    image: MetadataImage,
+    settings: BrokerSettings,
+    levels: Levels,
 ) -> TopicPlan:
-    """Decide what a new topic looks like.
+    """Decide what a new topic looks like; `topic_id` is what it will have, and is placed by.
 
     Raises:
         InvalidTopicName, TopicNameCollision, TopicExists: the name cannot be used.
@@ -76,10 +84,10 @@ def plan_topic(
         partitions = _assigned(spec, image)
         _check_count(spec.name, len(partitions), image, settings)
     else:
-        partitions = _placed(spec, image, settings)
+        partitions = _placed(spec, topic_id, image, settings)
     if configs.get(DISKLESS_CONFIG) != "true":
         _check_one_copy(spec.name, partitions)
-    return TopicPlan(name=spec.name, partitions=partitions, configs=configs)
+    return TopicPlan(topic_id=topic_id, name=spec.name, partitions=partitions, configs=configs)
 
 
 def plan_partitions(
@@ -107,9 +115,10 @@ def plan_partitions(
         _check_count(topic.name, total_count, image, settings, already=current)
         return place(
             image.brokers,
-            partition_count=new,
-            replication_factor=factor,
-            start=partition_count_of(image),
+            topic.topic_id,
+            partitions=range(current, total_count),
+            replication_factor=check_factor(factor, image.brokers),
+            leaders=[partition.replicas[0] for partition in topic.partitions],
         )
     if len(assignments) != new:
         raise InvalidReplicaAssignment(
@@ -147,11 +156,6 @@ def unify(name: str) -> str:
     return name.replace(".", "_")
 
 
-def partition_count_of(image: MetadataImage) -> int:
-    """Partitions over all topics."""
-    return sum(len(topic.partitions) for topic in image.topics.values())
-
-
 def _assigned(spec: TopicSpec, image: MetadataImage) -> tuple[Replicas, ...]:
     if spec.replication_factor != -1:
         raise BadRequest(
@@ -184,7 +188,7 @@ def _assigned(spec: TopicSpec, image: MetadataImage) -> tuple[Replicas, ...]:
 
 
 def _placed(
-    spec: TopicSpec, image: MetadataImage, settings: BrokerSettings
+    spec: TopicSpec, topic_id: UUID, image: MetadataImage, settings: BrokerSettings
 ) -> tuple[Replicas, ...]:
     count, factor = spec.partition_count, spec.replication_factor
     if count == -1:
@@ -199,9 +203,9 @@ def _placed(
     _check_count(spec.name, count, image, settings)
     return place(
         image.brokers,
-        partition_count=count,
-        replication_factor=factor,
-        start=partition_count_of(image),
+        topic_id,
+        partitions=range(count),
+        replication_factor=check_factor(factor, image.brokers),
     )
 
 
@@ -223,7 +227,8 @@ def _check_count(
             f"topic {name!r}: number of partitions {count} is above "
             f"topic.partitions.max = {settings.topic_partitions_max}"
         )
-    total = partition_count_of(image) + count - already
+    present = sum(len(topic.partitions) for topic in image.topics.values())
+    total = present + count - already
     if total > settings.broker_partitions_max:
         raise PolicyViolation(
             f"topic {name!r}: with it there would be {total} partitions, above "

@@ -1,0 +1,59 @@
+"""Whether the brokers that are registered can hold what a client asks for: pure checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.broker.admin_errors import InvalidReplicaAssignment, InvalidReplicationFactor
+from penstock.control import Broker
+from penstock.replication.placement import Replicas
+
+
+def check_factor(replication_factor: int, brokers: Sequence[Broker]) -> int:
+    """Return a replication factor if there are as many brokers.
+
+    Raises:
+        InvalidReplicationFactor: not positive, or above the number of brokers.
+    """
+    if replication_factor < 1:
+        raise InvalidReplicationFactor(
+            f"replication factor {replication_factor}: must be at least 1, or -1 for the default"
+        )
+    if replication_factor > len(brokers):
+        raise InvalidReplicationFactor(
+            f"replication factor {replication_factor}: only {len(brokers)} broker(s) are registered"
+        )
+    return replication_factor
+
+
+def check_assignment(
+    replicas: Sequence[int],
+    brokers: Sequence[Broker],
+    *,
+    partition: int,
+    replication_factor: int | None,
+) -> Replicas:
+    """Return a manual assignment if these brokers can hold it.
+
+    Raises:
+        InvalidReplicaAssignment: empty, an unknown or repeated broker, or another number of
+            replicas than `replication_factor`.
+    """
+    known = {broker.broker_id for broker in brokers}
+    if not replicas:
+        raise InvalidReplicaAssignment(f"partition {partition}: the replica list is empty")
+    for broker_id in replicas:
+        if broker_id not in known:
+            raise InvalidReplicaAssignment(
+                f"partition {partition}: broker {broker_id} is not registered"
+            )
+    if len(set(replicas)) != len(replicas):
+        raise InvalidReplicaAssignment(
+            f"partition {partition}: a broker appears more than once in {list(replicas)}"
+        )
+    if replication_factor is not None and len(replicas) != replication_factor:
+        raise InvalidReplicaAssignment(
+            f"partition {partition}: has {len(replicas)} replica(s), "
+            f"but the partitions before it have {replication_factor}"
+        )
+    return tuple(replicas)

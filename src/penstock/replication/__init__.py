@@ -1,0 +1,1 @@
+"""Partitions on several brokers: who holds them, and how their copies stay alike."""

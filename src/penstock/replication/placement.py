@@ -1,0 +1,115 @@
+"""Which brokers hold a partition, and who leads it after whom: highest-random-weight hashing.
+
+Every pair of a partition and a broker has a weight, which is a hash of the two. The brokers of a
+rack stand in the order of their weights; first comes the heaviest of every rack, then the second
+of every rack, and so on. The first n of this order hold the partition (`succession`). So replicas
+lie in as many racks as there are, every broker computes the same from the same list, and a broker
+that comes or goes changes at most one replica of a partition: its own.
+
+The first of them would be the natural leader, and over many partitions that is even; over the few
+of one topic it is not. `place` therefore takes from the replicas the one that leads the fewest
+partitions of the topic. A partition of one replica is never placed again, as nobody else has its
+records, and so all brokers may be its leader: such topics are spread exactly.
+
+Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates" (1998); KIP-36
+for racks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+from zlib import crc32
+
+from penstock.base.errors import BugError
+
+if TYPE_CHECKING:
+    from penstock.control import Broker
+
+Replicas = tuple[int, ...]
+_MASK: Final = 2**64 - 1
+
+
+def partition_hash(topic_id: UUID, partition: int) -> int:
+    """64 bits of a partition, to be combined with those of brokers."""
+    return crc32(topic_id.bytes) << 32 | (partition * 0x9E3779B1 & 0xFFFFFFFF)
+
+
+@lru_cache(maxsize=4096)
+def broker_hash(broker_id: int) -> int:
+    """64 bits of a broker, to be combined with those of partitions."""
+    return _mixed(broker_id + 1)
+
+
+def weight(partition: int, broker: int) -> int:
+    """The weight of two hashes: 64 bits; no two brokers have the same for a partition."""
+    return _mixed(partition ^ broker)
+
+
+def succession(brokers: Iterable[Broker], topic_id: UUID, partition: int) -> Replicas:
+    """All brokers in the order in which they should hold a partition; the first n are n replicas.
+
+    Brokers without a rack are one rack.
+    """
+    key = partition_hash(topic_id, partition)
+    weighed = [
+        (weight(key, broker_hash(broker.broker_id)), broker.rack or "", broker.broker_id)
+        for broker in brokers
+    ]
+    weighed.sort(reverse=True)
+    heavier: Counter[str] = Counter()
+    ranks = []
+    for place_in_all, (_, rack, broker_id) in enumerate(weighed):
+        ranks.append((heavier[rack], place_in_all, broker_id))
+        heavier[rack] += 1
+    ranks.sort()
+    return tuple([broker_id for _, _, broker_id in ranks])
+
+
+def place(
+    brokers: Collection[Broker],
+    topic_id: UUID,
+    *,
+    partitions: Iterable[int],
+    replication_factor: int,
+    leaders: Iterable[int] = (),
+) -> tuple[Replicas, ...]:
+    """Choose the replicas of new partitions of a topic, the leader first in each.
+
+    `leaders` are those of the partitions that the topic has already.
+
+    Raises:
+        BugError: `replication_factor` is not from 1 to the number of brokers.
+    """
+    if not 1 <= replication_factor <= len(brokers):
+        raise BugError(f"{replication_factor} replicas are placed on {len(brokers)} brokers")
+    led = Counter(leaders)
+    placed = []
+    for partition in partitions:
+        order = succession(brokers, topic_id, partition)
+        replicas = order[:replication_factor]
+        leader = min(replicas if replication_factor > 1 else order, key=led.__getitem__)
+        led[leader] += 1
+        followers = [one for one in replicas if one != leader]
+        placed.append((leader, *followers[: replication_factor - 1]))
+    return tuple(placed)
+
+
+def claim_order(replicas: Sequence[int], *, leader: int, down: Collection[int]) -> Replicas:
+    """The order in which replicas should claim a partition whose leader is gone.
+
+    That of its placement, `leader` left out; brokers that are `down` by what gossip says come
+    last, since it may be wrong. An order is not a permission: the claim itself decides.
+    """
+    left = [one for one in replicas if one != leader]
+    return tuple(sorted(left, key=lambda one: one in down))
+
+
+def _mixed(value: int) -> int:
+    """Spread a number over 64 bits, each to another one (splitmix64's finaliser)."""
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
